@@ -43,12 +43,14 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     parser.add_argument(
         "--traces", default=os.environ.get(TRACES, ""), help=f"perturbed: where the real sets are ({TRACES})"
     )
+    parser.add_argument("--draw", type=int, help="perturbed: magnitudes drawn by this seed; else the usual ones")
+    parser.add_argument("--sets", nargs="+", help="perturbed: only these sets")
     parser.add_argument("--keep", type=Path, help="where files are kept, to be used again")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args(arguments)
     # Imported on use: each needs different things (torch, the real traces).
     from benchmarks.diagnosis.jobs import run_jobs
-    from benchmarks.diagnosis.perturbed import run_sets
+    from benchmarks.diagnosis.perturbed import SETS, run_sets
     from benchmarks.diagnosis.replay import ablation, read
     from benchmarks.diagnosis.simulated import job_of, run_seeds, size_of
 
@@ -80,7 +82,8 @@ def main(arguments: Sequence[str] | None = ()) -> None:
             print("\nClean runs:\n")
             print("\n".join(clean_by_steps(cases)))
         if "perturbed" in wanted and given.traces:
-            cases = [*run_sets(Path(given.traces), given.keep or Path(temporary), given.workers)]
+            traces, keep = Path(given.traces), given.keep or Path(temporary)
+            cases = [*run_sets(traces, keep, given.workers, given.sets or SETS, given.draw)]
             show("Perturbed real traces", sorted(cases, key=lambda case: case.name))
             print("\nBy set, where it costs 5% or more:\n")
             print("\n".join(table_by_set(cases)))

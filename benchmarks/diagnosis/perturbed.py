@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -113,8 +114,14 @@ def observed(tables: dict[int, Tables], inputs: Inputs) -> tuple[list[Part], Inp
     return mapped("stragglers"), Inputs(inputs.options, inputs.traces, dict(known), -1, inputs.world_size)
 
 
-def trials(recorded: Recorded) -> Iterator[tuple[Slower, str, float]]:
-    """All perturbations: every rank that is not late already, every kind, every magnitude."""
+def trials(recorded: Recorded, seed: int | None = None) -> Iterator[tuple[Slower, str, float]]:
+    """All perturbations: every rank that is not late already, every kind, every magnitude.
+
+    Args:
+        recorded: the set.
+        seed: each magnitude is moved by up to half an octave, drawn by this; None: by nothing.
+    """
+    draw = random.Random(f"{seed} {recorded.name}")
     late = {rank for said in recorded.said for rank in said.ranks if said.cause != "slow_network"}
     for rank, each in recorded.retiming.ranks.items():
         if rank in late:
@@ -122,11 +129,12 @@ def trials(recorded: Recorded) -> Iterator[tuple[Slower, str, float]]:
         step = lengths([recorded.tables[rank]]) / recorded.steps
         work = _working(each) / recorded.steps
         calls = max(each.launches.size / recorded.steps, 1)
-        for magnitude in MAGNITUDES:
-            yield Slower(rank, host=magnitude), "host stretched", magnitude
-            yield Slower(rank, launch_ns=round(magnitude * step / calls)), "launches delayed", magnitude
+        for usual in MAGNITUDES:
+            host, launches, device = (usual if seed is None else usual * 2 ** draw.uniform(-0.5, 0.5) for _ in range(3))
+            yield Slower(rank, host=host), "host stretched", host
+            yield Slower(rank, launch_ns=round(launches * step / calls)), "launches delayed", launches
             if each.on_device and work > 0:
-                yield Slower(rank, kernels=magnitude * step / work), "kernels stretched", magnitude
+                yield Slower(rank, kernels=device * step / work), "kernels stretched", device
 
 
 def _working(each: Rank) -> int:
@@ -144,24 +152,26 @@ def case_of(recorded: Recorded, slower: Slower, kind: str, magnitude: float, rec
     new = tuple(each for each in said if each.ranks not in known)
     causes = ("slow_device",) if slower.kernels else ("slow_host",)
     done = Done(frozenset([slower.rank]), causes, cost, kind)
-    name = f"{recorded.name} rank {slower.rank} {kind} {magnitude:.0%}"
+    name = f"{recorded.name} rank {slower.rank} {kind} {magnitude:.1%}"
     if records is not None:
         keep_record(Record(name, (done,), "", recorded.steps, tuple(parts), inputs, recorded.name), records)
     return Case(name, (done,), new, f"as recorded: {len(recorded.said)}", time.process_time() - begun)
 
 
-def cases_of(traces: Path, name: str, keep: Path) -> list[Case]:
+def cases_of(traces: Path, name: str, keep: Path, seed: int | None = None) -> list[Case]:
     """All trials of a set."""
     os.environ["RANKSCOPE_CACHE"] = str(keep / "cache")
     recorded = load(traces, name)
     records = keep / "records"
     parts, inputs = observed(recorded.retiming.run(), recorded.inputs)
     keep_record(Record(name, (), "", recorded.steps, tuple(parts), inputs, name), records)
-    return [case_of(recorded, slower, kind, magnitude, records) for slower, kind, magnitude in trials(recorded)]
+    return [case_of(recorded, slower, kind, magnitude, records) for slower, kind, magnitude in trials(recorded, seed)]
 
 
-def run_sets(traces: Path, keep: Path, workers: int = 2, sets: Sequence[str] = SETS) -> Iterator[Case]:
-    """All trials of all sets, in order of sets."""
+def run_sets(
+    traces: Path, keep: Path, workers: int = 2, sets: Sequence[str] = SETS, seed: int | None = None
+) -> Iterator[Case]:
+    """All trials of some sets, as the sets finish."""
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(cases_of, traces, name, keep) for name in sets]):
+        for future in as_completed([pool.submit(cases_of, traces, name, keep, seed) for name in sets]):
             yield from future.result()

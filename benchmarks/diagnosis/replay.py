@@ -24,6 +24,7 @@ from rankscope.analyses import get_analysis
 from rankscope.analyses import stragglers as analysis
 from rankscope.primitives.mesh import mesh_slices
 from rankscope.primitives.stragglers import causes, detectors, stragglers
+from rankscope.primitives.stragglers.measures import Measure
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.thresholds import Thresholds
 from rankscope.results import Inputs, Options, Part
@@ -162,7 +163,7 @@ def variants() -> Iterator[tuple[str, list[tuple[Any, str, Any]]]]:
         ("steady",), ("pace",), ("host_steady", "host_pace"),
     ):  # fmt: skip
 
-        def without(seen: Any, limits: Any, names: tuple[str, ...] = names) -> list[detectors.Measure]:
+        def without(seen: Any, limits: Any, names: tuple[str, ...] = names) -> list[Measure]:
             return [each for each in made(seen, limits) if each.name not in names]
 
         yield f"without {' and '.join(names)}", [(detectors, "measures", without)]

@@ -14,7 +14,7 @@ from tests.kineto import op, step, write_ranks
 import rankscope
 from rankscope.analyses import get_analysis, stragglers
 from rankscope.primitives.statistics import Significance, Verdict
-from rankscope.primitives.stragglers.causes import CAUSES, STALLS, Cause
+from rankscope.primitives.stragglers.causes import ADVICE, CAUSES, STALLS, Cause
 from rankscope.primitives.stragglers.stragglers import Straggler
 from rankscope.results import Inputs, Options, Tables
 from rankscope.simulate import Fault, Job, Recording, simulate
@@ -294,7 +294,7 @@ def test_a_rank_that_is_not_the_only_slow_one_saves_nothing_by_itself() -> None:
     none, some = stragglers._findings(blamed, table)
     assert (none.saving_ns, some.saving_ns) == (None, 9)
     assert none.title == "Rank 3 delays the other ranks: its host is slow"
-    assert set(CAUSES) == set(STALLS) == set(stragglers._ADVICE)  # every cause has its words
+    assert set(CAUSES) == set(STALLS) == set(ADVICE)  # every cause has its words
     assert some.evidence[-2].value == "significant (a test, 2 steps)"
 
 

@@ -114,7 +114,7 @@ def shares_of_steps(page: Page) -> None:
     if exposed and share and of:
         assert float(share) == pytest.approx(float(exposed) / float(of), abs=2 / float(of))
     read = str(card.evaluate("(value) => value.closest('.card').textContent")).replace("\u00a0", " ")
-    shown = re.search(rf"communication{TIME}\D*?([\d.]+) % of the (?:mean step \({TIME}\)|step):", read)
+    shown = re.search(rf"communication{TIME}\D*?([\d.]+) % of the (?:mean step \({TIME}\)|step),", read)
     if shown is not None:
         text = page.id("headline-step-time").text_content().replace("\u00a0", " ")
         whole = re.search(TIME, text) if shown[4] is None else None
@@ -162,7 +162,7 @@ def every_view(page: Page, truth: Truth | None, *, axe: bool = True) -> None:
                     assert all(same(text, wanted[column]) for column, text in shown.items()), (name, shown, wanted)
                 tables.add(name)
     if truth is not None:
-        assert {"overview", "device_time", "distributed", "operators"} <= told
+        assert {"diagnosis", "device_time", "distributed", "operators"} <= told
         assert {"step_time", "distributed", "communication_operations", "placement", "operators", "clock"} <= tables
     page.tab.set_viewport_size({"width": 390, "height": 844})
     page.tab.emulate_media(color_scheme="dark")

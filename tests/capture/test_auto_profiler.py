@@ -125,6 +125,8 @@ def test_a_job_without_a_step_ends_with_a_message(tmp_path):
     done = run("import torch, sys; sys.exit(6)", tmp_path)
     assert done.returncode == 6
     assert "no optimizer step" in done.stderr
+    crashed = run("import torch; raise ValueError('theirs')", tmp_path)
+    assert crashed.stderr.splitlines()[-1] == "ValueError: theirs"
     other_rank = run("import torch", tmp_path, RANK="1", WORLD_SIZE="2")
     assert other_rank.stderr == ""
     assert not (tmp_path / "run").exists()

@@ -3,6 +3,7 @@ lies under a final name, and every finished file can be read."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,12 +12,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from rankscope.jobs.gather import gather, parse_source
+from rankscope.jobs.gather import completeness, gather, parse_source
 from rankscope.rundir.manifest import read_rank_manifest
 
+from . import two_ranks
 from .conftest import clean_environ, read_trace, steps_in, traces
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="signals and tmpfs of Linux")]
+DROP = "del model; gc.collect(); dist.destroy_process_group()"
 TIMEOUT_S = 300
 """Nothing takes so long, even on a machine with ten times the work that it has cores for."""
 
@@ -199,6 +202,28 @@ def test_a_directory_that_becomes_a_file(tmp_path):
     assert f"kept as {kept}" in errors
     gather(tmp_path / "new", [parse_source(str(kept.parent))])
     assert check_files(tmp_path / "new") == ["rank0_iter2_3.trace.json.gz"]
+
+
+def test_a_run_directory_that_cannot_be_made(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "run").write_text("a file")
+    wanted = {
+        "RANKSCOPE_RUN_DIR": "run/a",
+        "RANKSCOPE_WAIT": "1",
+        "RANKSCOPE_WARMUP": "1",
+        "TMPDIR": str(tmp_path / "tmp"),
+    }
+    ended = two_ranks.run(two_ranks.TRAIN.format(before="", after=f"train(9)\n{DROP}"), tmp_path, **wanted)
+    kept = tmp_path / "tmp" / f"rankscope-{os.getuid()}" / "kept-a"
+    for each in ended:
+        assert (each.code, len(each.losses)) == (0, 9), each.errors
+        assert each.errors.count("CaptureWarning") == 1, each.errors
+        assert f"{tmp_path}/run/a cannot be written: [Errno 20] Not a directory" in each.errors
+        assert f"rankscope gather RUN {kept}" in each.errors
+    gather(tmp_path / "all", [parse_source(str(kept))])
+    names = [f"rank{rank}_iter3_5.trace.json.gz" for rank in range(2)]
+    assert traces(kept) == check_files(tmp_path / "all") == names
+    assert completeness(tmp_path / "all").whole
 
 
 def test_a_full_temporary_directory(tmp_path):

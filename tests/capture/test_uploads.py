@@ -73,20 +73,20 @@ def run(url: str, steps: int = 3, **options) -> rankscope.Profiler:
 
 
 def test_complete_files_arrive():
-    profiler = run("memory://bucket/run")
-    there = files("memory://bucket/run")
+    profiler = run("unreliable://bucket/run")
+    there = files("unreliable://bucket/run")
     assert sorted(there) == [TRACE, "ranks/rank0.json", "run.json"]
     assert {name: Path(profiler.run_dir, name).read_bytes() for name in there} == there
-    assert (manifest(profiler).state, manifest(profiler).upload_to) == ("finished", "memory://bucket/run")
+    assert (manifest(profiler).state, manifest(profiler).upload_to) == ("finished", "unreliable://bucket/run")
     assert [trace.uploaded for trace in manifest(profiler).written] == [True]
-    assert rankscope.open("memory://bucket/run").ranks == [0]
+    assert rankscope.open("unreliable://bucket/run").ranks == [0]
 
 
 def test_files_of_another_run_stay():
-    first = run("memory://bucket/run")
-    kept = files("memory://bucket/run")
-    run("memory://bucket/run", run_id="second")
-    there = files("memory://bucket/run")
+    first = run("unreliable://bucket/run")
+    kept = files("unreliable://bucket/run")
+    run("unreliable://bucket/run", run_id="second")
+    there = files("unreliable://bucket/run")
     assert {name: there[name] for name in kept} == kept
     assert sorted(set(there) - set(kept)) == ["rank0_iter1_1.2.trace.json.gz", "ranks/rank0.2.json", "run.2.json"]
     assert Path(first.run_dir, TRACE).exists()
@@ -121,9 +121,9 @@ def test_a_store_that_never_works_costs_nothing_else(monkeypatch, tmp_path):
 
 
 def test_only_what_is_uploaded_is_rotated_away():
-    profiler = run("memory://bucket/run", 7, wait=1, repeat=2, keep_windows=1)
+    profiler = run("unreliable://bucket/run", 7, wait=1, repeat=2, keep_windows=1)
     assert [trace.first_step for trace in manifest(profiler).written] == [5]
-    assert {"rank0_iter2_2.trace.json.gz", "rank0_iter5_5.trace.json.gz"} < set(files("memory://bucket/run"))
+    assert {"rank0_iter2_2.trace.json.gz", "rank0_iter5_5.trace.json.gz"} < set(files("unreliable://bucket/run"))
 
 
 def test_the_end_waits_within_its_limit():
@@ -139,13 +139,23 @@ def test_the_end_waits_within_its_limit():
 
 
 def test_one_run_from_the_store_and_from_a_disk(tmp_path):
-    profiler = run("memory://bucket/run")
-    gather(tmp_path / "all", [parse_source("memory://bucket/run"), parse_source(profiler.run_dir)])
+    profiler = run("unreliable://bucket/run")
+    gather(tmp_path / "all", [parse_source("unreliable://bucket/run"), parse_source(profiler.run_dir)])
     assert completeness(tmp_path / "all").whole
-    with pytest.raises(RankscopeError, match="memory://elsewhere: has no files"):
-        gather(tmp_path / "all", [parse_source("memory://elsewhere")])
+    with pytest.raises(RankscopeError, match="unreliable://elsewhere: has no files"):
+        gather(tmp_path / "all", [parse_source("unreliable://elsewhere")])
     with pytest.raises(RankscopeError, match="cannot be opened: Protocol not known: nonsense"):
         gather(tmp_path / "all", [parse_source("nonsense://elsewhere")])
+
+
+def test_memory_of_the_process_is_no_store():
+    with pytest.warns(UserWarning, match="in the memory of this process, and ends with it") as warned:
+        profiler = run("memory://bucket/run")
+    assert len(warned) == 1
+    assert f"everything remains in {profiler.run_dir}" in str(warned[0].message)
+    assert Path(profiler.run_dir, TRACE).exists()
+    assert [trace.uploaded for trace in manifest(profiler).written] == [False]
+    assert MemoryFileSystem.store == {}
 
 
 def test_the_url_is_an_option_of_its_own():

@@ -270,7 +270,9 @@ def straggler(claim: Claim, raw: Raw) -> None:
     _waited(claim, raw, waited, ranks)
     cause = next(each for each in claim.left if each.name.startswith("cause"))
     claim.left.remove(cause)
-    _cause(claim, raw, cause.name.removeprefix("cause: ").replace(" ", "_"), said, excess)
+    name = cause.name.removeprefix("cause: ").replace(" ", "_")
+    by_loader = "longer in its data loader" in str(cause.value)
+    _cause(claim, raw, "data_loader" if by_loader else name, said, excess)
     saving = claim.finding.saving_ns or 0
     claim.require(
         saving <= max(max(excess.values(), default=said), said) * 1.1 + ROOM_NS, "the saving exceeds what it is late by"
@@ -321,6 +323,8 @@ def _cause(claim: Claim, raw: Raw, cause: str, said: float, excess: dict[int, fl
 def _taken(file: File, cause: str, begin: int, end: int) -> float:
     if cause == "data_loading":
         return file.part("data_loading", begin, end) + within(file.loading, begin, end) * (not file.on_device)
+    if cause == "data_loader":  # Whether the device waits for it or not.
+        return within(file.loading, begin, end)
     if cause in ("slow_device", "more_work"):
         if file.on_device:
             return sum(e.end - e.start for e in file.computing if e.launch is not None and begin <= e.start < end)

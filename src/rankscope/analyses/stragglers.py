@@ -31,7 +31,7 @@ The cause is the part of its late steps that exceeds the peers':
 
 - `slow_device`: the same kernels take longer; `more_work`: there are more, or larger ones (by name and launch grid; on
   the host operators by name and input shapes)
-- `data_loading`: the device was idle while the host was in its data loader
+- `data_loading`: the device was idle while the host was in its data loader, or because it was longer there than others
 - `slow_host`: the device was idle while the host ran operators, the runtime, or nothing that was recorded (sleeping)
 - `memory`: the device was idle in allocations, or copied; calls for device memory that no other rank makes include the
   idle time that they cause on the device
@@ -49,7 +49,7 @@ significant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -60,11 +60,11 @@ from rankscope.primitives.communicators import POINT_TO_POINT, parse_group_ranks
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
 from rankscope.primitives.statistics import Significance, Verdict
-from rankscope.primitives.stragglers.causes import CAUSES_OF_SEVERAL, STALLS, Cause
+from rankscope.primitives.stragglers.causes import ADVICE, Cause
 from rankscope.primitives.stragglers.network import SlowLink, slow_links
 from rankscope.primitives.stragglers.observations import observe
 from rankscope.primitives.stragglers.paces import COLUMNS as PACES
-from rankscope.primitives.stragglers.paces import StepBounds, device_places, host_paces, step_paces
+from rankscope.primitives.stragglers.paces import LOADING, StepBounds, device_places, host_paces, step_paces
 from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 from rankscope.primitives.stragglers.timeline import (
     ENDED,
@@ -125,10 +125,6 @@ COLUMNS = (
 )
 
 _WORK = ("ranged", "work_ns", "pieces", "size")
-_VERDICT: Mapping[str, Callable[[Verdict], str]] = {
-    "significance": lambda verdict: verdict.significance.value,
-    "verdict": str,
-}
 # What a rank gives: its matched collectives, what its steps launched, and the paces of its steps.
 _PARTS = {
     "collectives": pl.Schema(
@@ -138,7 +134,7 @@ _PARTS = {
         | {"on_host": pl.Boolean}
     ),
     "launched": pl.Schema(dict.fromkeys(("rank", "window", "step", "work", *_WORK), pl.Int64)),
-    "paces": pl.Schema(dict.fromkeys(("rank", "window", *PACES), pl.Int64) | {"of_host": pl.Boolean}),
+    "paces": pl.Schema(dict.fromkeys(("rank", "window", *PACES, LOADING), pl.Int64) | {"of_host": pl.Boolean}),
 }
 
 
@@ -188,7 +184,9 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     frames = {
         "collectives": collectives,
         "launched": step_work(window, extra),
-        "paces": pl.concat([of_rank.with_columns(of_host=pl.lit(False)), of_host.with_columns(of_host=pl.lit(True))]),
+        "paces": pl.concat(
+            [of_rank.with_columns(of_host=pl.lit(False)), of_host.with_columns(of_host=pl.lit(True))], how="diagonal"
+        ),
     }
     return {
         name: frame.with_columns(rank=pl.lit(inputs.rank, pl.Int64), window=pl.lit(number, pl.Int64))
@@ -215,7 +213,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns", "component")
     rows = with_aligned_arrivals(stretches, clock, base_times(inputs.traces))
     if rows.is_empty():
-        return _no_comparison(ranks), []
+        return _complete(pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64})), []
     cut = _cut(inputs)
     mesh = mesh_of(inputs)
     stretches, work, paces = (
@@ -229,9 +227,10 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     stragglers = comparison.stragglers() if comparison is not None else []
     verdicts = dict.fromkeys(set(rows["rank"]) - set(cut["rank"]), Verdict(Significance.TOO_FEW))
     verdicts |= comparison.verdicts() if comparison is not None else {}
+    said = [verdicts.get(rank) for rank in table["rank"]]
     table = _with_causes(table, [each for each in stragglers if not each.once]).with_columns(
-        pl.Series(name, [of(verdicts[r]) if r in verdicts else None for r in table["rank"]], dtype=pl.String)
-        for name, of in _VERDICT.items()
+        pl.Series("significance", [each and each.significance.value for each in said], dtype=pl.String),
+        pl.Series("verdict", [each and str(each) for each in said], dtype=pl.String),
     )
     findings = _left_out(cut)
     if comparison is not None:
@@ -287,11 +286,6 @@ def mesh_of(inputs: Inputs) -> Mesh:
     return infer_mesh(inputs.traces, named)
 
 
-def _no_comparison(ranks: Sequence[int]) -> pl.DataFrame:
-    """Nothing to compare: every rank with nulls."""
-    return _complete(pl.DataFrame({"rank": pl.Series(ranks, dtype=pl.Int64)}))
-
-
 def _complete(table: pl.DataFrame) -> pl.DataFrame:
     """All columns in order; missing ones are null."""
     return table.select(
@@ -330,17 +324,6 @@ def _with_causes(table: pl.DataFrame, stragglers: Sequence[Straggler]) -> pl.Dat
     )
 
 
-_ADVICE = {
-    "slow_device": "Check this device's clocks, temperature and neighbours, or replace it.",
-    "more_work": "Balance the work across ranks: batch sizes, sequence lengths, experts, uneven shards.",
-    "data_loading": "Give its data loader more workers, prefetch further, or check the storage it reads from.",
-    "slow_host": "Check what else runs on its host, CPU binding, garbage collection and synchronization.",
-    "memory": "Check for allocation retries and copies: free memory, a fixed batch shape, expandable segments.",
-    "slow_network": "Check the links between the ranks of its group.",
-    "unclear": "Record more on this rank: stacks (with_stack=True) and shapes (record_shapes=True).",
-}
-
-
 def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
     """Ranks, or slices of the mesh, that delay the others."""
     rows = {row["rank"]: row for row in table.iter_rows(named=True)}
@@ -352,7 +335,7 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
             Finding(
                 id="stall" if each.once else "straggler",
                 severity="warning" if each.lasting else "info",
-                title=_title(each),
+                title=each.title,
                 ranks=each.ranks,
                 steps=() if each.lasting else each.steps,
                 evidence=(
@@ -366,24 +349,10 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
                 ),
                 # It may gain nothing, for another rank is as slow; and what happened once need not come again.
                 saving_ns=None if each.once else each.saving_ns or None,
-                advice=_ADVICE.get(cause, ""),
+                advice=ADVICE.get(cause, ""),
             )
         )
     return findings
-
-
-def _title(each: Straggler) -> str:
-    if each.once:
-        return f"{_called(each)} stalled once, in step {each.steps[0]}: {STALLS[each.cause.cause]}"
-    when = "" if each.lasting else " in some steps"
-    if " and " in each.label:
-        return f"{_called(each)} delay the other ranks{when}: {CAUSES_OF_SEVERAL[each.cause.cause]}"
-    return f"{_called(each)} delays the other ranks{when}: {each.cause.text}"
-
-
-def _called(each: Straggler) -> str:
-    """As a sentence begins; a slice of the mesh keeps its name: `dp=1`."""
-    return each.label.capitalize() if len(each.ranks) == 1 else each.label
 
 
 def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
@@ -405,7 +374,7 @@ def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
                     Evidence("groups it is compared with", link.groups, "count"),
                 ),
                 saving_ns=link.excess_ns // steps,
-                advice=_ADVICE["slow_network"],
+                advice=ADVICE["slow_network"],
             )
         )
     return findings

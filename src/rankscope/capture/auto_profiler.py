@@ -205,6 +205,8 @@ def _warn_if_nothing_written(pid: int) -> None:
         return
     if _counter.steps or _counter.disabled or _counter.profiler is not None:
         return
+    if getattr(sys, "last_type", None) is not None:
+        return  # its exception says why
     # torchrun itself loads torch and trains nothing; so do processes that multiprocessing has spawned.
     launcher = "torch.distributed.elastic.agent.server.api" in sys.modules
     spawned = any("multiprocessing" in word for word in sys.orig_argv[1:])

@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from rankscope.capture.staging import SPARE_BYTES, free_bytes, remove_saved, temporary_path
+from rankscope.capture.staging import SPARE_BYTES, free_bytes, kept_folder, remove_saved, temporary_path
 from rankscope.capture.trace_edits import Change, Edits, apply_changes
 from rankscope.rundir.atomic import claim
 
@@ -38,6 +38,10 @@ class FinishedTrace:
     path: Path
     bytes: int
     json_bytes: int
+
+
+class TraceKeptError(OSError):
+    """A trace cannot be written to the run directory, and is kept elsewhere."""
 
 
 def verify_json(path: Path) -> int:
@@ -71,8 +75,9 @@ def finish_trace(
         temporary_folder: where the file is until it is complete, on the disk of ``target``; by default its folder.
 
     Raises:
-        OSError: the trace is not complete, or the directory cannot be written. Then the trace is kept in a directory
-            next to ``saved``, which the error names, if there is space.
+        TraceKeptError: the directory cannot be written. The trace is kept in a directory next to ``saved``, which the
+            error names.
+        OSError: the trace is not complete, or there is no space to keep it.
     """
     edits = Edits() if edits is None else edits
     folder = target.parent if temporary_folder is None else temporary_folder
@@ -85,14 +90,14 @@ def finish_trace(
             if kept is None:
                 raise
             advice = f"rankscope gather adds what is in {kept.parent} to a run"
-            raise OSError(f"{error}; the trace is kept as {kept}: {advice}") from error
+            raise TraceKeptError(f"{error}; the trace is kept as {kept}: {advice}") from error
     finally:
         remove_saved(saved)
 
 
 def _keep(saved: Path, target: Path, folder: Path, edits: Edits, json_bytes: int) -> Path | None:
     """Finish a trace where it was saved, because the run directory is gone or full; its path, or None if it is lost."""
-    kept = saved.parent / f"kept-{folder.name}"
+    kept = kept_folder(saved.parent, folder)
     try:
         kept.mkdir(exist_ok=True)
         # The job needs the space more than we do.

@@ -238,7 +238,7 @@ class Profiler(TorchProfilerMethods):
         if rank is None:
             return
         self._rank, self.run_id, self.run_dir = rank, rank.run_id, rank.run_dir
-        self._log = self._last_log = rank_log_for(rank.run_dir, rank.rank_manifest())
+        self._log = self._last_log = rank_log_for(rank.run_dir, rank.rank_manifest(), rank.kept_folder())
         self._lost.begin(self._log)
         if rank.run_id_doubt:
             self._log.warn_once("run_id", rank.run_id_doubt)

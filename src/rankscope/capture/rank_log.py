@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankscope.capture.notices import warn
+from rankscope.capture.packing import TraceKeptError
 from rankscope.rundir.atomic import write_atomic, write_new
 from rankscope.rundir.manifest import LostWindow, RankManifest, ScriptProfiler, WrittenTrace, to_json
 from rankscope.rundir.names import rank_manifest_name
@@ -32,10 +33,11 @@ class RankLog:
     Args:
         run_dir: the run directory.
         manifest: as it is at the start.
+        kept_in: where traces are kept while the run directory cannot be written.
     """
 
-    def __init__(self, run_dir: str, manifest: RankManifest) -> None:
-        self._run_dir = Path(run_dir)
+    def __init__(self, run_dir: str, manifest: RankManifest, kept_in: Path | None = None) -> None:
+        self._run_dir, self._kept_in = Path(run_dir), kept_in
         self._manifest = manifest
         self._path: Path | None = None
         # Reentrant: a signal handler may run while the interrupted thread holds it.
@@ -135,14 +137,27 @@ class RankLog:
                 return
             except OSError as error:
                 reason = str(error)
-        self.warn_once("manifest", f"the manifest {wanted} could not be written: {reason}")
+        if self._path is not None or self._kept_in is None:
+            self.warn_once("manifest", f"the manifest {wanted} could not be written: {reason}")
+            return
+        self.warn_once(
+            "run_dir",
+            f"the run directory {self._run_dir} cannot be written: {reason}; name another one (--run-dir, "
+            f"RANKSCOPE_RUN_DIR). Until then traces are kept in {self._kept_in}, as far as there is space: "
+            f"rankscope gather RUN {self._kept_in}",
+        )
+
+    @property
+    def has_no_place(self) -> bool:
+        """Whether a warning has said that the run directory cannot be written, and where traces are instead."""
+        return "run_dir" in self._warned
 
 
-def rank_log_for(run_dir: str, manifest: RankManifest) -> RankLog:
+def rank_log_for(run_dir: str, manifest: RankManifest, kept_in: Path | None = None) -> RankLog:
     """The log of this process for a run directory and rank, created on first use."""
     key = (run_dir, manifest.rank or 0, os.getpid())
     if key not in _logs:
-        _logs[key] = RankLog(run_dir, manifest)
+        _logs[key] = RankLog(run_dir, manifest, kept_in)
     return _logs[key]
 
 
@@ -165,6 +180,8 @@ class LostWindows:
             return
         self._any = True
         self._log.add_failed(first, last, reason)
+        if isinstance(error, TraceKeptError) and self._log.has_no_place:
+            return
         lost = f"steps {first} to {last} were lost ({stage})"
         self._log.warn_once(f"failed {stage}", f"{lost}: {reason}; the job continues")
 

@@ -63,6 +63,11 @@ def staging_folder(wanted: str | None, run_dir: str | None, needed: int) -> str 
     return None
 
 
+def kept_folder(local: str | os.PathLike[str], folder: Path) -> Path:
+    """Where traces are kept that cannot be written to ``folder``: in the directory that torch saved them to."""
+    return Path(local, f"kept-{folder.name}")
+
+
 def user_folder(shared: str) -> str:
     """A folder that only this user can read, in a shared directory: traces name files and hosts."""
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from rankscope.capture import environment, packing, profiler_conflicts
+from rankscope.capture import environment, packing, profiler_conflicts, staging
 from rankscope.capture import process as processes
 from rankscope.capture.adopted_window import AdoptedWindow
 from rankscope.capture.notices import warn
@@ -99,6 +99,11 @@ class ThisRank:
     def folder(self) -> Path:
         """The folder of this rank's traces; a trace's name may have further folders in it."""
         return Path(self.run_dir, rank_folder(self.process.rank, self.process.world_size))
+
+    def kept_folder(self) -> Path | None:
+        """Where traces are kept if that folder cannot be written; ``None`` without a local directory."""
+        local = staging.staging_folder(self.config.staging_dir, None, 0)
+        return None if local is None else staging.kept_folder(local, self.folder())
 
     def schedule(self) -> dict[str, int]:
         """The schedule as manifests and traces have it, in steps."""
@@ -258,11 +263,13 @@ def resolve_rank(
         rank.wrappers.find()
     if process.rank == 0:
         manifest = rank.run_manifest(choice.expression)
-        submit(lambda: write_run_manifest(run_dir, manifest, uploads))
+        submit(lambda: write_run_manifest(run_dir, manifest, uploads, is_profiled=selected))
     return rank if selected else None
 
 
-def write_run_manifest(run_dir: str, manifest: RunManifest, uploads: Uploads | None = None) -> None:
+def write_run_manifest(
+    run_dir: str, manifest: RunManifest, uploads: Uploads | None = None, *, is_profiled: bool = False
+) -> None:
     """Write ``run.json`` unless this run has one; warn if it cannot be written."""
     path = Path(run_dir, RUN_MANIFEST)
     known = read_run_manifest(path)
@@ -273,7 +280,8 @@ def write_run_manifest(run_dir: str, manifest: RunManifest, uploads: Uploads | N
         if uploads is not None:
             uploads.put(written)
     except OSError as error:
-        warn(f"the manifest {path} could not be written: {error}")
+        if not is_profiled or os.access(run_dir, os.W_OK):  # else the rank's own manifest is next, and warns
+            warn(f"the manifest {path} could not be written: {error}")
 
 
 def _device_mesh(mesh: object, dist_context: object) -> object:

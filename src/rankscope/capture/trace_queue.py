@@ -202,11 +202,11 @@ class TraceQueue:
 
     def _folder_to_save_in(self) -> str:
         needed = self._bytes_needed()
-        if self._disk_error is not None:
-            raise self._disk_error
         local = staging.staging_folder(self._rank.config.staging_dir, None, needed)
         if local is not None:
             return local
+        if self._disk_error is not None:
+            raise self._disk_error
         if not self._checked.wait(LOOP_LIMIT_S):
             raise OSError(f"{self._rank.run_dir} did not answer within {LOOP_LIMIT_S:.0f} s")
         if self._staging is None:

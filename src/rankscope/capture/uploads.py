@@ -95,6 +95,8 @@ class Uploads:
     def _send(self, path: Path) -> None:
         # The job needs torch alone; whoever uploads has fsspec, and the package for this kind of URL.
         system, root = import_module("fsspec.core").url_to_fs(self.url)
+        if type(system) is import_module("fsspec.implementations.memory").MemoryFileSystem:
+            raise ValueError("it is in the memory of this process, and ends with it: name a store, or a directory")
         target = f"{root.rstrip('/')}/{self._name(path, system, root)}"
         if self.url.partition("://")[0].lower() in _OBJECT_STORES:
             system.put_file(str(path), target)

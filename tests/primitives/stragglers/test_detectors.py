@@ -12,7 +12,6 @@ from rankscope.primitives.intervals import Int64
 from rankscope.primitives.stragglers.detectors import (
     Detector,
     Late,
-    Measure,
     Suspect,
     always_late,
     detectable,
@@ -20,6 +19,7 @@ from rankscope.primitives.stragglers.detectors import (
     late_at_times,
     stalled_once,
 )
+from rankscope.primitives.stragglers.measures import Measure
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import Float
 from rankscope.primitives.stragglers.thresholds import Thresholds

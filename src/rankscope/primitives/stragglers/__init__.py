@@ -1,5 +1,6 @@
 """Which ranks delay the others, and why.
 
-Traces → `timeline`, `paces` (one rank) → `observations` (all ranks, as matrices) → `detectors` → `stragglers` with
-`causes`; `network` does the same for groups, `waits` says which rank caused each wait. All thresholds: `thresholds`.
+Traces → `timeline`, `paces` (one rank) → `observations` (all ranks, as matrices) → `measures` → `detectors` →
+`stragglers` with `causes`; `network` does the same for groups, `waits` says which rank caused each wait. All
+thresholds: `thresholds`.
 """

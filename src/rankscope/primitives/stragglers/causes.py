@@ -64,6 +64,15 @@ STALLS = {
     "memory": "it waited for memory or copies",
 }
 """The same of a single step."""
+ADVICE = {
+    "slow_device": "Check this device's clocks, temperature and neighbours, or replace it.",
+    "more_work": "Balance the work across ranks: batch sizes, sequence lengths, experts, uneven shards.",
+    "data_loading": "Give its data loader more workers, prefetch further, or check the storage it reads from.",
+    "slow_host": "Check what else runs on its host, CPU binding, garbage collection and synchronization.",
+    "memory": "Check for allocation retries and copies: free memory, a fixed batch shape, expandable segments.",
+    "slow_network": "Check the links between the ranks of its group.",
+    "unclear": "Record more on this rank: stacks (with_stack=True) and shapes (record_shapes=True).",
+}
 
 
 @dataclass(frozen=True)
@@ -168,7 +177,13 @@ def compare_work(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Seq
 
 
 def find_cause(
-    late: int, more: Mapping[str, int], usual: Mapping[str, int], work: WorkDifference | None, *, on_host: bool
+    late: int,
+    more: Mapping[str, int],
+    usual: Mapping[str, int],
+    work: WorkDifference | None,
+    host: tuple[int, int] = (0, 0),
+    *,
+    on_host: bool,
 ) -> Cause:
     """The cause that explains a rank's lateness.
 
@@ -177,12 +192,15 @@ def find_cause(
         more: by part, what it held more of in them, ns.
         usual: by part, what its peers hold of it in them, ns.
         work: what they launched beside the peers'.
+        host: by how much its host was longer in its data loader, and in all, whether its device waited or not, ns.
         on_host: the job computes on the host: slow operators are a slow host.
     """
     if late <= 0:
         return Cause("unclear", 0.0, "it never arrived last on its own account")
     if usual.get("allocation") == 0 and (drained := _drained(late, more)) is not None:
         return drained
+    if (delayed := _delayed_by_loader(late, more, *host)) is not None:
+        return delayed
     found = [*_by_work(late, more, work, on_host=on_host), *_by_parts(late, _of_host(more, usual), on_host=on_host)]
     peculiar = [each for each in found if each.cause != "slow_host" and each.share >= PECULIAR]
     chosen = max(peculiar or found, key=lambda each: each.share, default=None)
@@ -205,6 +223,18 @@ def _drained(late: int, more: Mapping[str, int]) -> Cause | None:
         f"each waits for the device, which is idle for {_ms(after)} more until the host is ahead again"
     )
     return Cause("memory", min(share, 1.0), words)
+
+
+def _delayed_by_loader(late: int, more: Mapping[str, int], loading: int, longer: int) -> Cause | None:
+    """Of a rank whose host is longer in its data loader, and in little else: its device waits for all that follows."""
+    idle = max(sum(more.get(part, 0) for cause in ("data_loading", "slow_host") for part in PARTS_OF_CAUSE[cause]), 0)
+    if longer <= 0 or loading < max(EXPLAINS * longer, PECULIAR * late) or idle < EXPLAINS * late:
+        return None
+    words = (
+        f"over its late steps its host is {_ms(loading)} longer in its data loader than the others' median, "
+        f"of {_ms(longer)} in all; its device is idle for {_ms(idle)} more"
+    )
+    return Cause("data_loading", min(idle / late, 1.0), words)
 
 
 def _of_host(more: Mapping[str, int], usual: Mapping[str, int]) -> dict[str, int]:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.primitives.intervals import Int64
 from rankscope.primitives.statistics import student_quantile, student_tail
+from rankscope.primitives.stragglers.measures import ALLOCATION, HOST_PARTS, LOCAL, Measure, measures
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import (
     Bool,
@@ -32,13 +32,9 @@ from rankscope.primitives.stragglers.peers import (
 )
 from rankscope.primitives.stragglers.thresholds import Thresholds
 
-HOST_PARTS = ("runtime", "operators", "nothing")
-LOCAL = "local"
-ALLOCATION = "allocation"  # its calls wait for the device: they cost more than they take, and mostly elsewhere
-TOO_FEW = (
-    4  # steps: in fewer, of a few ranks, chance is not known (one step of a clean rank differed by 18.6 %, measured)
-)
-# … and of a few more ranks only what is far beyond any hiccup is more than chance
+# Steps: in fewer, of two ranks, chance is not known (one step of a clean rank differed by 18.6 %, measured), and of a
+# few more ranks only what is far beyond any hiccup is more than chance.
+TOO_FEW = 4
 TRIALS = 2  # ranks left out for trial at most
 MOST = 64  # ranks found at most
 FEW = 8  # values of other ranks: of fewer, chance is not known
@@ -77,58 +73,6 @@ class Late:
         """What it takes in its late steps, ns in all."""
         taken = float(np.nansum(np.where(self.steps, self.excess, 0.0)))
         return max(taken, self.lost_ns * int(self.steps.sum()))
-
-
-@dataclass(frozen=True)
-class Measure:
-    """What the ranks are compared by.
-
-    Attributes:
-        name: of a part, or how it was made.
-        value: (ranks, steps) ns; nan where not known.
-        floor: of a step: chance is not taken for less.
-        device: whether a device keeps this time.
-        once: whether one step of it can tell: it has a reason of its own, and is no hiccup.
-        steady: whether hiccups of single places are not in it.
-        of_host: whether it is the host's own time: what it takes longer is lost only as far as its device waits for it.
-    """
-
-    name: str
-    value: Float
-    floor: float
-    device: bool = False
-    once: bool = False
-    steady: bool = False
-    of_host: bool = False
-
-
-def measures(seen: Observations, limits: Thresholds) -> list[Measure]:
-    """What is known of the ranks, to look at one by one."""
-    device, calls, host = limits.floor_device, limits.floor_calls, limits.floor_host
-    zero: Int64 = np.zeros(seen.known.shape, dtype=np.int64)
-    of_host: Int64 = np.sum([seen.parts.get(part, zero) for part in HOST_PARTS], axis=0)
-    parts: dict[str, tuple[Int64, float, bool, bool]] = {
-        LOCAL: (seen.local, host, False, False),
-        # In which step a kernel runs, a shifted boundary may change: one step of `compute` tells nothing.
-        "compute": (seen.parts.get("compute", zero), device, True, False),
-        "copies": (seen.parts.get("copies", zero), device, True, True),
-        ALLOCATION: (seen.parts.get(ALLOCATION, zero), calls, False, True),
-        "data_loading": (seen.parts.get("data_loading", zero), host, False, False),
-        "host": (of_host, host, False, False),
-        "nothing": (seen.parts.get("nothing", zero), host, False, False),
-        "work": (seen.work, device, True, True),
-        "slower": (seen.slower, device, True, True),
-    }
-    found = [
-        Measure(name, np.where(seen.known, value, np.nan), floor, of_device, once)
-        for name, (value, floor, of_device, once) in parts.items()
-        if value.any()
-    ]
-    for name, value in (("steady", seen.steady), ("pace", seen.pace)):
-        found.append(Measure(name, value, host, steady=True))
-    for name, value in (("host_steady", seen.host_steady), ("host_pace", seen.host_pace)):
-        found.append(Measure(name, value, host, steady=True, of_host=True))
-    return [each for each in found if np.isfinite(each.value).any()]
 
 
 @dataclass(frozen=True)
@@ -416,25 +360,22 @@ def caused_by_host(late: Late, seen: Observations, out: Bool, limits: Thresholds
     idle = _mean(excess_over_peers(total, seen.role, out)[late.row][late.steps])
     if not idle >= limits.left * _mean(late.excess[late.steps]):
         return True
-    host = excess_over_peers(seen.host_steady, seen.role, out)[:, late.steps]
-    slower = _lower_median(host[late.row])
+    slower, chance = _beside_others(seen.host_steady, seen, out, late.row, late.steps)
     if not math.isfinite(slower):
         return bool(seen.host_waits[late.row])
-    chance = root_mean_square(np.array([_lower_median(each) for each in host[~out]]))
-    if any(slower > max(share * idle, times * chance) for share, times in limits.of_idle):
+    if slower > max(limits.of_idle * idle, limits.host_chance * chance):
         return True
-    pace = excess_over_peers(seen.host_pace, seen.role, out)
-    chance = root_mean_square(np.array([_lower_median(each) for each in pace[~out]]))
-    return late.lasting and _lower_median(pace[late.row]) > limits.slow_and_behind * chance
+    slower, chance = _beside_others(seen.host_pace, seen, out, late.row, np.isfinite(late.excess))
+    return late.lasting and slower > limits.slow_and_behind * chance
+
+
+def _beside_others(value: Float, seen: Observations, out: Bool, row: int, steps: Bool) -> tuple[float, float]:
+    """By how much a rank exceeds its peers in the mean of some steps, ns, and by how much the others do by chance."""
+    excess = excess_over_peers(value, seen.role, out)[:, steps]
+    return _mean(excess[row]), root_mean_square(np.array([_mean(each) for each in excess[~out]]))
 
 
 def _mean(values: Float) -> float:
     """Of what is not nan; nan of nothing."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else math.nan
-
-
-def _lower_median(values: Float) -> float:
-    """Of what is not nan; nan of nothing."""
-    known = np.sort(values[np.isfinite(values)])
-    return float(known[(known.size - 1) // 2]) if known.size else math.nan

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
+from rankscope.primitives.stragglers.paces import LOADING
 from rankscope.primitives.stragglers.peers import Bool, Float, with_lost_filled
 from rankscope.primitives.stragglers.timeline import LOCAL_PARTS
 
@@ -41,6 +42,7 @@ class Observations:
         pace: what the step would take if all its places went as fast as they do on the geometric mean.
         host_steady: the same of the host's own time, where a device keeps the time.
         host_pace: likewise.
+        host_loading: the host's time in its data loader, whether its device waits for it or not.
         host_waits: (ranks,) whether the host waits for its device in most steps, and so begins each anew.
         launched: rank, step, work, ranged, pieces, work_ns, size: what the steps launched.
     """
@@ -59,6 +61,7 @@ class Observations:
     pace: Float
     host_steady: Float
     host_pace: Float
+    host_loading: Float
     host_waits: Bool
     launched: pl.DataFrame
 
@@ -77,7 +80,7 @@ class Observations:
         return cls(
             np.arange(ranks), np.arange(steps), np.zeros(ranks, dtype=np.int64), step_ns, on_host, every, every,
             {name: np.asarray(value, dtype=np.int64) for name, value in parts.items()}, none, none,
-            unknown, unknown, unknown, unknown, np.ones(ranks, dtype=np.bool_), pl.DataFrame(schema=LAUNCHED),
+            unknown, unknown, unknown, unknown, unknown, np.ones(ranks, dtype=np.bool_), pl.DataFrame(schema=LAUNCHED),
         )  # fmt: skip
 
     @property
@@ -109,7 +112,7 @@ def observe(
     Args:
         local: as `local_times` gives it.
         launched: rank, step, work, ranged, pieces, work_ns, size: what each rank's steps launched.
-        paces: rank, of_host, and what `step_paces` gives.
+        paces: rank, of_host, and what `step_paces` and `host_paces` give.
         role: which program each rank runs.
         on_host: the job computes on its hosts.
     """
@@ -159,7 +162,7 @@ def observe(
         ranks, steps, number, step_ns, on_host, known, whole,
         {part: integers(frame, part) for part in LOCAL_PARTS}, work, slower,
         np.where(known, matrix(own, "steady_ns"), np.nan), np.where(known, matrix(own, "pace_ns"), np.nan),
-        matrix(host, "steady_ns"), matrix(host, "pace_ns"), waits, launched,
+        matrix(host, "steady_ns"), matrix(host, "pace_ns"), matrix(host, LOADING), waits, launched,
     )  # fmt: skip
 
 

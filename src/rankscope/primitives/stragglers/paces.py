@@ -22,7 +22,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import computing_operators, covered_time, gloo_ranges, with_category
+from rankscope.primitives.activity import (
+    computing_operators,
+    covered_time,
+    data_loading_time,
+    gloo_ranges,
+    with_category,
+)
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.steps import host_steps
@@ -37,6 +43,8 @@ COMMON = 0.9
 SHORT_NS = 1_000
 """Places shorter than that have no part in the geometric mean: clocks tell too little of them."""
 COLUMNS = ("step", "elapsed_ns", "waited_ns", "steady_ns", "pace_ns")
+LOADING = "loading_ns"
+"""Of hosts also: the time in their data loaders."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +114,15 @@ def host_paces(operators: pl.DataFrame, runtime: pl.DataFrame, annotations: pl.D
     Args:
         operators: host_ops: end_ns, name, depth.
         runtime: runtime_calls: start_ns, end_ns, name.
-        annotations: start_ns, end_ns, on_device, step.
+        annotations: start_ns, end_ns, name, on_device, step.
     """
     steps = host_steps(annotations).unique("step", keep="first", maintain_order=True).sort("step")
     at, code = _places(operators.filter(pl.col("depth") == 0).sort("end_ns"))
     calls = covered_time(host_waits(runtime))
     start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     own, begun, ended = (each - calls.before(each) for each in (at, start, end))
-    return step_paces(at, code, own, StepBounds(steps["step"].to_numpy(), start, begun, end, ended))
+    paces = step_paces(at, code, own, StepBounds(steps["step"].to_numpy(), start, begun, end, ended))
+    return paces.with_columns(pl.Series(LOADING, data_loading_time(annotations).within(start, end), pl.Int64))
 
 
 def _places(found: pl.DataFrame) -> tuple[Int64, Int64]:

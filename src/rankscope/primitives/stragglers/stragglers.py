@@ -17,9 +17,8 @@ import polars as pl
 
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.statistics import Significance, Verdict
-from rankscope.primitives.stragglers.causes import Cause, compare_work, find_cause
+from rankscope.primitives.stragglers.causes import CAUSES_OF_SEVERAL, STALLS, Cause, compare_work, find_cause
 from rankscope.primitives.stragglers.detectors import (
-    LOCAL,
     TESTS,
     Late,
     always_late,
@@ -27,6 +26,7 @@ from rankscope.primitives.stragglers.detectors import (
     find_late_ranks,
     stalled_once,
 )
+from rankscope.primitives.stragglers.measures import LOCAL
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import Bool, Float, excess_over_peers, usual
 from rankscope.primitives.stragglers.thresholds import Thresholds
@@ -74,6 +74,17 @@ class Straggler:
     def once(self) -> bool:
         """Whether it is a stall in one step."""
         return self.kind == stalled_once.__name__
+
+    @property
+    def title(self) -> str:
+        """Whom they delay, when, and why, as a sentence."""
+        called = self.label.capitalize() if len(self.ranks) == 1 else self.label
+        if self.once:
+            return f"{called} stalled once, in step {self.steps[0]}: {STALLS[self.cause.cause]}"
+        when = "" if self.lasting else " in some steps"
+        if " and " in self.label:
+            return f"{called} delay the other ranks{when}: {CAUSES_OF_SEVERAL[self.cause.cause]}"
+        return f"{called} delays the other ranks{when}: {self.cause.text}"
 
 
 class Comparison:
@@ -252,7 +263,8 @@ class Comparison:
             peers = seen.ranks[(seen.role == seen.role[late.row]) & ~self._out].tolist()
             launched, peers = self._other_steps(rank, steps) if seen.alone[late.row] else (seen.launched, peers)
             beside = compare_work(launched, rank, peers, steps)
-            cause = find_cause(int(late.weight), more, others, beside, on_host=seen.on_host)
+            host = self._in_late_steps(seen.host_loading, late), self._in_late_steps(seen.host_steady, late)
+            cause = find_cause(int(late.weight), more, others, beside, host, on_host=seen.on_host)
         return Straggler(
             (rank,),
             f"rank {rank}",
@@ -264,6 +276,10 @@ class Comparison:
             late.kind,
             Verdict(Significance.SIGNIFICANT, TESTS[late.kind], (int(np.isfinite(late.excess).sum()),)),
         )
+
+    def _in_late_steps(self, value: Float, late: Late) -> int:
+        """What a rank has more of than its peers in its late steps, ns; 0 where not known."""
+        return int(np.nansum(excess_over_peers(value, self.seen.role, self._out)[late.row][late.steps]))
 
     def _other_steps(self, rank: int, late: Sequence[int]) -> tuple[pl.DataFrame, list[int]]:
         """What a rank launched, with its other steps in place of the peers that it has not."""

@@ -35,7 +35,8 @@ class Thresholds:
     floor_few: float = 0.01  # … with fewer than `few` values of others
     floor_few_hosts: float = 0.03  # … likewise, where the hosts compute (gloo sets: up to 0.05)
     # Whether the host is to blame for what its device waited.
-    of_idle: tuple[tuple[float, float], ...] = ((0.35, 1.5), (0.1, 4.5))  # (share of the idle time, times chance)
+    of_idle: float = 0.3  # of the time its device was idle, so much must its host have taken longer …
+    host_chance: float = 1.5  # … and so many times what hosts differ by on average
     slow_and_behind: float = 2.5  # standard errors of its pace, of a host whose device is behind in every step
     least_lost: float = 0.01  # a slow host must have cost its rank so much
     # Stalls.

@@ -134,15 +134,15 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
     current = id;
   }
 
-  /** The view's first lines: the diagnosis on the overview, and what the view's analyses answer, of the first that has an answer. */
+  /** The view's first line: the diagnosis on the overview, else the answer of the first of the view's analyses that has one. */
   function answersOf(view: View): HTMLElement[] {
     const { analyses, diagnosis } = payloadNow();
-    const lines = view.id === "overview" && diagnosis ? [answer("diagnosis", diagnosis.headline)] : [];
+    if (view.id === "overview" && diagnosis) return [answer("diagnosis", diagnosis.headline)];
     for (const name of view.answers ?? []) {
       const headline = analyses.get(name)?.headline;
-      if (headline) return [...lines, answer(name, headline)];
+      if (headline) return [answer(name, headline)];
     }
-    return lines;
+    return [];
   }
 
   /** Changes where the view would be drawn from other data than it was. */

@@ -21,6 +21,10 @@ export interface HeatSpec {
   readonly inside?: (row: number, column: number) => string;
   /** How amounts are written; durations if absent. */
   readonly format?: (value: number) => string;
+  /** Rows whose labels are never left out: those of ranks that a finding names. */
+  readonly named?: readonly number[];
+  /** How high the rows may be together, in pixels. */
+  readonly tall?: number;
   onPick(row: number, column: number): void;
 }
 
@@ -41,7 +45,7 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
   }, canvas);
   const left = 14 + Math.min(LABEL, 7.4 * rows.reduce((longest, label) => Math.max(longest, label.length), 0));
   const most = values.reduce<number>((peak, value) => Math.max(peak, value ?? 0), 0);
-  const row = Math.max(LEAST_ROW, Math.min(spec.inside ? 44 : 26, Math.floor(TALL / Math.max(1, rows.length))));
+  const row = Math.max(LEAST_ROW, Math.min(spec.inside ? 44 : 26, Math.floor((spec.tall ?? TALL) / Math.max(1, rows.length))));
   const height = TOP + row * rows.length + (row < 15 ? 8 : 0); // a name is higher than such a row
   let width = 0;
   let at: { row: number; column: number } | null = null;
@@ -86,7 +90,15 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
     c.fillStyle = muted;
     const everyRow = Math.ceil(15 / row);
     c.textAlign = "right";
-    rows.forEach((label, index) => { if (index % everyRow === 0) c.fillText(fitted(c, label, left - 10), left - 8, TOP + index * row + Math.max(row, 12) / 2); });
+    const always = (spec.named ?? []).filter((index) => index < rows.length);
+    const free = (index: number): boolean => always.every((other) => index === other || Math.abs(index - other) * row >= 15);
+    rows.forEach((label, index) => {
+      const isNamed = always.includes(index);
+      if (!isNamed && (index % everyRow !== 0 || !free(index))) return;
+      c.fillStyle = isNamed ? text : muted;
+      c.fillText(fitted(c, label, left - 10), left - 8, TOP + index * row + Math.max(row, 12) / 2);
+    });
+    c.fillStyle = muted;
     c.textAlign = "center";
     const widest = columns.reduce((most, label) => Math.max(most, c.measureText(label).width), 0);
     const everyColumn = Math.ceil(Math.min(Math.max(LEAST_CELL, widest + 12), 120) / cell);

@@ -24,14 +24,28 @@ export function stepDots(
   const names = steps.map((step) => (step === null ? "entire trace" : String(step)));
   const drawing = chart(context, {
     label: "Step time of each rank by step; the numbers are in the table above.", testId: "chart-step-dots", height: () => 260,
-    option: (width) => option(names, dots, marked, width),
+    option: (width) => option(names, dots, marked, axisStart(values), width),
     pick: { axis: "x", on: (index) => onPick(highlight?.rank ?? ranks[0] ?? 0, steps[index] ?? null) },
   });
+  const from = axisStart(values);
   return h("div", {}, h("ul", { class: "legend" }, highlight === null ? null : h("li", { class: "legend-item" }, h("span", { class: "glyph ink-0", "aria-hidden": "true" }, "◆"), `rank ${highlight.rank} (${highlight.why})`),
-    h("li", { class: "legend-item" }, h("span", { class: "glyph ink-1", "aria-hidden": "true" }, "●"), highlight === null ? "each rank" : "other ranks")), drawing.element);
+    h("li", { class: "legend-item" }, h("span", { class: "glyph ink-1", "aria-hidden": "true" }, "●"), highlight === null ? "each rank" : "other ranks"),
+    from === 0 ? null : h("li", { class: "legend-item muted" }, `the axis starts at ${formatDuration(from)}`)), drawing.element);
 }
 
-function option(names: readonly string[], dots: readonly [number, number, number][], marked: readonly [number, number, number][], width: number): EChartsOption {
+/** Where the axis of step times begins: at 0, or below the shortest step where from 0 on all of them would look the same. */
+export function axisStart(values: readonly (number | null)[]): number {
+  const known = values.filter((value) => value !== null);
+  const most = known.reduce((peak, value) => Math.max(peak, value), 0);
+  const least = known.reduce((low, value) => Math.min(low, value), most);
+  const spread = Math.max(most - least, most / 20); // a difference of 1 % does not fill the picture
+  const from = Math.max(0, least - spread / 2);
+  if (most === 0 || from < most / 3) return 0;
+  const unit = 10 ** Math.floor(Math.log10(spread / 2));
+  return Math.floor(from / unit) * unit;
+}
+
+function option(names: readonly string[], dots: readonly [number, number, number][], marked: readonly [number, number, number][], from: number, width: number): EChartsOption {
   const [text, muted, line, surface] = [color("--text"), color("--muted"), color("--line"), color("--surface")];
   return {
     animation: false,
@@ -45,7 +59,7 @@ function option(names: readonly string[], dots: readonly [number, number, number
       },
     },
     xAxis: { type: "category", data: [...names], name: "Step", nameLocation: "middle", nameGap: 26, nameTextStyle: { color: muted }, axisLabel: { color: text, hideOverlap: true }, axisLine: { lineStyle: { color: line } }, axisTick: { show: false } },
-    yAxis: { type: "value", min: 0, splitNumber: width < 520 ? 3 : 5, axisLabel: { color: muted, formatter: (value: number) => formatTick(value, formatDuration) }, splitLine: { lineStyle: { color: line } } },
+    yAxis: { type: "value", min: from, splitNumber: width < 520 ? 3 : 5, axisLabel: { color: muted, formatter: (value: number) => formatTick(value, formatDuration) }, splitLine: { lineStyle: { color: line } } },
     series: [
       { type: "scatter", symbol: "circle", symbolSize: 6, itemStyle: { color: color("--cat-compute"), opacity: 0.6 }, emphasis: { disabled: true }, data: dots.map((dot) => [...dot]) },
       { type: "scatter", symbol: "diamond", symbolSize: 11, itemStyle: { color: color("--cat-communication") }, emphasis: { disabled: true }, data: marked.map((dot) => [...dot]) },

@@ -8,22 +8,23 @@ import { exactCell, formatCell, formatDuration } from "../format/units.ts";
 import type { ViewContext } from "../views/view.ts";
 import { button } from "./controls.ts";
 import { inline } from "./doc_text.ts";
-import { h, named } from "./dom.ts";
+import { h, named, styled } from "./dom.ts";
 
 const WORDS = { error: "Error", warning: "Warning", info: "Note" } as const;
-const FIRST = 6;
+const FIRST = 3;
 /** Evidence can be a sentence (why a rank is late): that is shown in full; only names are shortened. */
 const SAID = 600;
 
+/** The first three, their evidence folded, and a button for the others. */
 export function findingsList(context: ViewContext): HTMLElement {
   const { findings } = context.payload;
   if (findings.length === 0) {
     return h("p", { class: "quiet-box", "data-testid": "findings-none" }, "No findings: every file was read completely, and no analysis reported a problem.");
   }
-  const list = h("ol", { class: "findings", "data-testid": "findings" }, findings.slice(0, FIRST).map((finding) => item(context, finding)));
+  const list = h("ol", { class: "findings", "data-testid": "findings" }, findings.slice(0, FIRST).map((finding) => item(context, finding, true, true)));
   if (findings.length <= FIRST) return list;
   const more = button({ class: "quiet" }, () => {
-    list.append(...findings.slice(FIRST).map((finding) => item(context, finding)));
+    list.append(...findings.slice(FIRST).map((finding) => item(context, finding, true, true)));
     more.remove();
     (list.children[FIRST] as HTMLElement | undefined)?.focus();
   }, `Show all ${findings.length} findings`);
@@ -35,17 +36,27 @@ export function findingItems(context: ViewContext, findings: readonly Finding[],
   return h("ol", { class: "findings" }, findings.map((finding) => item(context, finding, here)));
 }
 
-function item(context: ViewContext, finding: Finding, here = true): HTMLElement {
+function item(context: ViewContext, finding: Finding, here = true, brief = false): HTMLElement {
+  const most = context.payload.findings.reduce((peak, { saving_ns: saving }) => Math.max(peak, saving ?? 0), 0);
+  const evidence = facts(context, finding, here);
   return h("li", { class: `finding ${finding.severity}`, "data-testid": "finding", "data-finding": finding.id, tabindex: "-1" },
     h("div", { class: "finding-head" },
       h("span", { class: `severity ${finding.severity}` }, WORDS[finding.severity]),
       h("h3", {}, named(finding.title, 240)),
-      finding.saving_ns === null ? cost(context, finding) : h("span", { class: "saving", "data-value": finding.saving_ns, title: `${exactCell(finding.saving_ns, "ns")}, an upper bound` },
-        "saves up to ", h("strong", {}, formatDuration(finding.saving_ns)), context.payload.run.steps.length > 0 ? " per step" : " in the recorded window")),
-    facts(context, finding, here),
-    here ? shown(context, finding) : null,
+      brief ? null : gain(context, finding)),
+    brief && finding.saving_ns !== null && most > 0 ? h("div", { class: "meter", "aria-hidden": "true" }, styled(h("span", { class: "memory" }), { width: `${((100 * finding.saving_ns) / most).toFixed(2)}%` })) : null,
+    brief ? null : evidence,
+    here && !brief ? shown(context, finding) : null,
     finding.advice === "" ? null : h("p", { class: "advice" }, inline(shownName(finding.advice, 1200))),
+    brief ? h("div", { class: "finding-more" }, gain(context, finding), here ? shown(context, finding) : null, evidence && h("details", { class: "notes" }, h("summary", {}, "Evidence"), evidence)) : null,
     finding.symptoms.length === 0 ? null : symptoms(context, finding.symptoms, here));
+}
+
+/** What the finding would save, or what it costs. */
+function gain(context: ViewContext, finding: Finding): HTMLElement | null {
+  if (finding.saving_ns === null) return cost(context, finding);
+  return h("span", { class: "saving", "data-value": finding.saving_ns, title: `${exactCell(finding.saving_ns, "ns")}, an upper bound` },
+    "saves up to ", h("strong", {}, formatDuration(finding.saving_ns)), context.payload.run.steps.length > 0 ? " per step" : " in the recorded window");
 }
 
 /** What is lost although nothing is saved by this one alone: another rank is as late. */

@@ -16,6 +16,8 @@ interface Card {
   readonly doc: string;
   /** A share to draw, where the number is one or comes with one. */
   readonly share?: { value: number | null; tone: "good" | "communication" };
+  /** The text is no number. */
+  readonly isWords?: boolean;
   /** Further numbers of the sentence, by name. */
   readonly second?: Readonly<Record<string, number | null>>;
 }
@@ -35,13 +37,13 @@ export function headline(overview: Table, diagnosis: Diagnosis | null): HTMLElem
     },
     {
       id: "overlap", title: "Overlap", value: overlap, text: overlap === null ? MISSING : formatRatio(overlap), exact: overlap === null ? null : String(overlap), doc: doc("overlap_ratio"),
-      sentence: overlap === null ? silent : overlap === 0 ? "None of the communication in the traces overlaps with compute." : "Share of all communication in the traces that overlaps with compute.",
+      sentence: overlap === null ? silent : overlap === 0 ? "None of the communication in the traces overlaps with compute." : "Share of all communication that overlaps with compute.",
       share: { value: overlap, tone: "good" },
     },
     {
       id: "exposed-communication", title: "Exposed communication", value: exposed, text: exposed === null ? MISSING : formatDuration(exposed), exact: exactCell(exposed, "ns"), doc: doc("exposed_communication_ns"),
       sentence: exposed === null ? silent : exposed === 0 && communication === 0 ? silent
-        : share === null || mean === null ? "Communication that does not overlap with compute, including waiting for other ranks." : `${formatRatio(share)} of ${mean === step ? "the step" : `the mean step (${formatDuration(mean)})`}: communication that does not overlap with compute, including waiting for other ranks.`,
+        : share === null || mean === null ? "Communication that does not overlap with compute, including waiting for other ranks." : `${formatRatio(share)} of ${mean === step ? "the step" : `the mean step (${formatDuration(mean)})`}, including waiting for other ranks.`,
       share: { value: share, tone: "communication" }, second: { share, of: mean },
     },
     stragglerCard(diagnosis, { rank: number("slowest_rank"), margin: number("slowest_margin_ns") }),
@@ -58,7 +60,8 @@ function stragglerCard(diagnosis: Diagnosis | null, slowest: { rank: number | nu
   return {
     ...about, title: ranks.length > 1 ? "Stragglers" : "Straggler", value: ranks[0] ?? null,
     text: late ? `${ranks.length === 1 ? "Rank" : "Ranks"} ${formatRanks(ranks, 24)}` : state === "one-rank" ? MISSING : label.charAt(0).toUpperCase() + label.slice(1),
-    sentence: late || !longest ? sentence(verdict) : [sentence(verdict), " By local time, ", sentence(longest), "."],
+    // The verdict without a straggler is the label itself.
+    sentence: late || !longest ? sentence(verdict) : ["By local time, ", sentence(longest), "."], isWords: !late,
   };
 }
 
@@ -67,7 +70,7 @@ function card(about: Card): HTMLElement {
   return h("section", { class: "card", "aria-labelledby": `card-${about.id}`, title: about.doc || null },
     h("h3", { id: `card-${about.id}` }, about.title),
     h("p", {
-      class: value === null ? "figure-value missing" : "figure-value", "data-testid": `headline-${about.id}`, "data-value": value ?? "",
+      class: `figure-value${value === null ? " missing" : ""}${about.isWords === true ? " words" : ""}`, "data-testid": `headline-${about.id}`, "data-value": value ?? "",
       title: about.exact, ...Object.fromEntries(Object.entries(second ?? {}).map(([name, number]) => [`data-${name}`, number ?? ""])),
     }, about.text),
     share && share.value !== null

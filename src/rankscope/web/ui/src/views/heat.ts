@@ -28,48 +28,65 @@ const KINDS = [
   { value: "step_ns", label: "step time", ink: "--cat-compute", doc: "duration of the rank's step" },
 ] as const;
 
-/** Both pictures, or the first alone. */
-export function heatSections(context: ViewContext, served: Source, both = true): HTMLElement {
-  const place = h("div", { class: "heat-place" });
-  if (!served.isReady("heat")) {
-    if (served.working) place.append(workingState("Comparing the ranks step by step …", null));
-    return place;
-  }
-  place.append(workingState("Loading ranks and steps …", null));
-  let left = false;
-  context.onLeave(() => { left = true; });
-  served.api.json<Heat>("heat").then((heat) => { if (!left) place.replaceChildren(...sections(context, heat, both)); })
-    .catch((error: unknown) => { if (!left) place.replaceChildren(emptyState(error instanceof ApiError ? error.message : "Ranks and steps cannot be shown.", error instanceof ApiError ? error.hint : "Reload the page.")); });
-  return place;
+/** Where the two pictures will be. */
+export interface HeatPlaces {
+  readonly map: HTMLElement;
+  readonly times: HTMLElement;
 }
 
-function sections(context: ViewContext, heat: Heat, both: boolean): HTMLElement[] {
-  if (heat.ranks.length === 0 || heat.steps.length === 0) return [];
+/**
+ * Ranks by step, and the steps' times.
+ * @param tall how high the rows of the map may be together, in pixels
+ */
+export function heatPlaces(context: ViewContext, served: Source, tall?: number): HeatPlaces {
+  const [map, times] = [h("div", { class: "heat-place" }), h("div", { class: "heat-place" })];
+  if (!served.isReady("heat")) {
+    if (served.working) map.append(workingState("Comparing the ranks step by step …", null));
+    return { map, times };
+  }
+  map.append(workingState("Loading ranks and steps …", null));
+  let left = false;
+  context.onLeave(() => { left = true; });
+  served.api.json<Heat>("heat").then((heat) => {
+    if (left) return;
+    const empty = heat.ranks.length === 0 || heat.steps.length === 0;
+    map.replaceChildren(...(empty ? [] : mapSection(context, heat, tall)));
+    times.replaceChildren(...(empty ? [] : timesSection(context, heat)));
+  }).catch((error: unknown) => { if (!left) map.replaceChildren(emptyState(error instanceof ApiError ? error.message : "Ranks and steps cannot be shown.", error instanceof ApiError ? error.hint : "Reload the page.")); });
+  return { map, times };
+}
+
+function mapSection(context: ViewContext, heat: Heat, tall: number | undefined): HTMLElement[] {
   const known = KINDS.filter(({ value }) => heat[value].some((amount) => amount !== null));
   const asked = context.place.params.get("heat");
   // The most informative one is shown first: without late ranks the waits, else the step times.
   const kind = known.find(({ value }) => value === asked) ?? known.find(({ value }) => heat[value].some((amount) => (amount ?? 0) > 0)) ?? known[0];
-  const go = (rank: number, step: number | null): void => { location.hash = leadTo(context, rank, step) ?? location.hash; };
-  const parts: HTMLElement[] = [];
-  if (kind && heat.ranks.length > 1) {
-    parts.push(h("section", { "aria-labelledby": "heat-title" },
-      h("div", { class: "section-head" }, h("h3", { id: "heat-title" }, "Ranks by step"),
-        selector("heat-kind", "Show:", known.map(({ value, label }) => ({ value, label })), kind.value, (value) => context.router.update({ heat: value }))),
-      h("div", { class: "figure" }, heatMap(context, {
-        label: `Ranks by step: ${kind.label}`, testId: "heat", values: heat[kind.value], ink: kind.ink,
-        rows: heat.ranks.map((rank) => `Rank ${rank}`), columns: heat.steps.map((step, index) => (step === null ? "–" : index === 0 ? `Step ${step}` : String(step))),
-        what: (row, column) => `Rank ${heat.ranks[row]}, ${(heat.steps[column] ?? null) === null ? "entire trace" : `step ${heat.steps[column]}`}`,
-        onPick: (row, column) => go(heat.ranks[row] ?? 0, heat.steps[column] ?? null),
-      }),
-        table(context, heat))));
-  }
-  if (both && heat.step_ns.some((amount) => amount !== null)) {
-    const straggler = context.payload.diagnosis?.stragglers.ranks[0] ?? null;
-    const marked = straggler ?? context.table("overview")?.number(0, "slowest_rank") ?? null;
-    parts.push(h("section", { "aria-labelledby": "step-times-title" }, h("h3", { id: "step-times-title" }, "Step time by step"),
-      h("div", { class: "figure" }, stepDots(context, heat.ranks, heat.steps, heat.step_ns, marked === null ? null : { rank: marked, why: straggler === null ? "most local time" : "straggler" }, go))));
-  }
-  return parts;
+  if (!kind || heat.ranks.length < 2) return [];
+  const culprits = context.payload.diagnosis?.stragglers.ranks ?? [];
+  return [h("section", { "aria-labelledby": "heat-title" },
+    h("div", { class: "section-head" }, h("h3", { id: "heat-title" }, "Ranks by step"),
+      selector("heat-kind", "Show:", known.map(({ value, label }) => ({ value, label })), kind.value, (value) => context.router.update({ heat: value }))),
+    h("div", { class: "figure" }, heatMap(context, {
+      label: `Ranks by step: ${kind.label}`, testId: "heat", values: heat[kind.value], ink: kind.ink, ...(tall === undefined ? {} : { tall }),
+      named: culprits.map((rank) => heat.ranks.indexOf(rank)).filter((row) => row >= 0),
+      rows: heat.ranks.map((rank) => `Rank ${rank}`), columns: heat.steps.map((step, index) => (step === null ? "–" : index === 0 ? `Step ${step}` : String(step))),
+      what: (row, column) => `Rank ${heat.ranks[row]}, ${(heat.steps[column] ?? null) === null ? "entire trace" : `step ${heat.steps[column]}`}`,
+      onPick: (row, column) => open(context, heat.ranks[row] ?? 0, heat.steps[column] ?? null),
+    }),
+      table(context, heat)))];
+}
+
+function timesSection(context: ViewContext, heat: Heat): HTMLElement[] {
+  if (heat.step_ns.every((amount) => amount === null)) return [];
+  const straggler = context.payload.diagnosis?.stragglers.ranks[0] ?? null;
+  const marked = straggler ?? context.table("overview")?.number(0, "slowest_rank") ?? null;
+  const highlight = marked === null ? null : { rank: marked, why: straggler === null ? "most local time" : "straggler" };
+  return [h("section", { "aria-labelledby": "step-times-title" }, h("h3", { id: "step-times-title" }, "Step time by step"),
+    h("div", { class: "figure" }, stepDots(context, heat.ranks, heat.steps, heat.step_ns, highlight, (rank, step) => open(context, rank, step))))];
+}
+
+function open(context: ViewContext, rank: number, step: number | null): void {
+  location.hash = leadTo(context, rank, step) ?? location.hash;
 }
 
 function table(context: ViewContext, heat: Heat): HTMLElement {

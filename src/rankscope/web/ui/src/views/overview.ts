@@ -1,7 +1,6 @@
-import { heatSections } from "./heat.ts";
+import { heatPlaces } from "./heat.ts";
 import { stackedDeviceTime } from "./ranks.ts";
 import { stackedChart } from "../charts/stacked.ts";
-import { barList } from "../components/bar_list.ts";
 import { inline } from "../components/doc_text.ts";
 import { h, named } from "../components/dom.ts";
 import { findingsList } from "../components/findings.ts";
@@ -11,7 +10,8 @@ import { tables } from "../components/tables.ts";
 import { formatDuration, formatRatio } from "../format/units.ts";
 import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
-const TOP = 8;
+/** With these, the findings' neighbours fit on a screen. */
+const MAP_PX = 200;
 
 export const overview: View = {
   id: "overview",
@@ -24,30 +24,29 @@ export const overview: View = {
   render(context) {
     const table = context.table("overview");
     const ranks = stackedDeviceTime(context);
+    const heat = context.served && heatPlaces(context, context.served, MAP_PX);
     const comes = context.served?.working === true;
     return present([
       table ? headline(table, context.payload.diagnosis) : context.served
         ? emptyState("No overview for this run.", "It needs at least one readable rank. The findings report what is wrong with the files.")
         : emptyState("This report contains no overview.", "Regenerate it with `rankscope report DIR`. The overview needs at least one readable rank."),
-      h("section", { "aria-labelledby": "findings-title" }, h("h3", { id: "findings-title" }, "Findings"), savings(context), findingsList(context), notJudged(context)),
-      context.served && heatSections(context, context.served),
-      h("section", { "aria-labelledby": "ranks-title" },
-        h("div", { class: "section-head" }, h("h3", { id: "ranks-title" }, "Time per rank"), ranks && h("a", { href: context.router.href("ranks") }, "Table and definitions")),
-        ranks ?? (comes ? h("p", { class: "quiet-box" }, "Device time is still being computed.") : emptyState("No device time recorded.", "No trace in this run contains device events. See Steps for the host’s activity."))),
+      h("div", { class: "overview-columns" },
+        h("section", { "aria-labelledby": "findings-title" }, h("div", { class: "section-head" }, h("h3", { id: "findings-title" }, "Findings"), savings(context)), findingsList(context), notJudged(context)),
+        h("div", {}, heat?.map ?? null, h("section", { "aria-labelledby": "ranks-title" },
+          h("div", { class: "section-head" }, h("h3", { id: "ranks-title" }, "Time per rank"), ranks && h("a", { href: context.router.href("ranks") }, "Table and definitions")),
+          ranks ?? (comes ? h("p", { class: "quiet-box" }, "Device time is still being computed.") : emptyState("No device time recorded.", "No trace in this run contains device events. See Steps for the host’s activity."))))),
+      heat?.times ?? null,
       utilization(context),
       tables(context, [{ name: "overview" }, { name: "utilization" }]),
     ]);
   },
 };
 
-/** The potential saving of each finding, in the order of the findings, where at least two have one. */
+/** What all findings together could save at most. */
 function savings(context: ViewContext): HTMLElement | null {
-  const found = context.payload.findings.filter(({ saving_ns: saving }) => saving !== null && saving > 0);
-  if (found.length < 2) return null;
   const all = context.payload.diagnosis?.saving_ns ?? null;
-  const title = `Potential saving per step, by finding${all === null ? "" : ` (all together up to ${formatDuration(all)})`}`;
-  const bars = found.slice(0, TOP).map((finding) => ({ label: named(finding.title, 120), value: finding.saving_ns ?? 0, unit: "ns", category: "memory" as const }));
-  return h("figure", { class: "figure" }, h("figcaption", {}, title), barList(bars, title, "bars-savings"));
+  const several = context.payload.findings.filter(({ saving_ns: saving }) => saving !== null && saving > 0).length > 1;
+  return all !== null && several ? h("p", { class: "muted", "data-testid": "savings", "data-value": all }, `all savings together up to ${formatDuration(all)}`) : null;
 }
 
 /** What these traces cannot tell, why, and what to record. */

@@ -8,7 +8,7 @@ import { tables } from "../components/tables.ts";
 import { compareCells, type Table } from "../data/table.ts";
 import { shownName } from "../format/text.ts";
 import { formatRatio } from "../format/units.ts";
-import { heatSections } from "./heat.ts";
+import { heatPlaces } from "./heat.ts";
 import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
 const TOP = 12;
@@ -36,7 +36,7 @@ export const stragglers: View = {
     return present([
       evidence.length > 0 && h("section", { "aria-labelledby": "evidence-title" }, h("h3", { id: "evidence-title" }, "Evidence"), findingItems(context, evidence)),
       h("div", { class: "pair" }, waited(context, table), order(context)),
-      context.served && heatSections(context, context.served, false),
+      context.served && heatPlaces(context, context.served).map,
       tables(context, [{ name: "stragglers", open: true, sort: { column: "waited_ns", descending: true } }, { name: "arrivals" }]),
     ]);
   },

@@ -1,0 +1,71 @@
+"""What the ranks are compared by: their local time as a whole, its parts, its steady part, and the paces.
+
+In: `Observations`. Out: a list of `Measure`, each a matrix of ranks and steps, with what the detectors must know of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.stragglers.observations import Observations
+from rankscope.primitives.stragglers.peers import Float
+from rankscope.primitives.stragglers.thresholds import Thresholds
+
+HOST_PARTS = ("runtime", "operators", "nothing")
+LOCAL = "local"
+ALLOCATION = "allocation"  # its calls wait for the device: they cost more than they take, and mostly elsewhere
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What the ranks are compared by.
+
+    Attributes:
+        name: of a part, or how it was made.
+        value: (ranks, steps) ns; nan where not known.
+        floor: of a step: chance is not taken for less.
+        device: whether a device keeps this time.
+        once: whether one step of it can tell: it has a reason of its own, and is no hiccup.
+        steady: whether hiccups of single places are not in it.
+        of_host: whether it is the host's own time: what it takes longer is lost only as far as its device waits for it.
+    """
+
+    name: str
+    value: Float
+    floor: float
+    device: bool = False
+    once: bool = False
+    steady: bool = False
+    of_host: bool = False
+
+
+def measures(seen: Observations, limits: Thresholds) -> list[Measure]:
+    """What is known of the ranks, to look at one by one."""
+    device, calls, host = limits.floor_device, limits.floor_calls, limits.floor_host
+    zero: Int64 = np.zeros(seen.known.shape, dtype=np.int64)
+    of_host: Int64 = np.sum([seen.parts.get(part, zero) for part in HOST_PARTS], axis=0)
+    parts: dict[str, tuple[Int64, float, bool, bool]] = {
+        LOCAL: (seen.local, host, False, False),
+        # In which step a kernel runs, a shifted boundary may change: one step of `compute` tells nothing.
+        "compute": (seen.parts.get("compute", zero), device, True, False),
+        "copies": (seen.parts.get("copies", zero), device, True, True),
+        ALLOCATION: (seen.parts.get(ALLOCATION, zero), calls, False, True),
+        "data_loading": (seen.parts.get("data_loading", zero), host, False, False),
+        "host": (of_host, host, False, False),
+        "nothing": (seen.parts.get("nothing", zero), host, False, False),
+        "work": (seen.work, device, True, True),
+        "slower": (seen.slower, device, True, True),
+    }
+    found = [
+        Measure(name, np.where(seen.known, value, np.nan), floor, of_device, once)
+        for name, (value, floor, of_device, once) in parts.items()
+        if value.any()
+    ]
+    for name, value in (("steady", seen.steady), ("pace", seen.pace)):
+        found.append(Measure(name, value, host, steady=True))
+    for name, value in (("host_steady", seen.host_steady), ("host_pace", seen.host_pace)):
+        found.append(Measure(name, value, host, steady=True, of_host=True))
+    return [each for each in found if np.isfinite(each.value).any()]
