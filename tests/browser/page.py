@@ -24,7 +24,8 @@ CLIPPED = """() => ({
   sideways: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   clipped: [...document.querySelectorAll(
       'h1,h2,h3,h4,p,dt,dd,button,label,summary,a,li,select,.figure-value,figcaption')]
-    .filter((e) => e.offsetParent && !e.closest('.scroll,.tl-gutter,.unseen,.broad .view-head') && !e.matches('.unseen')
+    .filter((e) => e.offsetParent && !e.closest('.scroll,.tl-gutter,.tl-pins,.unseen,.picture .view-head')
+      && !e.matches('.unseen')
       && getComputedStyle(e).display !== 'inline' && e.scrollWidth > e.clientWidth + 1 && !e.querySelector('pre'))
     .map((e) => `${e.tagName} ${e.className}: ${e.textContent.slice(0, 80)}`),
   // What a field says of itself is no text of the document: it is measured.

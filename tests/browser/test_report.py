@@ -19,7 +19,7 @@ from rankscope.report.embed.timeline import size_of
 from rankscope.report.html_report import read_report, write_report
 from rankscope.timeline.build import clock_of, draw_run
 from rankscope.timeline.event_details import details
-from rankscope.timeline.search import Search
+from rankscope.timeline.search import Query, Search
 
 pytestmark = pytest.mark.browser
 
@@ -131,7 +131,7 @@ def test_events_of_the_file_are_those_of_the_traces(opened: Opener, files: Any, 
     page = opened(files(h100))
     page.timeline("?rank=0&step=11")
     said = page.find("DevKernel_AllGather")
-    assert said.endswith(f"of {search.hits('DevKernel_AllGather').start.size:,}")
+    assert said.endswith(f"of {search.hits(Query('DevKernel_AllGather')).start.size:,}")
     found = page.selected()
     wanted = details(timeline, int(found["lane"]), int(found["row"]), collectives)
     assert wanted is not None

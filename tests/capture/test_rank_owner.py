@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,13 @@ from rankscope.capture import rank_owner
 from .conftest import clean_environ, said, traces
 from .test_auto_profiler import run
 
-CLAIM = "from rankscope.capture import rank_owner; print(rank_owner.claim({!r}))"
+# A package of its folder alone: the real one imports torch, which takes most of the time of such a short process.
+CLAIM = (
+    "import sys, types; package = types.ModuleType('rankscope.capture'); "
+    f"package.__path__ = [{str(Path(rank_owner.__file__).parent)!r}]; "
+    "sys.modules.setdefault('rankscope.capture', package); "
+    "from rankscope.capture import rank_owner; print(rank_owner.claim({!r}))"
+)
 RANK = """
 import multiprocessing, subprocess, sys, torch
 def train():
@@ -57,9 +65,8 @@ def test_processes_below_the_owner_find_it():
     assert claimed_by([sys.executable, "-c", "CLAIM"]) == "None"
     assert rank_owner.claim(None) is None
     assert claimed_by([sys.executable, "-c", "CLAIM"]) == str(os.getpid())
-    assert claimed_by(
-        ["sh", "-c", f"{sys.executable} -c 'CLAIM'; exit $?".replace("CLAIM", CLAIM.format(None))]
-    ) == str(os.getpid())
+    behind_a_shell = f"{sys.executable} -c {shlex.quote(CLAIM.format(None))}; exit $?"
+    assert claimed_by(["sh", "-c", behind_a_shell]) == str(os.getpid())
     assert claimed_by([sys.executable, "-c", "CLAIM"], "elsewhere") == "None"
     rank_owner.release()
     assert claimed_by([sys.executable, "-c", "CLAIM"]) == "None"

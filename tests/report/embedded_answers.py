@@ -89,6 +89,13 @@ def _questions(server: Asking, choose: random.Random, count: int) -> list[tuple[
         direction = choose.choice(["next", "previous"])
         where = {"rank": choose.choice(ranks)} if choose.random() < 0.4 else {}
         asked.append(("search", {"q": text, "direction": direction, **place, **where}))
+        pattern = choose.choice(["gemm|all", "^[a-m].*e", r"nccl\w+_|::", "no such name", "("])
+        asked.append(
+            ("search", {"q": pattern, "match": "regex", "count": choose.choice([1, 5, 100]), **place, **where})
+        )
+        asked.append(
+            ("search", {"match": "name", "direction": direction, **start_of(*event()), "first": 1, "count": 3})
+        )
     for _ in range(count // 4):
         low, high = window()
         some_ranks = sorted(choose.sample(ranks, choose.randint(1, len(ranks))))

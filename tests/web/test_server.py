@@ -143,6 +143,24 @@ def test_search_goes_forward_and_back_over_all_ranks(server: Asking) -> None:
     assert server.ask("/api/search?q=gemm&rank=1").json()["hits"] == 2
 
 
+def test_search_by_expression_by_name_and_as_a_list(server: Asking) -> None:
+    every = server.ask("/api/search?q=gemm&count=10").json()
+    assert every["first"] == 0
+    assert [hit["name"] for hit in every["listed"]] == ["gemm<4>"] * 4
+    assert every["listed"][0] == every["hit"]
+    assert server.ask("/api/search?q=gemm&first=3&count=2").json()["listed"] == every["listed"][3:]
+    assert server.ask("/api/search?q=gemm&first=99&count=2").json()["listed"] == []
+    assert server.ask("/api/search?q=^GEMM%3C\\d%3E$&match=regex&count=10").json()["listed"] == every["listed"]
+    assert server.ask("/api/search?q=^emm&match=regex").json()["hits"] == 0
+    first, second = every["listed"][:2]
+    place = f"lane={first['lane']}&row={first['row']}&after={first['start_ns']}"
+    assert server.ask(f"/api/search?match=name&{place}").json() == {"hit": second, "hits": 4, "index": 1}
+    assert server.ask(f"/api/search?match=name&lane={first['lane']}&row=99999").status == 404
+    assert server.ask("/api/search?match=name").status == 404
+    for wrong in ("q=(&match=regex", "q=a&match=fuzzy", "match=regex", "q=a&count=100000"):
+        assert server.ask(f"/api/search?{wrong}").status == 400
+
+
 def test_a_kernel_whole(server: Asking) -> None:
     hit = place_of(server, "gemm", 0)
     found = server.ask(f"/api/event?lane={hit['lane']}&row={hit['row']}").json()

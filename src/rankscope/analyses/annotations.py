@@ -98,7 +98,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another; and the ranges that compiled graphs swallow."""
+    """Concatenate the ranks; a finding names ranges that are missing in compiled graphs."""
     filled = [part for part in parts if part.height]
     lost = pl.concat(filled).filter((pl.col("origin") == USER) & (pl.col(_LOST) > 0)) if filled else pl.DataFrame()
     return concat_ranks(parts, COLUMNS), _dropped(lost) if lost.height else []

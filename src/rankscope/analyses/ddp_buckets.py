@@ -151,7 +151,7 @@ def _bounds(work: pl.DataFrame, owner: Int64) -> pl.DataFrame:
 
 
 def _autograd(operators: pl.DataFrame) -> pl.DataFrame:
-    """What autograd evaluates: what the reducer does when all is reduced (its copies wait for that) is not in it."""
+    """What autograd evaluates, without what the reducer does after the last reduction (its copies wait for that)."""
     named = pl.col("name").str.contains(_ENGINE) | (pl.col("forward_thread").fill_null(0) > 0)
     return operators.filter(named.fill_null(False))
 

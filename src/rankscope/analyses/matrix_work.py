@@ -167,7 +167,7 @@ def _device_name(device: pl.DataFrame, inputs: Inputs) -> str | None:
 
 
 def _factors(device: str | None, number: str | None) -> tuple[float | None, float | None]:
-    """What share of the time off tensor cores goes at most: on them, and there in 16 bits."""
+    """The largest share of the time outside tensor cores that can be saved: on them, and on them in 16 bits."""
     # Off tensor cores 16-bit types are not faster than 32-bit ones.
     plain = peak_flops(device, "float64" if number == "float64" else "float32") if number else None
     cored = peak_flops(device, number, tensor_cores=True)

@@ -69,7 +69,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another; and which of them could not be paired."""
+    """Concatenate the ranks; a finding names those whose events could not be paired."""
     frame = concat_ranks(parts, COLUMNS)
     known = set(frame["rank"].to_list()) if frame.height else set()
     silent = sorted(set(inputs.results["memory"]["rank"].drop_nulls().to_list()) - known)

@@ -126,7 +126,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _run_again(operators: pl.DataFrame, annotations: pl.DataFrame) -> tuple[Bool, Bool]:
-    """Whether an operator is an outermost one that the backward runs again, and whether it is a forward's for good."""
+    """Whether an operator is an outermost one that the backward runs again, and whether it is the original forward."""
     numbered = (operators["sequence"].is_not_null() & (operators["forward_thread"].fill_null(0) == 0)).to_numpy()
     # `evaluate_function` is around the hooks as well, the node itself only around what it does.
     engine = operators["name"].str.starts_with("autograd::engine::").fill_null(False)

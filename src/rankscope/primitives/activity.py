@@ -38,7 +38,7 @@ class Activity:
     """Sets of time of one rank's device, or of its host where the trace has no device.
 
     Attributes:
-        compute: kernels that are no communication; without a device, top-level operators.
+        compute: kernels other than communication; without a device, top-level operators.
         communication: communication kernels; without a device, `gloo:*` ranges.
         memcpy: copies.
         memset: fills.

@@ -25,6 +25,7 @@ from rankscope.results import Finding, Result, by_severity
 from rankscope.results.failures import FAILURES
 from rankscope.timeline.event_details import details
 from rankscope.timeline.pyramid import MAX_LEVELS
+from rankscope.timeline.search import InvalidPatternError, Query, Search
 from rankscope.timeline.selection_stats import measure
 from rankscope.timeline.timeline import Timeline
 from rankscope.web.diff_runs import Comparisons
@@ -51,6 +52,7 @@ MAX_TILE = 1 << 22
 MAX_EVENTS = 500_000
 MAX_POINTS = 20_000
 MAX_QUERY = 1_000
+MAX_LISTED = 1_000
 NAMES_BYTES = 4 << 20
 # Rows of a table in one response: what a browser sorts and filters without a delay.
 MAX_ROWS = 100_000
@@ -324,21 +326,43 @@ def _heat(request: Request, run: ServedRun) -> Response:
 
 def _search(request: Request, run: ServedRun) -> Response:
     _timeline(run)
-    text = request.query_params.get("q", "")
-    if not text or len(text) > MAX_QUERY:
-        raise RefusedError(400, f"q must have 1 to {MAX_QUERY} characters")
+    search = run.loaded.search
+    if search is None:
+        raise RefusedError(409, "the timeline is not ready yet")
     direction = request.query_params.get("direction", "next")
     if direction not in ("next", "previous"):
         raise RefusedError(400, "direction must be next or previous")
     forward = direction == "next"
     after = number(request, "after", -MAX_NS, MAX_NS, -MAX_NS if forward else MAX_NS)
     place = after, number(request, "lane", -1, MAX_NS, -1), number(request, "row", -1, MAX_NS, -1)
+    query = _query(request, search, place)
     rank = number(request, "rank", 0, 1 << 31) if "rank" in request.query_params else None
-    search = run.loaded.search
-    if search is None:
-        raise RefusedError(409, "the timeline is not ready yet")
-    hit, hits, index = search.step(text, place, forward=forward, rank=rank)
-    return json_answer(request, {"hit": hit, "hits": hits, "index": index}, _tag(request))
+    try:
+        hit, hits, index = search.step(query, place, forward=forward, rank=rank)
+    except InvalidPatternError:
+        hint = "a regular expression without backreferences and look-around, such as gemm|attn"
+        raise RefusedError(400, "q is not a valid regular expression", hint) from None
+    found: dict[str, Any] = {"hit": hit, "hits": hits, "index": index}
+    if "count" in request.query_params:
+        count = number(request, "count", 1, MAX_LISTED)
+        found["first"] = number(request, "first", 0, MAX_NS, max(0, index - count // 2))
+        found["listed"] = search.part(query, found["first"], count, rank)
+    return json_answer(request, found, _tag(request))
+
+
+def _query(request: Request, search: Search, place: tuple[int, int, int]) -> Query:
+    match = request.query_params.get("match", "text")
+    if match == "name":
+        name = search.name_at(*place[1:])
+        if name is None:
+            raise RefusedError(404, "there is no such event")
+        return Query(name, "name")
+    if match not in ("text", "regex"):
+        raise RefusedError(400, "match must be text, regex or name")
+    text = request.query_params.get("q", "")
+    if not text or len(text) > MAX_QUERY:
+        raise RefusedError(400, f"q must have 1 to {MAX_QUERY} characters")
+    return Query(text, "regex" if match == "regex" else "text")
 
 
 def _range(request: Request, run: ServedRun) -> Response:

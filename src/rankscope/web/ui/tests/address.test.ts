@@ -3,7 +3,8 @@ import { formatHash, parseHash } from "../src/app/router.ts";
 import { readAddress, writeAddress } from "../src/timeline/address.ts";
 
 const FIRST = new Set([0]);
-const nothing = { window: null, selected: null, measured: null, open: FIRST, tracks: new Set<number>(), filter: "", query: "", counters: true, at: null };
+const NONE = { ranks: new Set<number>(), tracks: new Set<number>() };
+const nothing = { window: null, selected: null, measured: null, open: FIRST, tracks: new Set<number>(), filter: "", query: "", counters: true, at: null, pinned: NONE, hidden: NONE, minor: new Set<number>(), order: "rank" as const, flags: [] };
 
 function roundTrip(address: Parameters<typeof writeAddress>[0]): ReturnType<typeof readAddress> {
   return readAddress(parseHash(formatHash("timeline", new Map(Object.entries(writeAddress(address, FIRST))))).params);
@@ -13,6 +14,8 @@ test("a view goes into the URL and comes back", () => {
   const address = {
     window: { from: -20000, to: 123456789 }, selected: { lane: 4012, row: 99 }, measured: { from: 5, to: 17 }, open: new Set([3, 4, 5, 900]), tracks: new Set([7]),
     filter: "rank 3 <b>&?#", query: "</script>\u202e%", counters: false, at: { rank: 12, by: 40 },
+    pinned: { ranks: new Set([4]), tracks: new Set([17, 18]) }, hidden: { ranks: new Set([0]), tracks: new Set<number>() }, minor: new Set([2]), order: "late" as const,
+    flags: [{ at: -5, text: "" }, { at: 1234567, text: "slow ~ here! 100 % & <b>" }],
   };
   expect(roundTrip(address)).toEqual({ ...address, rank: null, step: null, event: null });
 });

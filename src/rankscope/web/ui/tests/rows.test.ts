@@ -1,8 +1,10 @@
 import { expect, test } from "vitest";
-import { firstRowAt, LANE_ROW, RANK_ROW, rowAt, RowKind, rowsOf, standIn, type Folding, type Rows } from "../src/timeline/rows.ts";
+import { firstRowAt, firstScrolled, LANE_ROW, minorTracks, RANK_ROW, rowAt, RowKind, rowOnScreen, rowsOf, standIn, type Folding, type Rows } from "../src/timeline/rows.ts";
+import { orderOf } from "../src/timeline/order.ts";
 import { layoutOf } from "./layout.ts";
 
-const folding = (changes: Partial<Folding> = {}): Folding => ({ ranks: new Set(), tracks: new Set(), filter: "", counters: true, ...changes });
+const NONE = { ranks: new Set<number>(), tracks: new Set<number>() };
+const folding = (changes: Partial<Folding> = {}): Folding => ({ ranks: new Set(), tracks: new Set(), filter: "", counters: true, pinned: NONE, hidden: NONE, minor: new Set(), order: null, ...changes });
 const kinds = (rows: Rows): number[] => [...rows.kind];
 
 test("folded, a rank is one row: its whole lane", () => {
@@ -56,4 +58,53 @@ test("what is folded away is stood for by its track, else by its rank", () => {
   const open = rowsOf(layout, folding({ ranks: new Set([1]), counters: false }), 600);
   expect(open.lane[standIn(layout, open, 13)]).toBe(12); // Python's second depth: its first
   expect(open.lane[standIn(layout, open, 3)]).toBe(0); // rank 0 is folded
+});
+
+test("pinned rows come first and stay when the others scroll", () => {
+  const layout = layoutOf(40);
+  const rows = rowsOf(layout, folding({ pinned: { ranks: new Set([7]), tracks: new Set([4 * 3 + 1]) }, counters: false }), 500);
+  expect(rows.pinned).toBe(2);
+  expect([...rows.lane.subarray(0, 2)]).toEqual([7 * 7, 3 * 7 + 1]);
+  expect([...rows.lane].filter((lane) => lane === 7 * 7)).toHaveLength(1); // once
+  const scroll = 123;
+  expect(rowOnScreen(rows, 1, scroll)).toBe(0);
+  const y = rows.pinnedHeight + 2;
+  expect(rowOnScreen(rows, y, scroll)).toBe(rowAt(rows, y + scroll));
+  expect(firstScrolled(rows, scroll)).toBe(firstRowAt(rows, scroll + rows.pinnedHeight));
+  expect(firstScrolled(rows, 0)).toBe(2);
+});
+
+test("what would leave nothing to scroll is first, but not pinned", () => {
+  const pinned = { ranks: new Set([5, 6, 7]), tracks: new Set<number>() };
+  const rows = rowsOf(layoutOf(8), folding({ pinned, ranks: new Set([5, 6, 7]) }), 200);
+  expect(rows.pinned).toBe(0);
+  expect(rows.of[0]).toBe(5);
+});
+
+test("hidden ranks and tracks are left out, and a regular expression filters", () => {
+  const layout = layoutOf(8);
+  const rows = rowsOf(layout, folding({ hidden: { ranks: new Set([0, 3]), tracks: new Set([4 + 2]) }, ranks: new Set([1]), counters: false }), 900);
+  expect(rows.rowOfRank[0]).toBe(-1);
+  expect(rows.rowOfRank[3]).toBe(-1);
+  expect(rows.rowOfLane[7 + 2]).toBe(-1); // its thread
+  expect(rows.rowOfLane[7 + 1]).toBeGreaterThan(0); // its stream
+  const some = rowsOf(layout, folding({ filter: "/rank [2-4] /" }), 900);
+  expect([...some.of]).toEqual([2, 3, 4]);
+  expect(rowsOf(layout, folding({ filter: "/(/" }), 900).length).toBe(0);
+});
+
+test("the profiler's lanes and nameless threads are minor where others have names", () => {
+  const track = (index: number, kind: "thread" | "annotation", title: string): Parameters<typeof minorTracks>[0][number] => ({ index, rank: 0, kind, title, firstLane: index, lanes: 1, folded: false });
+  const tracks = [track(0, "thread", "thread 75 (python)"), track(1, "thread", "thread 1067497152"), track(2, "annotation", "PyTorch Profiler"), track(3, "annotation", "ranges on stream 7"), track(4, "annotation", "thread -5"), track(5, "annotation", "Trace PyTorch Profiler")];
+  expect([...minorTracks(tracks)]).toEqual([1, 2, 4, 5]);
+  expect([...minorTracks([track(0, "thread", "thread 1"), track(1, "thread", "thread 2")])]).toEqual([]);
+});
+
+test("ranks in the order of lateness, mesh and host", () => {
+  const layout = layoutOf(12);
+  const heat = { ranks: [0, 1, 2], steps: [1, 2], lateness_ns: [5, null, 40, 60, 10, 30] };
+  expect(orderOf(layout, "late", heat)!.slice(0, 4)).toEqual([1, 2, 0, 3]);
+  expect(orderOf(layout, "mesh", null)).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]); // dp2 before dp10
+  expect(orderOf(layout, "rank", null)).toBeNull();
+  expect(rowsOf(layout, folding({ order: orderOf(layout, "late", heat) }), 900).of[0]).toBe(1);
 });

@@ -1,4 +1,6 @@
 import { expect, test } from "vitest";
+import { firstWindow } from "../src/timeline/layout.ts";
+import { layoutOf } from "./layout.ts";
 import { around, clamped, levelFor, panned, ticks, whole, zoomed } from "../src/timeline/window.ts";
 
 const SPAN = 40_000_000;
@@ -65,4 +67,12 @@ test("ticks are round and apart", () => {
     expect((step / length) * 1000).toBeGreaterThanOrEqual(109);
     for (const tick of at) expect(Math.abs(tick / step - Math.round(tick / step))).toBeLessThan(1e-6);
   }
+});
+
+test("the first view is of the device's activity, or of the steps where those are the lesser part of it", () => {
+  const layout = layoutOf(2); // lanes from 0 to 1 ms, steps too
+  expect(firstWindow({ ...layout, span: 10e6 })).toEqual({ from: -20_000, to: 1_020_000 });
+  expect(firstWindow({ ...layout, span: 10e6, laneLast: layout.laneLast.map(() => 9e6) })).toEqual({ from: -20_000, to: 1_020_000 });
+  expect(firstWindow({ ...layout, span: 10e6, laneLast: layout.laneLast.map(() => 1.5e6) })).toEqual({ from: -30_000, to: 1_530_000 });
+  expect(firstWindow({ ...layout, laneEvents: layout.laneEvents.map(() => 0) })).toEqual(whole(1e6));
 });

@@ -1,4 +1,4 @@
-/** The run's facts, which run it is, how far the server is, and the choice of colours. */
+/** One line: the list of views, which run it is, its facts, how far the server is, and the choice of colours. */
 import { button, selector } from "../components/controls.ts";
 import { h, named, type Child } from "../components/dom.ts";
 import type { Payload } from "../data/payload.ts";
@@ -8,20 +8,20 @@ import { shownName } from "../format/text.ts";
 import { currentTheme, setTheme, type Theme } from "../theme/theme.ts";
 import { formatHash, parseHash } from "./router.ts";
 
-export function header(payload: Payload, runName: string, served: Source | null): HTMLElement {
+export function header(payload: Payload, runName: string, served: Source | null, menu: HTMLElement): HTMLElement {
   const { run } = payload;
   const devices = [...new Set(run.devices)];
   const ranks = run.world_size !== null && run.world_size !== run.ranks.length ? `${run.ranks.length} of ${run.world_size}` : String(run.ranks.length);
   const fact = (name: string, value: Child, id: string): HTMLElement => h("div", { "data-testid": `run-${id}` }, h("dt", {}, name), h("dd", {}, value));
   return h("header", { class: "top" },
-    h("div", { class: "brand" }, h("p", { class: "product" }, "rankscope"), h("h1", { "data-testid": "run-name" }, named(runName, 80)), served && runChooser(served), themeButton()),
-    h("dl", { class: "run" },
-      fact("Ranks", ranks, "ranks"),
+    menu, h("p", { class: "product" }, "rankscope"), h("h1", { "data-testid": "run-name" }, named(runName, 80)),
+    h("dl", { class: "run" }, // what does not fit in the line is left to the Run view; what is missing comes first
       run.missing_ranks.length > 0 && h("div", { class: "missing-ranks", "data-testid": "run-missing" }, h("dt", {}, "Missing"), h("dd", {}, `${counted(run.missing_ranks.length, "rank")}: ${formatRanks(run.missing_ranks, 4)}`)),
+      fact("Ranks", ranks, "ranks"),
       fact("Steps", run.steps.length === 0 ? "none marked" : formatRanks(run.steps, 4), "steps"),
       fact("Hosts", few([...new Set(run.hosts)], ""), "hosts"),
       fact("Devices", few(devices, "device types"), "devices")),
-    served && served.working ? progress(served) : null);
+    served && served.working ? progress(served) : null, served && runChooser(served), themeButton());
 }
 
 function progress(served: Source): HTMLElement {
@@ -62,7 +62,7 @@ function themeButton(): HTMLElement {
     setTheme(THEMES[currentTheme()].next);
     write();
   });
-  const write = (): void => { toggle.textContent = `Theme: ${THEMES[currentTheme()].label}`; };
+  const write = (): void => toggle.replaceChildren(h("span", { class: "theme-word" }, "Theme: "), THEMES[currentTheme()].label);
   write();
   return toggle;
 }

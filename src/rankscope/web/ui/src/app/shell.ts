@@ -12,6 +12,28 @@ import { tablesOf, type Group, type View } from "../views/view.ts";
 import { header, phaseText } from "./header.ts";
 import { Router, type Place } from "./router.ts";
 
+/** Where the list of views is beside the content, as in page.css. */
+const LIST_BESIDE = "(min-width: 960px)";
+const LIST_KEY = "rankscope.views";
+
+/** Whether the list beside the content is to be shown; the choice is kept where the browser lets it be. */
+function listKept(): boolean {
+  try {
+    return localStorage.getItem(LIST_KEY) !== "hidden";
+  } catch {
+    return true;
+  }
+}
+
+function keepList(shown: boolean): void {
+  try {
+    if (shown) localStorage.removeItem(LIST_KEY);
+    else localStorage.setItem(LIST_KEY, "hidden");
+  } catch {
+    // Storage may be forbidden for a local file; the choice then lasts as long as the page.
+  }
+}
+
 export function showPage(root: HTMLElement, opened: Payload, served: Source | null): void {
   const payloadNow = (): Payload => served?.payload ?? opened;
   const table = tablesOf(opened);
@@ -42,19 +64,25 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
   };
   const main = h("main", { id: "main", tabindex: "-1" });
   const here = h("span", { class: "here" });
-  const open = button({ class: "menu", "aria-expanded": "false", "aria-controls": "views" }, () => menu(open.getAttribute("aria-expanded") !== "true"), "View: ", here);
+  const open = button({ class: "menu", "aria-controls": "views", "data-testid": "menu" }, () => menu(!listShown()), h("span", { class: "bars", "aria-hidden": "true" }, "☰"), h("span", { class: "menu-words" }, "View: ", here));
+  const listShown = (): boolean => open.getAttribute("aria-expanded") === "true";
+  /** Beside the content the list stays as the reader left it, in every view; over it, it closes after a choice. */
   const menu = (shown: boolean): void => {
     open.setAttribute("aria-expanded", String(shown));
     nav.classList.toggle("open", shown);
+    if (beside.matches) keepList(shown);
   };
   const list = h("div", { id: "views", class: "views" });
-  const nav = h("nav", { "aria-label": "Views" }, open, list);
+  const nav = h("nav", { "aria-label": "Views" }, list);
+  const beside = matchMedia(LIST_BESIDE);
+  const fit = (): void => menu(beside.matches && listKept());
+  beside.addEventListener("change", fit);
   const top = h("div", { class: "top-place" });
   const foot = h("footer");
   const broad = h("div", { class: "frame" }, nav, main);
 
   nav.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || open.getAttribute("aria-expanded") !== "true") return;
+    if (event.key !== "Escape" || beside.matches || !listShown()) return;
     menu(false);
     open.focus();
   });
@@ -73,7 +101,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
   }
 
   function frame(): void {
-    top.replaceChildren(header(payloadNow(), runName(), served));
+    top.replaceChildren(header(payloadNow(), runName(), served, open));
     if (served) root.dataset["phase"] = served.state.phase;
     const { generatedBy, generatedAt } = payloadNow();
     foot.textContent = served?.live ? `Served by ${shownName(generatedBy, 60)} on this machine only; no data leaves it.${served.state.following ? " New traces in its directory are picked up automatically." : ""}`
@@ -125,8 +153,8 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
     }
     here.textContent = shownName(view?.title ?? "none", 40);
     document.title = `${shownName(view?.title ?? "No such view", 60)} · ${shownName(runName(), 80)} · rankscope`;
-    broad.classList.toggle("broad", view?.id === "timeline"); // the picture takes the whole width
-    menu(false);
+    root.classList.toggle("picture", view?.id === "timeline"); // which takes all of the window
+    if (!beside.matches) menu(false);
     if (current !== "" && current !== id) {
       scrollTo(0, 0);
       title.focus({ preventScroll: true });
@@ -164,6 +192,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
 
   stay();
   listViews();
+  fit();
   frame();
   root.replaceChildren(
     h("a", { class: "skip", href: "#main", click: (event) => { event.preventDefault(); main.focus(); } }, "Skip to content"),

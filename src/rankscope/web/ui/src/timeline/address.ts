@@ -1,5 +1,8 @@
 /** The timeline's state in the URL, and back: a link opens the same window, rows, selection and range. */
 import { readEventTime, type EventTime } from "./anchor.ts";
+import { readFlags, writeFlags, type Flag } from "./flags.ts";
+import { isOrder, type Order } from "./order.ts";
+import type { Named } from "./rows.ts";
 import type { Window } from "./window.ts";
 
 export interface Address {
@@ -11,6 +14,11 @@ export interface Address {
   readonly filter: string;
   readonly query: string;
   readonly counters: boolean;
+  readonly pinned: Named;
+  readonly hidden: Named;
+  readonly minor: ReadonlySet<number>;
+  readonly order: Order;
+  readonly flags: readonly Flag[];
   /** A place named in words: the page's other views lead here. */
   readonly rank: number | null;
   readonly step: number | null;
@@ -30,6 +38,11 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
     filter: params.get("lanes") ?? "",
     query: params.get("find") ?? "",
     counters: params.get("counters") !== "0",
+    pinned: { ranks: set(params.get("pin")), tracks: set(params.get("pintracks")) },
+    hidden: { ranks: set(params.get("hide")), tracks: set(params.get("hidetracks")) },
+    minor: set(params.get("all")),
+    order: orderNamed(params.get("order")),
+    flags: readFlags(params.get("flags") ?? ""),
     rank: whole(params.get("rank")),
     step: whole(params.get("step")),
     event: readEventTime(params.get("ev")),
@@ -49,6 +62,10 @@ export function writeAddress(address: Omit<Address, "rank" | "step" | "event">, 
     lanes: address.filter,
     find: address.query,
     counters: address.counters ? "" : "0",
+    pin: list(address.pinned.ranks), pintracks: list(address.pinned.tracks), hide: list(address.hidden.ranks), hidetracks: list(address.hidden.tracks),
+    all: list(address.minor),
+    order: address.order === "rank" ? "" : address.order,
+    flags: writeFlags(address.flags),
     at: address.at === null ? "" : `${address.at.rank}.${address.at.by}`,
     rank: "", step: "", ev: "",
   };
@@ -73,6 +90,10 @@ function stretch(text: string | undefined): Window | null {
   if (!found) return null;
   const [from, to] = [Number(found[1]), Number(found[2])];
   return Number.isFinite(from) && Number.isFinite(to) && to > from ? { from, to } : null;
+}
+
+function orderNamed(text: string | undefined): Order {
+  return isOrder(text) ? text : "rank";
 }
 
 function pair(text: string | undefined): { lane: number; row: number } | null {

@@ -1,10 +1,10 @@
-/** The rows' names next to the picture: buttons that fold and open. Only those visible exist. */
+/** The rows' names next to the picture: buttons that fold and open, pin and hide. Only those visible exist. */
 import { button } from "../components/controls.ts";
 import { h, named, styled } from "../components/dom.ts";
 import { counted } from "../format/ranks.ts";
 import { laneTitle, type RankRow, type Track } from "./layout.ts";
 import type { Model } from "./model.ts";
-import { firstRowAt, isFolded, RowKind } from "./rows.ts";
+import { firstRowAt, isFolded, isOfRank, RowKind } from "./rows.ts";
 import { RULER } from "./frame.ts";
 
 const WORDS_NEED = 13;
@@ -12,6 +12,8 @@ const SEVERITY = { error: "has an error", warning: "has a warning", info: "has a
 
 export class Gutter {
   readonly element: HTMLElement;
+  /** The names of the pinned rows: they stay above the others. */
+  readonly pins = h("div", { class: "tl-pins", role: "group", "aria-label": "Pinned ranks and lanes" });
   readonly #model: Model;
   readonly #box: () => HTMLElement;
   readonly #folded: () => void;
@@ -30,14 +32,26 @@ export class Gutter {
   draw(): void {
     const { rows, height } = this.#model;
     const scroll = this.#box().scrollTop;
-    const first = Math.max(0, firstRowAt(rows, scroll - 200));
+    const first = Math.max(rows.pinned, firstRowAt(rows, scroll - 200));
     let last = first;
     while (last < rows.length && rows.top[last]! < scroll + height + 200) last++;
     const drawn = `${this.#version} ${first} ${last}`;
     if (drawn === this.#drawn) return;
     this.#drawn = drawn;
     const focused = (document.activeElement as HTMLElement | null)?.dataset?.["row"];
-    const inside = this.element.contains(document.activeElement);
+    const inside = this.element.contains(document.activeElement) || this.pins.contains(document.activeElement);
+    styled(this.pins, { height: `${rows.pinnedHeight}px` });
+    this.pins.replaceChildren(...this.#parts(0, rows.pinned, 0));
+    this.element.replaceChildren(...this.#parts(first, last, RULER));
+    if (focused !== undefined && inside) (this.#named(this.element, focused) ?? this.#named(this.pins, focused))?.focus({ preventScroll: true });
+  }
+
+  #named(within: HTMLElement, row: string): HTMLElement | null {
+    return within.querySelector<HTMLElement>(`[data-row="${CSS.escape(row)}"]`);
+  }
+
+  #parts(first: number, last: number, below: number): HTMLElement[] {
+    const { rows } = this.#model;
     const parts: HTMLElement[] = [];
     let free = -Infinity;
     for (let row = first; row < last; row++) {
@@ -50,23 +64,23 @@ export class Gutter {
         free = at + WORDS_NEED + 3;
       }
       const part = this.#part(row, kind ?? RowKind.Lane);
-      if (part) parts.push(styled(part, { top: `${RULER + at}px`, height: `${Math.max(size, WORDS_NEED)}px` }));
+      if (part) parts.push(styled(part, { top: `${below + at}px`, height: `${Math.max(size, WORDS_NEED)}px` }));
     }
-    this.element.replaceChildren(...parts);
-    if (inside && focused !== undefined) this.element.querySelector<HTMLElement>(`[data-row="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+    return parts;
   }
 
   #part(row: number, kind: RowKind): HTMLElement | null {
     const { layout, rows } = this.#model;
     const of = rows.of[row]!;
-    if (kind === RowKind.Rank || kind === RowKind.Counter) {
+    if (isOfRank(kind)) {
       const rank = layout.ranks[of];
       if (!rank) return null;
+      if (kind === RowKind.More) return this.#more(rank);
       return kind === RowKind.Rank ? this.#rank(rank) : h("div", { class: "tl-name counter", title: (rank.counters[-1 - rows.lane[row]!] ?? "").slice(0, 200) }, named(rank.counters[-1 - rows.lane[row]!] ?? "", 40));
     }
     const track = layout.tracks[of];
     if (!track) return null;
-    if (kind === RowKind.Track) return this.#track(track);
+    if (kind === RowKind.Track) return this.#track(track, row < rows.pinned);
     const lane = rows.lane[row]!;
     return layout.laneOverflow[lane] ? h("div", { class: "tl-name lane", title: laneTitle(layout, lane) }, "overflow") : null;
   }
@@ -84,10 +98,16 @@ export class Gutter {
     rank.mesh === "" && rank.host === "" ? null : h("small", {}, named(rank.mesh.replaceAll("=", "").replaceAll(", ", " ") || rank.host, 24)));
   }
 
-  #track(track: Track): HTMLElement {
+  #more({ rank }: RankRow): HTMLElement {
+    const open = this.#model.minor.has(rank);
+    return button({ class: "tl-name part more", "aria-expanded": String(open), "data-row": `m${rank}`, "data-testid": `more-${rank}`, title: "The profiler’s own lanes and threads without a name" },
+      () => { if (!this.#model.minor.delete(rank)) this.#model.minor.add(rank); this.#model.refold(); this.#folded(); }, h("span", { class: "twist", "aria-hidden": "true" }, open ? "▾" : "▸"), open ? "fewer lanes" : "more lanes");
+  }
+
+  #track(track: Track, pinned: boolean): HTMLElement {
     const folded = isFolded(this.#model.layout, this.#model.folding(), track.index);
-    const name = named(track.title, 48);
-    if (track.lanes < 2 && !folded) return h("div", { class: "tl-name part single", title: track.title.slice(0, 400) }, name);
+    const name = [pinned ? h("span", { class: "which" }, `${track.rank}`) : null, named(track.title, 48)];
+    if (track.lanes < 2 && !folded) return h("div", { class: "tl-name part single", title: track.title.slice(0, 400), "data-row": `t${track.index}` }, name);
     return button({
       class: "tl-name part", "aria-expanded": String(!folded), "data-row": `t${track.index}`, "data-testid": `track-${track.index}`, "data-kind": track.kind,
       title: `${track.title.slice(0, 400)} · ${counted(track.lanes, "lane")}`,

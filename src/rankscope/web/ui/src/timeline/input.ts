@@ -1,5 +1,5 @@
 /** Wheel, drag, pinch and keys, turned into moves of the view. */
-import { rowAt } from "./rows.ts";
+import { rowOnScreen } from "./rows.ts";
 import type { Model } from "./model.ts";
 import { RULER } from "./frame.ts";
 import type { Stage } from "./stage.ts";
@@ -8,6 +8,7 @@ import { panned, zoomed } from "./window.ts";
 export interface Acts {
   /** A click on the picture: CSS pixels from the stage's corner. */
   pick(x: number, y: number): void;
+  /** The pointer, in the window's pixels. */
   hover(x: number, y: number): void;
   leave(): void;
   measured(done: boolean): void;
@@ -40,7 +41,7 @@ export class Input {
     element.addEventListener("pointerup", (event) => this.#up(event, true));
     element.addEventListener("pointercancel", (event) => this.#up(event, false));
     element.addEventListener("pointerleave", () => acts.leave());
-    element.addEventListener("keydown", (event) => this.#key(event));
+    document.addEventListener("keydown", this.#key);
     element.addEventListener("dblclick", (event) => this.zoom(0.4, this.#at(event.clientX)));
   }
 
@@ -84,7 +85,9 @@ export class Input {
     if (event.button !== 0) return;
     this.#stage.element.setPointerCapture(event.pointerId);
     this.#pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
-    const measure = event.shiftKey || this.measuring ? this.#at(event.clientX) : null;
+    // As in Perfetto; a finger has no shift key, and moves.
+    const measures = this.measuring || (event.pointerType !== "touch" && !event.shiftKey);
+    const measure = measures ? this.#at(event.clientX) : null;
     this.#dragging = this.#pointers.size === 1 ? { x: event.clientX, y: event.clientY, moved: false, measure } : null;
     this.#acts.leave();
   }
@@ -92,8 +95,7 @@ export class Input {
   #move(event: PointerEvent): void {
     const before = this.#pointers.get(event.pointerId);
     if (!before) {
-      const corner = this.#stage.element.getBoundingClientRect();
-      this.#acts.hover(event.clientX - corner.left, event.clientY - corner.top);
+      this.#acts.hover(event.clientX, event.clientY);
       return;
     }
     const now = { x: event.clientX, y: event.clientY };
@@ -141,8 +143,13 @@ export class Input {
     }
   }
 
-  #key(event: KeyboardEvent): void {
-    if (event.altKey || event.metaKey || event.ctrlKey) return;
+  end(): void {
+    document.removeEventListener("keydown", this.#key);
+  }
+
+  /** Wherever the focus is, but where the key has a meaning of its own. */
+  readonly #key = (event: KeyboardEvent): void => {
+    if (event.defaultPrevented || event.altKey || event.metaKey || event.ctrlKey || takesKey(event)) return;
     const moves: Record<string, () => void> = {
       ArrowLeft: () => this.pan(-0.15), ArrowRight: () => this.pan(0.15), a: () => this.pan(-0.15), d: () => this.pan(0.15),
       w: () => this.zoom(0.7), s: () => this.zoom(1 / 0.7), "+": () => this.zoom(0.7), "=": () => this.zoom(0.7), "-": () => this.zoom(1 / 0.7),
@@ -153,10 +160,22 @@ export class Input {
     if (!move) return;
     event.preventDefault();
     move();
-  }
+  };
+}
+
+const TYPED = "input:not([type=checkbox]), select, textarea, [contenteditable]";
+const PRESSED = "button, a, summary, input, [role=button]";
+const SCROLLED = ".tl-side, .tl-below, .tl-menu, .tl-legend, nav";
+
+/** Whether the focused element has its own use for a key: text, a press, or scrolling within a pane. */
+export function takesKey({ key, target }: KeyboardEvent): boolean {
+  if (!(target instanceof Element)) return false;
+  if (target.closest(TYPED) || document.querySelector("dialog[open]")) return true;
+  if (key === "Enter" || key === " ") return target.closest(PRESSED) !== null;
+  return /^(Arrow|Page|Home|End)/.test(key) && target.closest(SCROLLED) !== null;
 }
 
 /** The row under a point of the stage, or -1. */
 export function rowUnder(model: Model, y: number, scroll: number): number {
-  return y < RULER ? -1 : rowAt(model.rows, y - RULER + scroll);
+  return y < RULER ? -1 : rowOnScreen(model.rows, y - RULER, scroll);
 }

@@ -52,7 +52,7 @@ export class Jump {
     const index = rankIndex(layout, rank);
     const row = rows.rowOfRank[index] ?? -1;
     this.#model.jumped = row >= 0 ? index : null;
-    if (row >= 0) this.#stage.box.scrollTop = Math.max(0, (rows.top[row] ?? 0) + by);
+    if (row >= rows.pinned) this.#stage.box.scrollTop = Math.max(0, (rows.top[row] ?? 0) - rows.pinnedHeight + by);
     this.#stage.request();
   }
 

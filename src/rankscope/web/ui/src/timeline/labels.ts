@@ -1,13 +1,15 @@
 /** The canvas above the pixels: ruler, steps, names, counters, what is selected and measured, lines of a collective. */
 import { FONT } from "../charts/font.ts";
+import { labelName } from "../format/short_name.ts";
 import { shownName } from "../format/text.ts";
 import { formatDuration, formatTick } from "../format/units.ts";
 import { categoryOf } from "./covering.ts";
 import type { Scene } from "./draw.ts";
 import { drawCounter } from "./counter_row.ts";
+import { Flows } from "./flows.ts";
 import { MOVING, RULER, type Frame, type Palette } from "./frame.ts";
 import type { Model } from "./model.ts";
-import { RowKind, standIn, upperPart } from "./rows.ts";
+import { isOfRank, RowKind, upperPart } from "./rows.ts";
 import { coveredRuns, lowerBound, type BinTile, type EventTile } from "./tiles.ts";
 import { ticks } from "./window.ts";
 
@@ -23,6 +25,7 @@ interface Words { readonly text: string; readonly width: number }
 export class Labels {
   readonly #model: Model;
   readonly #context: CanvasRenderingContext2D | null;
+  readonly #flows: Flows;
   readonly #texts = new Map<number, string>();
   readonly #measured = new Map<number, Words>();
   #colour = "";
@@ -39,6 +42,7 @@ export class Labels {
   constructor(model: Model, canvas: HTMLCanvasElement) {
     this.#model = model;
     this.#context = canvas.getContext("2d");
+    this.#flows = new Flows(model);
   }
 
   draw(frame: Frame, palette: Palette, ratio: number): void {
@@ -53,18 +57,34 @@ export class Labels {
     c.textBaseline = "middle";
     c.textAlign = "left";
     c.direction = "ltr";
+    const { pinned, pinnedHeight } = this.#model.rows;
+    const rows = (top: number, bottom: number, scroll: number, first: number, last: number): void => {
+      c.save();
+      c.beginPath();
+      c.rect(0, RULER + top, width, bottom - top);
+      c.clip();
+      c.translate(0, RULER - scroll);
+      this.#colour = "";
+      this.#names(c, frame, first, last);
+      this.#counters(c, first, last, palette);
+      c.restore();
+    };
+    if (pinned > 0) rows(0, pinnedHeight, 0, 0, pinned);
+    rows(pinnedHeight, height, frame.scroll, frame.first, frame.last);
     c.save();
     c.beginPath();
     c.rect(0, RULER, width, height);
     c.clip();
-    c.translate(0, RULER - frame.scroll);
-    this.#colour = "";
-    this.#names(c, frame);
-    this.#counters(c, frame, palette);
-    this.#selection(c, frame, palette);
+    if (pinned > 0) {
+      c.fillStyle = palette.strong;
+      c.fillRect(0, RULER + pinnedHeight - 2, width, 1);
+    }
+    c.translate(0, RULER);
+    this.#flows.draw(c, frame.scroll, palette);
     c.restore();
     this.#ruler(c, frame, palette);
     this.#measure(c, palette);
+    this.#flags(c, palette);
   }
 
   #x(at: number): number {
@@ -149,14 +169,14 @@ export class Labels {
     if (row >= rows.length) return null;
     const of = rows.of[row]!;
     const kind = rows.kind[row];
-    if (kind === RowKind.Rank || kind === RowKind.Counter) return layout.ranks[of] ?? null;
+    if (isOfRank(kind)) return layout.ranks[of] ?? null;
     const rank = layout.tracks[of]?.rank;
     return layout.ranks.find((each) => each.rank === rank) ?? null;
   }
 
-  #names(c: CanvasRenderingContext2D, frame: Frame): void {
+  #names(c: CanvasRenderingContext2D, frame: Frame, first: number, last: number): void {
     const { rows } = this.#model;
-    for (let row = frame.first; row < frame.last && this.#left > 0; row++) {
+    for (let row = first; row < last && this.#left > 0; row++) {
       const lane = rows.lane[row]!;
       const size = rows.size[row]!;
       if (lane < 0 || rows.kind[row] === RowKind.Counter || size < 12) continue;
@@ -248,15 +268,15 @@ export class Labels {
     if (text === undefined) {
       const whole = this.#model.names.get(name);
       if (whole === undefined) return "";
-      text = shownName(whole, 200).replace(/^void /, "").replaceAll("at::native::", "");
+      text = shownName(labelName(whole), 200);
       this.#texts.set(name, text);
     }
     return text;
   }
 
-  #counters(c: CanvasRenderingContext2D, frame: Frame, palette: Palette): void {
+  #counters(c: CanvasRenderingContext2D, first: number, last: number, palette: Palette): void {
     const { rows, layout, counters, window, width } = this.#model;
-    for (let row = frame.first; row < frame.last; row++) {
+    for (let row = first; row < last; row++) {
       if (rows.kind[row] !== RowKind.Counter) continue;
       const rank = layout.ranks[rows.of[row]!];
       const part = rank && counters.of(rank.rank, window);
@@ -264,61 +284,30 @@ export class Labels {
     }
   }
 
-  #selection(c: CanvasRenderingContext2D, frame: Frame, palette: Palette): void {
-    const { selected, detail, layout, rows, width } = this.#model;
-    if (!selected || !detail) return;
-    const box = (lane: number, start: number, end: number): { x0: number; x1: number; top: number; size: number } | null => {
-      const row = standIn(layout, rows, lane);
-      if (row < 0) return null;
-      const [x0, x1] = [this.#x(start), this.#x(end)];
-      return { x0: Math.max(-4, x0), x1: Math.min(width + 4, Math.max(x1, x0 + 2)), top: rows.top[row]!, size: rows.size[row]! };
-    };
-    const outline = (lane: number, start: number, end: number, thick: number): void => {
-      const at = box(lane, start, end);
-      if (!at || at.x1 < 0 || at.x0 > width || at.top + at.size < frame.scroll || at.top > frame.scroll + this.#model.height) return;
-      c.lineWidth = thick + 2;
-      c.strokeStyle = palette.surface;
-      c.strokeRect(at.x0 - 0.5, at.top - 0.5, at.x1 - at.x0 + 1, at.size + 1);
-      c.lineWidth = thick;
-      c.strokeStyle = palette.select;
-      c.strokeRect(at.x0 - 0.5, at.top - 0.5, at.x1 - at.x0 + 1, at.size + 1);
-    };
-    const members = detail.collective?.members ?? [];
-    if (members.length > 1) {
-      const boxes = members.map((member) => ({ member, at: box(member.lane, member.start_ns, member.end_ns) }))
-        .filter((each): each is { member: (typeof members)[number]; at: NonNullable<ReturnType<typeof box>> } => each.at !== null).sort((a, b) => a.at.top - b.at.top);
-      for (const [thick, ink] of [[4, palette.surface], [2, palette.select]] as const) {
-        c.lineWidth = thick;
-        c.strokeStyle = ink;
-        for (const side of ["start_ns", "end_ns"] as const) {
-          c.setLineDash(side === "end_ns" ? [4, 4] : []);
-          c.beginPath();
-          boxes.forEach(({ member, at }, index) => {
-            const x = Math.min(width + 20, Math.max(-20, this.#x(member[side])));
-            if (index > 0) c.lineTo(x, at.top + 1);
-            else c.moveTo(x, at.top + 1);
-            c.lineTo(x, at.top + at.size - 1);
-          });
-          c.stroke();
-        }
-        c.setLineDash([]);
-      }
-      if (boxes.length <= 128) for (const { member } of boxes) outline(member.lane, member.start_ns, member.end_ns, 1);
-    }
-    for (const link of [detail.launch, detail.operator]) {
-      if (!link || (rows.rowOfLane[link.lane] ?? -1) < 0) continue; // in a folded rank it would hide other things
-      const [from, to] = [box(link.lane, link.start_ns, link.end_ns), box(detail.lane, detail.start_ns, detail.end_ns)];
-      outline(link.lane, link.start_ns, link.end_ns, 1);
-      if (link !== detail.launch || !from || !to) continue;
-      const [x0, y0, x1, y1] = [from.x0, from.top + from.size, to.x0, to.top];
-      c.lineWidth = 1.5;
-      c.strokeStyle = palette.select;
+  /** Notes: a flag in the ruler, a line through the rows, and the first words. */
+  #flags(c: CanvasRenderingContext2D, palette: Palette): void {
+    const { flags, width, height } = this.#model;
+    flags.forEach(({ at, text }, index) => {
+      const x = Math.round(this.#x(at));
+      if (x < -200 || x > width) return;
+      const next = flags[index + 1];
+      const room = Math.min(width, next ? this.#x(next.at) : width) - x - 16;
+      c.fillStyle = palette.select;
+      c.fillRect(x, 20, 1, height + RULER);
       c.beginPath();
-      c.moveTo(x0, y0);
-      c.bezierCurveTo(x0, (y0 + y1) / 2, x1, (y0 + y1) / 2, x1, y1);
-      c.stroke();
-    }
-    outline(selected.lane, detail.start_ns, detail.end_ns, 2);
+      c.moveTo(x, 20);
+      c.lineTo(x + 10, 24);
+      c.lineTo(x, 28);
+      c.fill();
+      let shown = shownName(text, 60);
+      while (shown.length > 1 && c.measureText(shown).width > room) shown = `${shown.slice(0, -2)}…`;
+      if (shown.length < 2) return;
+      const wide = c.measureText(shown).width;
+      c.fillStyle = palette.surface;
+      c.fillRect(x + 12, 18, wide + 4, 14);
+      c.fillStyle = palette.select;
+      c.fillText(shown, x + 14, 25);
+    });
   }
 
   #measure(c: CanvasRenderingContext2D, palette: Palette): void {

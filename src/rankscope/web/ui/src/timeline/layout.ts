@@ -1,7 +1,7 @@
 /** The lanes of a run as `api/timeline` gives them, checked, in typed arrays. */
 import type { Finding } from "../data/payload.ts";
 import { categoryOf, type Category } from "../theme/categories.ts";
-import { around, type Window } from "./window.ts";
+import { around, whole, type Window } from "./window.ts";
 
 export type TrackKind = "rank" | "stream" | "thread" | "python" | "annotation";
 
@@ -103,6 +103,29 @@ export function laneTitle(layout: Layout, lane: number): string {
   if (!track) return `lane ${lane}`;
   const depth = layout.laneDepth[lane] ?? 0;
   return `rank ${track.rank}${track.kind === "rank" ? " (summary lane)" : `, ${track.title}`}${depth > 0 ? `, depth ${depth}` : ""}${layout.laneOverflow[lane] ? " (overflow)" : ""}`;
+}
+
+/**
+ * What to show first: where the ranks' summary lanes have events (the device's, else the host's), or, where most of that is
+ * outside of the recorded steps, the steps.
+ */
+export function firstWindow(layout: Layout): Window {
+  const own = layout.tracks.filter((track) => track.kind === "rank" && track.lanes > 0 && (layout.laneEvents[track.firstLane] ?? 0) > 0).map((track) => track.firstLane);
+  if (own.length === 0) return whole(layout.span);
+  const active = { from: least(own.map((lane) => layout.laneFirst[lane] ?? 0)), to: greatest(own.map((lane) => layout.laneLast[lane] ?? 0)) };
+  const steps = layout.ranks.flatMap((rank) => rank.steps.filter(({ step }) => step !== null));
+  const recorded = { from: least(steps.map(({ start }) => start)), to: greatest(steps.map(({ end }) => end)) };
+  const inside = recorded.to > recorded.from && 2 * (recorded.to - recorded.from) < active.to - active.from;
+  const { from, to } = inside ? recorded : active;
+  return to > from && to - from < layout.span ? around(from, to, layout.span, 0.02) : whole(layout.span);
+}
+
+function least(values: readonly number[]): number {
+  return values.reduce((low, value) => Math.min(low, value), Infinity);
+}
+
+function greatest(values: readonly number[]): number {
+  return values.reduce((high, value) => Math.max(high, value), -Infinity);
 }
 
 /** The stretch that a step takes on a rank, or on all of them; null where it is not known. */

@@ -1,12 +1,9 @@
-/** What the colours and marks mean: the colours above the picture, the rest below it, a thing's own under the pointer. */
-import { h, named, styled } from "../components/dom.ts";
+/** What the colours and marks mean: the colours below the picture, marks beside the ranks. */
+import { h } from "../components/dom.ts";
 import { swatch } from "../components/swatch.ts";
 import type { Finding, Severity } from "../data/payload.ts";
-import { formatDuration, formatMoment, grouped } from "../format/units.ts";
-import type { Hit } from "./hit.ts";
-import { laneTitle, type Layout } from "./layout.ts";
-import type { Stage } from "./stage.ts";
-import { KEYS } from "./toolbar.ts";
+import { formatDuration } from "../format/units.ts";
+import type { Layout } from "./layout.ts";
 
 /** How far the ranks' clocks can be trusted against each other. */
 export function corner(layout: Layout): HTMLElement {
@@ -18,14 +15,8 @@ export function corner(layout: Layout): HTMLElement {
 
 /** On the first screen: without it the colours have no meaning. */
 export function legend(layout: Layout): HTMLElement {
-  return h("ul", { class: "legend tl-legend", "aria-label": "Colour legend" },
+  return h("ul", { class: "legend tl-legend", "aria-label": "Colour legend", tabindex: "0" }, // it scrolls where it does not fit
     layout.categories.filter(({ category }) => category !== "idle").map(({ category, title }) => h("li", { class: "legend-item" }, swatch(category), title)));
-}
-
-export function help(): HTMLElement {
-  return h("div", { class: "tl-help" },
-    h("p", { id: "tl-help", class: "quiet-line" }, "A rank’s summary lane shows compute on top and data movement below; vertical lines mark steps, ● marks a finding. Ctrl + wheel zooms, drag pans, click selects, Shift + drag measures. Keys: W A S D zoom and pan, E selects, F zooms to the selection."),
-    h("details", { class: "notes" }, h("summary", {}, "All keyboard shortcuts"), h("dl", { class: "tl-keys" }, KEYS.map(([keys, does]) => h("div", {}, h("dt", {}, keys), h("dd", {}, does))))));
 }
 
 /** The highest severity of each rank's findings; findings about many ranks mark none. */
@@ -37,31 +28,4 @@ export function marksOf(findings: readonly Finding[]): Map<number, Severity> {
     for (const rank of ranks) if (order[severity] >= order[marks.get(rank) ?? "info"]) marks.set(rank, severity);
   }
   return marks;
-}
-
-/** A tooltip for what is under the pointer. */
-export class Tip {
-  readonly element = h("div", { class: "tl-tip", hidden: true, "aria-hidden": "true" });
-  readonly #layout: Layout;
-  readonly #stage: Stage;
-
-  constructor(layout: Layout, stage: Stage) {
-    this.#layout = layout;
-    this.#stage = stage;
-  }
-
-  show(x: number, y: number, hit: Hit, name: string): void {
-    this.element.replaceChildren(h("strong", {}, named(name, 120)),
-      h("span", {}, hit.start !== null && hit.end !== null ? `${formatDuration(hit.end - hit.start)} at ${formatMoment(hit.start)}` : hit.count > 1 ? `${grouped(hit.count)} events start in this pixel` : ""),
-      h("span", {}, named(laneTitle(this.#layout, hit.lane), 80)));
-    this.element.hidden = false;
-    const left = this.#stage.element.offsetLeft + x;
-    const { clientWidth, clientHeight } = this.#stage.box;
-    const right = left > clientWidth / 2;
-    styled(this.element, { left: right ? "auto" : `${left + 14}px`, right: right ? `${clientWidth - left + 14}px` : "auto", top: `${Math.min(y + 16, clientHeight - 70)}px` });
-  }
-
-  hide(): void {
-    this.element.hidden = true;
-  }
 }

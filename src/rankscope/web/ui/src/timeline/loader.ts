@@ -50,11 +50,11 @@ export class Loader {
     this.#overview = level;
   }
 
-  /** What is visible: rows from `first` to before `last`. */
+  /** What is visible: the pinned rows, and those from `first` to before `last`. */
   want(scene: Scene, rows: Rows, first: number, last: number): void {
     this.#scene = scene;
     if (rows !== this.#rows || first !== this.#first || last !== this.#last) {
-      this.#lanes = Array.from(rows.lane.subarray(first, last)).filter((lane) => lane >= 0).sort((a, b) => a - b);
+      this.#lanes = [...rows.lane.subarray(0, rows.pinned), ...rows.lane.subarray(first, last)].filter((lane) => lane >= 0).sort((a, b) => a - b);
       [this.#rows, this.#first, this.#last] = [rows, first, last];
     }
     if (this.#timer === 0 && !this.#ended) this.#timer = window.setTimeout(() => this.#plan(), PAUSE_MS);

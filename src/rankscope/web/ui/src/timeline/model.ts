@@ -3,12 +3,14 @@ import type { Api } from "../data/api.ts";
 import type { Severity } from "../data/payload.ts";
 import type { Counters } from "./counters.ts";
 import type { EventDetail } from "./detail.ts";
-import type { Layout } from "./layout.ts";
+import type { Flag } from "./flags.ts";
+import { firstWindow, type Layout } from "./layout.ts";
 import type { Names } from "./names.ts";
+import { orderOf, type Heat, type Order } from "./order.ts";
 import type { Folding, Rows } from "./rows.ts";
-import { isFolded, rowsOf } from "./rows.ts";
+import { isFolded, minorTracks, rowsOf } from "./rows.ts";
 import type { TileCache } from "./tiles.ts";
-import { whole, type Window } from "./window.ts";
+import type { Window } from "./window.ts";
 
 export interface Place {
   readonly lane: number;
@@ -26,10 +28,20 @@ export class Model {
   /** The highest severity of a rank's findings, marked next to its row. */
   marks: ReadonlyMap<number, Severity> = new Map();
   readonly openAtFirst: ReadonlySet<number>;
+  /** What is shown where the address names no window. */
+  readonly firstWindow: Window;
   window: Window;
   rows: Rows;
   open: Set<number>;
   tracks = new Set<number>();
+  readonly pinned = { ranks: new Set<number>(), tracks: new Set<number>() };
+  readonly hidden = { ranks: new Set<number>(), tracks: new Set<number>() };
+  minor = new Set<number>();
+  order: Order = "rank";
+  /** For the order by lateness; null until it is fetched. */
+  heat: Heat | null = null;
+  /** Notes at instants, in their order. */
+  flags: readonly Flag[] = [];
   filter = "";
   query = "";
   showCounters = true;
@@ -52,14 +64,16 @@ export class Model {
     this.cache = cache;
     this.names = names;
     this.counters = counters;
-    this.window = whole(layout.span);
+    this.firstWindow = firstWindow(layout);
+    this.window = this.firstWindow;
     this.openAtFirst = new Set(layout.ranks.length <= 2 ? layout.ranks.map((rank) => rank.rank) : []);
     this.open = new Set(this.openAtFirst);
     this.rows = rowsOf(layout, this.folding(), this.height);
   }
 
   folding(): Folding {
-    return { ranks: this.open, tracks: this.tracks, filter: this.filter, counters: this.showCounters };
+    const { pinned, hidden, minor } = this;
+    return { ranks: this.open, tracks: this.tracks, filter: this.filter, counters: this.showCounters, pinned, hidden, minor, order: orderOf(this.layout, this.order, this.heat) };
   }
 
   onDraw(listener: Listener): void {
@@ -103,6 +117,10 @@ export class Model {
     const track = this.layout.tracks[this.layout.laneTrack[lane] ?? 0];
     if (!track || (this.rows.rowOfLane[lane] ?? -1) >= 0) return;
     if (this.filter !== "") this.filter = "";
+    this.hidden.ranks.delete(track.rank);
+    this.hidden.tracks.delete(track.index);
+    const rank = this.layout.ranks.find((each) => each.rank === track.rank);
+    if (rank && minorTracks(this.layout.tracks.slice(rank.firstTrack, rank.firstTrack + rank.tracks)).has(track.index)) this.minor.add(track.rank);
     if (track.kind !== "rank") this.open.add(track.rank);
     if (isFolded(this.layout, this.folding(), track.index) && lane !== track.firstLane) {
       if (!this.tracks.delete(track.index)) this.tracks.add(track.index);

@@ -24,13 +24,14 @@ export function moved(params: ReadonlyMap<string, string>, before: RawLayout, af
     const now = lane < before.lanes.track.length ? lanes.get(laneName(before, trackNames, lane)) : undefined;
     found["sel"] = now === undefined ? "" : `${now}.${row}`;
   }
-  const open = params.get("tracks");
-  if (open) {
+  for (const name of ["tracks", "pintracks", "hidetracks"]) {
+    const open = params.get(name);
+    if (!open) continue;
     const indices = open.split(".").flatMap((part) => {
       const [low, high] = part.split("-").map(Number);
       return Array.from({ length: Math.max(0, Math.min((high ?? low ?? 0) - (low ?? 0) + 1, trackNames.length)) }, (_, i) => (low ?? 0) + i);
     });
-    found["tracks"] = indices.map((index) => tracks.get(trackNames[index] ?? "")).filter((index) => index !== undefined).sort((a, b) => a - b).join(".");
+    found[name] = indices.map((index) => tracks.get(trackNames[index] ?? "")).filter((index) => index !== undefined).sort((a, b) => a - b).join(".");
   }
   return found;
 }

@@ -3,7 +3,7 @@ import type { Router } from "../app/router.ts";
 import { rounded, writeAddress } from "./address.ts";
 import type { Model } from "./model.ts";
 import type { Stage } from "./stage.ts";
-import { whole, type Window } from "./window.ts";
+import type { Window } from "./window.ts";
 
 const NOTE_PAUSE_MS = 250;
 
@@ -58,11 +58,12 @@ export class Permalink {
     const at = this.#stage.topRank();
     model.window = rounded(model.window);
     this.#stage.rest();
-    const all = whole(model.layout.span);
-    const untouched = model.window.from === all.from && model.window.to === all.to;
+    const first = rounded(model.firstWindow);
+    const untouched = model.window.from === first.from && model.window.to === first.to;
     return writeAddress({
       window: untouched ? null : model.window, selected: model.selected, measured: model.measured, open: model.open, tracks: model.tracks,
       filter: model.filter, query: model.query, counters: model.showCounters, at,
+      pinned: model.pinned, hidden: model.hidden, minor: model.minor, order: model.order, flags: model.flags,
     }, model.openAtFirst);
   }
 }

@@ -2,15 +2,16 @@
  * Which lanes are rows on the screen, and where: ranks folded to one row each or opened into tracks, tracks to their
  * first depth or all of them. Positions are CSS pixels from the top of the whole; nothing here depends on time.
  */
-import type { Layout } from "./layout.ts";
+import { laneFilter } from "./lane_filter.ts";
+import type { Layout, RankRow, Track } from "./layout.ts";
 
-export const enum RowKind { Rank, Track, Lane, Counter }
+export const enum RowKind { Rank, Track, Lane, Counter, More }
 
 export interface Rows {
   readonly length: number;
   readonly height: number;
   readonly kind: Uint8Array;
-  /** Index of the rank (Rank, Counter) or of the track (Track, Lane). */
+  /** Index of the rank (Rank, Counter, More) or of the track (Track, Lane). */
   readonly of: Uint32Array;
   /** The lane drawn in the row, or -1. */
   readonly lane: Int32Array;
@@ -21,6 +22,15 @@ export interface Rows {
   readonly rowOfRank: Int32Array;
   /** Rank rows lower than their words: labels are drawn at intervals. */
   readonly dense: boolean;
+  /** So many rows at the top stay there when the others scroll, and how high they are. */
+  readonly pinned: number;
+  readonly pinnedHeight: number;
+}
+
+/** Ranks by number and tracks by index. */
+export interface Named {
+  readonly ranks: ReadonlySet<number>;
+  readonly tracks: ReadonlySet<number>;
 }
 
 export interface Folding {
@@ -28,34 +38,56 @@ export interface Folding {
   readonly ranks: ReadonlySet<number>;
   /** Tracks that are folded otherwise than the layout says. */
   readonly tracks: ReadonlySet<number>;
-  /** Ranks and tracks whose names contain this. */
+  /** Ranks and tracks whose names contain these words, or match the expression between slashes. */
   readonly filter: string;
   readonly counters: boolean;
+  readonly pinned: Named;
+  readonly hidden: Named;
+  /** Ranks whose minor tracks are shown: the profiler's own and threads without a name. */
+  readonly minor: ReadonlySet<number>;
+  /** Ranks by index in the order of their rows; null: as they come. */
+  readonly order: readonly number[] | null;
 }
 
 export const RANK_ROW = 22;
 export const LANE_ROW = 16;
 /** A few ranks, none open: their rows fill the height. */
-const TALLEST = 64;
+const TALLEST = 96;
 /** A rank's row this high shows moving data below computing, so that overlap is seen as such. */
 const SPLIT_FROM = 14;
 const SPLIT_AT = 0.6;
 const FOLDED_ROW = 18;
 const COUNTER_ROW = 30;
+const MORE_ROW = 16;
 const GAP = 3;
 const LOWEST = 2;
+/** More of the height than this is not pinned: something has to be left to scroll. */
+const MOST_PINNED = 0.6;
 
 export function isFolded(layout: Layout, folding: Folding, track: number): boolean {
   return (layout.tracks[track]?.folded ?? false) !== folding.tracks.has(track);
 }
 
+const PROFILER = /^(?:Trace )?PyTorch Profiler\b/;
+const NAMELESS = /^(?:thread -?\d+|no thread)$/;
+
+/** Tracks that rarely matter: the profiler's own, and nameless threads where others have names. */
+export function minorTracks(tracks: readonly Track[]): ReadonlySet<number> {
+  const known = tracks.some(({ kind, title }) => kind === "thread" && !NAMELESS.test(title));
+  return new Set(tracks.filter(({ kind, title }) => (kind === "annotation" && (PROFILER.test(title) || NAMELESS.test(title))) || (kind === "thread" && known && NAMELESS.test(title))).map(({ index }) => index));
+}
+
 export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Rows {
-  const words = folding.filter.toLowerCase().split(/\s+/).filter(Boolean);
-  const shownRanks = layout.ranks.filter((rank) => words.length === 0 || matches(rankText(rank), words) || tracksOf(layout, rank).some((track) => matches(`${rankText(rank)} ${track.title.toLowerCase()} ${track.kind}`, words)));
-  const anyOpen = shownRanks.some((rank) => folding.ranks.has(rank.rank));
-  const fitting = viewHeight / Math.max(1, shownRanks.length) - 1;
+  const { pinned, hidden } = folding;
+  const filter = laneFilter(folding.filter);
+  const ordered = folding.order ? folding.order.map((index) => layout.ranks[index]!) : layout.ranks;
+  const rest = ordered.filter((rank) => !pinned.ranks.has(rank.rank) && !hidden.ranks.has(rank.rank) && (filter.rank(rank) || tracksOf(layout, rank).some((track) => filter.track(rank, track))));
+  const first = ordered.filter((rank) => pinned.ranks.has(rank.rank));
+  const shown = [...first, ...rest];
+  const anyOpen = shown.some((rank) => folding.ranks.has(rank.rank)) || pinned.tracks.size > 0;
+  const fitting = viewHeight / Math.max(1, shown.length) - 1;
   // Every rank visible at once, as long as its row can still be seen; beyond that, and once one is opened, they scroll.
-  const rankRow = shownRanks.length * (RANK_ROW + GAP) <= viewHeight || (anyOpen && shownRanks.length <= 64) ? RANK_ROW : Math.max(LOWEST, Math.min(RANK_ROW, Math.floor(fitting)));
+  const rankRow = shown.length * (RANK_ROW + GAP) <= viewHeight || (anyOpen && shown.length <= 64) ? RANK_ROW : Math.max(LOWEST, Math.min(RANK_ROW, Math.floor(fitting)));
   const closedRow = !anyOpen && rankRow >= RANK_ROW ? Math.min(TALLEST, Math.max(RANK_ROW, Math.floor(fitting) - GAP)) : rankRow;
   const gap = rankRow >= RANK_ROW ? GAP : rankRow >= 6 ? 1 : 0;
 
@@ -68,32 +100,58 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
     kind.push(what); of.push(index); lane.push(its); top.push(y); size.push(height);
     y += height + after;
   };
-  for (const rank of shownRanks) {
+  const addTrack = (track: Track): void => {
+    if (isFolded(layout, folding, track.index)) return add(RowKind.Track, track.index, track.firstLane, FOLDED_ROW, GAP);
+    for (let each = 0; each < track.lanes; each++) {
+      add(each === 0 ? RowKind.Track : RowKind.Lane, track.index, track.firstLane + each, each === 0 ? FOLDED_ROW : LANE_ROW, each === track.lanes - 1 ? GAP : 0);
+    }
+  };
+  const addRank = (rank: RankRow, kept: boolean): void => {
     const tracks = tracksOf(layout, rank);
     const own = tracks.find((track) => track.kind === "rank");
     const open = folding.ranks.has(rank.rank);
     rowOfRank[rank.index] = kind.length;
-    add(RowKind.Rank, rank.index, own && own.lanes > 0 ? own.firstLane : -1, open ? RANK_ROW : closedRow, gap);
-    if (!open) continue;
+    add(RowKind.Rank, rank.index, own && own.lanes > 0 ? own.firstLane : -1, open || kept ? RANK_ROW : closedRow, gap);
+    if (!open) return;
     if (folding.counters) rank.counters.forEach((_, index) => add(RowKind.Counter, rank.index, -1 - index, COUNTER_ROW, GAP));
-    const narrowed = words.length > 0 && !matches(rankText(rank), words);
-    for (const track of tracks) {
-      if (track.kind === "rank" || track.lanes === 0) continue;
-      if (narrowed && !matches(`${rankText(rank)} ${track.title.toLowerCase()} ${track.kind}`, words)) continue;
-      if (isFolded(layout, folding, track.index)) {
-        add(RowKind.Track, track.index, track.firstLane, FOLDED_ROW, GAP);
-        continue;
-      }
-      for (let each = 0; each < track.lanes; each++) {
-        add(each === 0 ? RowKind.Track : RowKind.Lane, track.index, track.firstLane + each, each === 0 ? FOLDED_ROW : LANE_ROW, each === track.lanes - 1 ? GAP : 0);
-      }
-    }
+    const narrowed = !kept && !filter.rank(rank);
+    const there = tracks.filter((track) => track.kind !== "rank" && track.lanes > 0 && !pinned.tracks.has(track.index) && !hidden.tracks.has(track.index) && (!narrowed || filter.track(rank, track)));
+    const minor = narrowed ? new Set<number>() : minorTracks(there); // what is asked for by name is shown
+    const all = minor.size === 0 || folding.minor.has(rank.rank);
+    for (const track of there) if (all || !minor.has(track.index)) addTrack(track);
+    if (minor.size > 0) add(RowKind.More, rank.index, -1, MORE_ROW, GAP);
     y += 4;
-  }
+  };
+  for (const rank of first) addRank(rank, true);
+  for (const rank of ordered) for (const track of tracksOf(layout, rank)) if (pinned.tracks.has(track.index) && track.lanes > 0) addTrack(track);
+  const fixed = y > 0 && y <= viewHeight * MOST_PINNED;
+  if (y > 0) y += 4;
+  const [pins, pinnedHeight] = fixed ? [kind.length, y] : [0, 0];
+  for (const rank of rest) addRank(rank, false);
   return {
     length: kind.length, height: y, kind: Uint8Array.from(kind), of: Uint32Array.from(of), lane: Int32Array.from(lane),
-    top: Float64Array.from(top), size: Float64Array.from(size), rowOfLane, rowOfRank, dense: rankRow < 14,
+    top: Float64Array.from(top), size: Float64Array.from(size), rowOfLane, rowOfRank, dense: rankRow < 14, pinned: pins, pinnedHeight,
   };
+}
+
+/** Whether a row's `of` is a rank, not a track. */
+export function isOfRank(kind: RowKind | undefined): boolean {
+  return kind === RowKind.Rank || kind === RowKind.Counter || kind === RowKind.More;
+}
+
+/** The top of a row in the picture, which is scrolled by so many pixels. */
+export function screenTop(rows: Rows, row: number, scroll: number): number {
+  return (rows.top[row] ?? 0) - (row < rows.pinned ? 0 : scroll);
+}
+
+/** The first of the rows that scroll to be seen in the picture. */
+export function firstScrolled(rows: Rows, scroll: number): number {
+  return Math.max(rows.pinned, firstRowAt(rows, scroll + rows.pinnedHeight));
+}
+
+/** The row at a height of the picture, or -1 between two. */
+export function rowOnScreen(rows: Rows, y: number, scroll: number): number {
+  return rowAt(rows, y < rows.pinnedHeight ? y : y + scroll);
 }
 
 /** How much of a row is above its lower part, in pixels; 0 where it is not split. */
@@ -134,13 +192,4 @@ export function standIn(layout: Layout, rows: Rows, lane: number): number {
 
 function tracksOf(layout: Layout, rank: { firstTrack: number; tracks: number }): Layout["tracks"] {
   return layout.tracks.slice(rank.firstTrack, rank.firstTrack + rank.tracks);
-}
-
-function rankText(rank: { rank: number; host: string; device: string; mesh: string }): string {
-  return `rank ${rank.rank} ${rank.host} ${rank.device} ${rank.mesh}`.toLowerCase();
-}
-
-function matches(text: string, words: readonly string[]): boolean {
-  const parts = text.split(/\s+/);
-  return words.every((word) => (/^\d+$/.test(word) ? parts.includes(word) : text.includes(word)));
 }

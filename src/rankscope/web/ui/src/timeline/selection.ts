@@ -3,6 +3,7 @@ import { h } from "../components/dom.ts";
 import { ApiError } from "../data/api.ts";
 import type { Finding } from "../data/payload.ts";
 import { reasonsOf } from "./anchor.ts";
+import { grouped } from "../format/units.ts";
 import type { EventDetail } from "./detail.ts";
 import { askedHit, hitAt, type Hit, type Part } from "./hit.ts";
 import { rowUnder } from "./input.ts";
@@ -10,7 +11,8 @@ import type { Model, Place } from "./model.ts";
 import type { Notice } from "./notice.ts";
 import { detailPanel, spoken } from "./panel.ts";
 import type { Permalink } from "./permalink.ts";
-import { standIn } from "./rows.ts";
+import type { Found } from "./search.ts";
+import { screenTop, standIn } from "./rows.ts";
 import { RULER } from "./frame.ts";
 import type { Stage } from "./stage.ts";
 import { around, panned, type Window } from "./window.ts";
@@ -118,6 +120,21 @@ export class Selection {
     else void this.across(0);
   }
 
+  /** The next or previous event of the same name on the same rank. */
+  async alike(direction: "next" | "previous"): Promise<void> {
+    const { detail, api } = this.#model;
+    if (!detail) return this.across(0);
+    const { lane, row, rank, start_ns: after } = detail;
+    try {
+      const { hit, hits, index } = await api.json<Found>("search", { match: "name", lane, row, rank, after, direction });
+      if (!hit) return this.#notice.announce(`No ${direction} event of this name on rank ${rank}.`);
+      await this.select(hit);
+      this.#notice.announce(`${grouped(index + 1)} of ${grouped(hits)} events of this name on rank ${rank}.`);
+    } catch (error) {
+      this.#notice.say(error);
+    }
+  }
+
   /** Selects on another lane what runs when the selected event does; with 0, in the middle of the first lane visible. */
   async across(by: number): Promise<void> {
     const { rows, selected, detail, window, layout, api } = this.#model;
@@ -150,7 +167,7 @@ export class Selection {
     const lane = row < 0 ? -1 : rows.lane[row] ?? -1;
     if (lane < 0) return null;
     const perPixel = (window.to - window.from) / width;
-    const left = this.#stage.leftOut(row, y - RULER + this.#stage.box.scrollTop - (rows.top[row] ?? 0));
+    const left = this.#stage.leftOut(row, y - RULER - screenTop(rows, row, this.#stage.box.scrollTop));
     return { lane, at: window.from + x * perPixel, perPixel, part: left && { left, known: names.known } };
   }
 

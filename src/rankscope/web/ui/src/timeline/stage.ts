@@ -9,7 +9,7 @@ import { rankIndex, type RankRow } from "./layout.ts";
 import type { Loader } from "./loader.ts";
 import type { Model } from "./model.ts";
 import { Raster, type Ink } from "./raster.ts";
-import { firstRowAt, RowKind, upperPart, type Rows } from "./rows.ts";
+import { firstScrolled, isOfRank, RowKind, upperPart, type Rows } from "./rows.ts";
 import { levelFor, type Window } from "./window.ts";
 
 const BELOW = 24;
@@ -56,7 +56,7 @@ export class Stage {
   #ended = false;
   readonly #after = new Set<() => void>();
 
-  constructor(model: Model, loader: Loader, gutter: HTMLElement, corner: HTMLElement, describedBy: string) {
+  constructor(model: Model, loader: Loader, gutter: readonly HTMLElement[], corner: HTMLElement, describedBy: string) {
     this.#model = model;
     this.#loader = loader;
     this.#moving = Uint8Array.from(model.layout.categories, ({ category }) => (MOVING.has(category) ? 1 : 0));
@@ -65,7 +65,7 @@ export class Stage {
     this.element = h("div", {
       class: "tl-stage", tabindex: "0", role: "application", "aria-label": `Timeline of ${model.layout.ranks.length} ranks`, "aria-describedby": describedBy, "data-testid": "timeline-stage",
     }, this.#pixels, this.#words);
-    this.space = h("div", { class: "tl-space" }, corner, gutter, this.element);
+    this.space = h("div", { class: "tl-space" }, corner, ...gutter, this.element);
     this.box = h("div", { class: "tl-box", scroll: () => this.request() }, this.space);
     this.#labels = new Labels(model, this.#words);
     loader.rested = () => this.#settle(this.#complete && this.#asked === 0);
@@ -135,9 +135,9 @@ export class Stage {
     if (!this.frame || this.box.scrollTop < 4) return null;
     const kind = rows.kind[this.frame.first];
     const of = rows.of[this.frame.first] ?? 0;
-    const rank = kind === RowKind.Rank || kind === RowKind.Counter ? layout.ranks[of]?.rank : layout.tracks[of]?.rank;
+    const rank = isOfRank(kind) ? layout.ranks[of]?.rank : layout.tracks[of]?.rank;
     if (rank === undefined) return null;
-    return { rank, by: Math.max(0, Math.round(this.box.scrollTop - (rows.top[rows.rowOfRank[rankIndex(layout, rank)] ?? 0] ?? 0))) };
+    return { rank, by: Math.max(0, Math.round(this.box.scrollTop + rows.pinnedHeight - (rows.top[rows.rowOfRank[rankIndex(layout, rank)] ?? 0] ?? 0))) };
   }
 
   /** The categories that are not drawn at this height of a row, `y` pixels below its top; null where all are. */
@@ -149,9 +149,10 @@ export class Stage {
   /** Brings a row into sight. */
   scrollToRow(row: number): void {
     const { rows } = this.#model;
+    if (row < rows.pinned) return;
     const top = rows.top[row] ?? 0;
     const size = rows.size[row] ?? 0;
-    if (top < this.box.scrollTop + 8 || top + size > this.box.scrollTop + this.#model.height - 8) this.box.scrollTop = Math.max(0, top - this.#model.height / 3);
+    if (top < this.box.scrollTop + rows.pinnedHeight + 8 || top + size > this.box.scrollTop + this.#model.height - 8) this.box.scrollTop = Math.max(0, top - this.#model.height / 3);
     this.request();
   }
 
@@ -174,7 +175,7 @@ export class Stage {
     const [from, beyond] = moved === null ? [0, raster.width] : moved > 0 ? [raster.width - moved, raster.width] : [0, -moved];
     const part = { from: window.from + from * perPixel, to: moved === null || moved > 0 ? window.to : window.from + beyond * perPixel };
     const scene: Scene = { cache, window, width: raster.width, level, levels: layout.levels, columns, part };
-    const first = firstRowAt(rows, scroll);
+    const first = firstScrolled(rows, scroll);
     let last = first;
     while (last < rows.length && rows.top[last]! < scroll + model.height) last++;
     let complete = true;
@@ -212,6 +213,14 @@ export class Stage {
   /** Draws the visible rows; whether all that belongs in them was at hand. */
   #rows(raster: Raster, scene: Scene, palette: Palette, scroll: number, ratio: number, first: number, last: number): boolean {
     const { rows } = this.#model;
+    const scrolled = this.#band(raster, scene, palette, scroll, ratio, first, last, raster.height);
+    if (rows.pinned === 0) return scrolled;
+    // Over the others: their upper edge is below these.
+    return this.#band(raster, scene, palette, 0, ratio, 0, rows.pinned, Math.round(rows.pinnedHeight * ratio)) && scrolled;
+  }
+
+  #band(raster: Raster, scene: Scene, palette: Palette, scroll: number, ratio: number, first: number, last: number, beyond: number): boolean {
+    const { rows } = this.#model;
     const thick = Math.max(1, Math.round(ratio));
     let complete = true;
     let free = 0;
@@ -230,7 +239,7 @@ export class Stage {
         if (upper > 0) raster.finish(top + upper, bottom - top - upper, ground, palette.hatch, this.#computing);
       }
     }
-    raster.ground(free, raster.height, palette.page);
+    raster.ground(free, beyond, palette.page);
     for (let row = first; row < last; row++) this.#steps(raster, scene, palette, row, scroll, ratio, thick);
     return complete;
   }
@@ -239,7 +248,7 @@ export class Stage {
   #steps(raster: Raster, scene: Scene, palette: Palette, row: number, scroll: number, ratio: number, thick: number): void {
     const { rows, layout } = this.#model;
     const kind = rows.kind[row];
-    if (kind === RowKind.Lane) return;
+    if (kind === RowKind.Lane || kind === RowKind.More) return;
     const of = rows.of[row]!;
     const rank = kind === RowKind.Track ? this.#rankOf.get(layout.tracks[of]?.rank ?? -1) : layout.ranks[of];
     if (!rank) return;

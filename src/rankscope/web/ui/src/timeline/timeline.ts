@@ -7,22 +7,30 @@ import type { ViewContext } from "../views/view.ts";
 import { readAddress, type Address } from "./address.ts";
 import { ELSEWHERE, eventParams, findEvent, type EventTime } from "./anchor.ts";
 import { Counters } from "./counters.ts";
+import { FlagEditor } from "./flag_editor.ts";
+import { RULER } from "./frame.ts";
 import { Gutter } from "./gutter.ts";
 import { Input } from "./input.ts";
 import { Jump } from "./jump.ts";
 import { rankIndex, stepWindow, type Layout } from "./layout.ts";
-import { corner, help, legend, marksOf, Tip } from "./legend.ts";
+import { Help } from "./help.ts";
+import { corner, legend, marksOf } from "./legend.ts";
 import { Loader } from "./loader.ts";
 import { Measured } from "./measured.ts";
+import { Minimap } from "./minimap.ts";
 import { Model } from "./model.ts";
 import { Names } from "./names.ts";
 import { Notice } from "./notice.ts";
+import type { Heat, Order } from "./order.ts";
 import { Permalink } from "./permalink.ts";
+import { RowActions } from "./row_actions.ts";
 import { Search } from "./search.ts";
 import { Selection } from "./selection.ts";
 import { Stage } from "./stage.ts";
 import { TileCache } from "./tiles.ts";
+import { Tip } from "./tip.ts";
 import { toolbar, type Toolbar } from "./toolbar.ts";
+import { WatchedApi } from "./watched_api.ts";
 import { clamped, whole } from "./window.ts";
 
 export class Timeline {
@@ -37,10 +45,13 @@ export class Timeline {
   readonly #search: Search;
   readonly #measured: Measured;
   readonly #tip: Tip;
+  readonly #help = new Help();
+  readonly #flags: FlagEditor;
+  readonly #rowActions: RowActions;
   readonly #ending: () => void;
-  #hovering = 0;
 
-  constructor(context: ViewContext, api: Api, layout: Layout) {
+  constructor(context: ViewContext, source: Api, layout: Layout) {
+    const api = new WatchedApi(source);
     const cache = new TileCache(layout.baseBin, layout.factor);
     const notice = this.#notice;
     const failed = (error: unknown): void => notice.say(error);
@@ -49,9 +60,11 @@ export class Timeline {
     const model = this.#model = new Model(api, layout, cache, names, counters);
     const loader = new Loader(api, cache, layout, (answered) => { if (answered) notice.answered(); model.changed(); }, failed);
     const gutter = new Gutter(model, () => this.#stage.box, () => permalink.note());
-    const stage = this.#stage = new Stage(model, loader, gutter.element, corner(layout), "tl-help");
+    const stage = this.#stage = new Stage(model, loader, [gutter.pins, gutter.element], corner(layout), "tl-help");
     stage.afterFrame(() => gutter.draw());
     const permalink = new Permalink(context.router, model, stage);
+    this.#flags = new FlagEditor(model, stage, () => permalink.note());
+    this.#rowActions = new RowActions(model, () => permalink.note());
     const jump = this.#jump = new Jump(model, stage, permalink, notice);
     const find = (name: string): void => void this.#search.find(name, "next");
     const measured = this.#measured = new Measured(context, model, permalink, notice, find);
@@ -59,22 +72,30 @@ export class Timeline {
       find, measure: (window) => void measured.show(window), panel: (shown) => this.element.classList.toggle("with-side", shown),
     });
     this.#search = new Search(model, () => this.#bar, notice, (place) => selection.select(place, { show: true }));
-    this.#tip = new Tip(layout, stage);
+    this.#tip = new Tip(model, stage, (x, y) => selection.under(x, y));
     this.#input = new Input(model, stage, {
-      pick: (x, y) => void selection.pick(x, y), hover: (x, y) => this.#hover(x, y), leave: () => this.#tip.hide(),
+      pick: (x, y) => (y < RULER ? this.#flags.click(x) : void selection.pick(x, y)), hover: (x, y) => this.#tip.move(x, y), leave: () => this.#tip.leave(),
       measured: (done) => { if (done && model.measured) void measured.show(model.measured); }, moved: () => permalink.note(), key: (event) => this.#key(event),
     });
     this.#bar = toolbar(model, {
-      search: (text, direction) => void this.#search.find(text, direction), zoom: (factor) => this.#input.zoom(factor), whole: () => jump.toWindow(whole(layout.span)),
+      search: (text, direction) => void this.#search.find(text, direction),
+      hits: (text) => this.#search.list(text).catch((error: unknown) => { notice.say(error); return h("p", {}, "The search failed."); }),
+      zoom: (factor) => this.#input.zoom(factor), whole: () => jump.toWindow(whole(layout.span)),
       step: (step) => jump.toStep(step), rank: (rank) => jump.toRank(rank), finding: (finding) => (finding.place?.event ? context.router.update({ ...ELSEWHERE, ...eventParams(finding.place.event) }) : jump.toFinding(finding)),
       filter: (text) => { model.filter = text; model.refold(); permalink.note(); },
       openAll: (open) => { model.open = new Set(open ? layout.ranks.map(({ rank }) => rank) : []); model.refold(); permalink.note(); },
       counters: (shown) => { model.showCounters = shown; model.refold(); permalink.note(); },
+      order: (order) => void this.#order(order).then(() => permalink.note()), showHidden: () => this.#rowActions.showAll(),
+      help: () => this.#help.toggle(),
       measure: () => { this.#input.measuring = true; notice.announce("Drag across the timeline to measure."); stage.element.focus({ preventScroll: true }); },
     });
-    this.element = h("div", { class: "tl", "data-testid": "timeline" }, this.#bar.element, notice.element, legend(layout),
-      h("div", { class: "tl-main" }, h("div", { class: "tl-frame" }, stage.box, this.#tip.element), selection.element),
-      help(), notice.live, measured.element);
+    const minimap = new Minimap(model, () => permalink.note());
+    stage.afterFrame(() => minimap.draw());
+    const frame = h("div", { class: "tl-frame" }, minimap.element, stage.box, api.element, this.#rowActions.element, this.#flags.element, this.#tip.element);
+    for (const names of [gutter.element, gutter.pins]) this.#rowActions.watch(names, frame);
+    this.element = h("div", { class: "tl", "data-testid": "timeline" }, this.#bar.element, notice.element,
+      h("div", { class: "tl-main" }, frame, selection.element, measured.element),
+      legend(layout), this.#help.element, notice.live);
     this.#apply(readAddress(context.place.params), true);
     notice.announce("");
     void names.load(api, () => model.changed()).catch(failed);
@@ -87,7 +108,7 @@ export class Timeline {
     this.#ending = () => {
       watch.disconnect();
       stop();
-      for (const part of [permalink, stage, loader, names, counters]) part.end();
+      for (const part of [permalink, stage, loader, names, counters, minimap, this.#input]) part.end();
     };
   }
 
@@ -111,10 +132,14 @@ export class Timeline {
     model.filter = address.filter;
     model.query = address.query;
     model.showCounters = address.counters;
+    for (const what of ["pinned", "hidden"] as const) for (const of of ["ranks", "tracks"] as const) replaced(model[what][of], address[what][of]);
+    replaced(model.minor, address.minor);
+    model.flags = address.flags;
+    if (model.order !== address.order) void this.#order(address.order);
     model.jumped = null;
     this.#bar.filter.value = address.filter;
     this.#bar.search.value = address.query;
-    model.window = address.window ? clamped(address.window, model.layout.span) : whole(model.layout.span);
+    model.window = address.window ? clamped(address.window, model.layout.span) : model.firstWindow;
     model.measured = address.measured;
     model.refold();
     const { at } = address;
@@ -134,6 +159,18 @@ export class Timeline {
     const place = await findEvent(this.#model.api, this.#model.layout, event).catch((error: unknown) => { this.#notice.say(error); return null; });
     if (place) await this.#selection.select(place, { history: false });
     else this.#notice.tell("The event is not in this timeline.", "A report may leave it out; its time range is shown.");
+  }
+
+  /** The ranks' rows in another order; what it needs is fetched first. */
+  async #order(order: Order): Promise<void> {
+    const model = this.#model;
+    try {
+      if (order === "late") model.heat ??= await model.api.json<Heat>("heat");
+      model.order = order;
+    } catch (error) {
+      this.#notice.say(error);
+    }
+    model.refold();
   }
 
   /** A rank or a step that the address names: other views lead here so. */
@@ -169,24 +206,22 @@ export class Timeline {
       case "0": case "Home": return () => jump.toWindow(whole(model.layout.span));
       case "/": return () => this.#bar.search.focus();
       case "n": return () => void this.#search.find(model.query, shift ? "previous" : "next");
-      case "[": return () => jump.byStep(-1);
-      case "]": return () => jump.byStep(1);
-      case "m": return () => void this.#measured.show(model.detail ? { from: model.detail.start_ns, to: model.detail.end_ns } : model.window);
+      case "[": return () => void selection.alike("previous");
+      case "]": return () => void selection.alike("next");
+      case "{": return () => jump.byStep(-1);
+      case "}": return () => jump.byStep(1);
+      case "?": return () => this.#help.toggle();
+      case "p": return () => { const row = this.#rowActions.current(); if (row) this.#rowActions.pin(row); };
+      case "h": return () => { const row = this.#rowActions.current(); if (row) this.#rowActions.hideRow(row); };
+      case "m": return shift ? () => this.#flags.open(Math.round(model.detail?.start_ns ?? (model.window.from + model.window.to) / 2)) : () => void this.#measured.show(model.detail ? { from: model.detail.start_ns, to: model.detail.end_ns } : model.window);
       case "Enter": return () => (model.detail ? selection.enter() : void selection.across(0));
       case "Escape": return () => (model.measured ? this.#measured.close() : selection.clear({ history: true }));
       default: return null;
     }
   }
+}
 
-  #hover(x: number, y: number): void {
-    if (this.#hovering !== 0) cancelAnimationFrame(this.#hovering);
-    this.#hovering = requestAnimationFrame(() => {
-      this.#hovering = 0;
-      const hit = this.#selection.under(x, y);
-      const name = hit ? this.#model.names.get(hit.name) : undefined;
-      this.#stage.element.classList.toggle("over", Boolean(hit));
-      if (hit && name !== undefined) this.#tip.show(x, y, hit, name);
-      else this.#tip.hide();
-    });
-  }
+function replaced(values: Set<number>, by: ReadonlySet<number>): void {
+  values.clear();
+  for (const value of by) values.add(value);
 }

@@ -1,12 +1,15 @@
-/** Above the picture: search, zoom, jumps to a step, a rank, a finding, what is shown, and the keys. */
+/** The line above the picture: search, zoom, jumps to a step, a rank, a finding, and what is shown. What does not fit is in a menu. */
 import { button, selector } from "../components/controls.ts";
 import { h } from "../components/dom.ts";
 import { shownName } from "../format/text.ts";
 import type { Finding } from "../data/payload.ts";
 import type { Model } from "./model.ts";
+import { isOrder, ORDERS, type Order } from "./order.ts";
 
 export interface BarActs {
   search(text: string, direction: "next" | "previous"): void;
+  /** The matches as a list. */
+  hits(text: string): Promise<HTMLElement>;
   zoom(factor: number): void;
   whole(): void;
   step(step: number): void;
@@ -16,6 +19,9 @@ export interface BarActs {
   openAll(open: boolean): void;
   counters(shown: boolean): void;
   measure(): void;
+  order(order: Order): void;
+  showHidden(): void;
+  help(): void;
 }
 
 export interface Toolbar {
@@ -28,14 +34,26 @@ export interface Toolbar {
   found(text: string): void;
 }
 
+/** Widths of the line, in pixels, from which it has room for a group. */
+const ROOM_FOR_JUMPS = 1000;
+const ROOM_FOR_FILTER = 660;
+const ROOM_FOR_ZOOM = 540;
 const FILTER_PAUSE_MS = 150;
 
 export function toolbar(model: Model, acts: BarActs): Toolbar {
   const { layout } = model;
   const count = h("span", { class: "count", role: "status", "data-testid": "search-count" });
+  const hits = h("div", { class: "tl-menu tl-hits-menu" });
+  const listing = h("details", { class: "tl-more tl-found", "data-testid": "hits-menu" }, h("summary", { class: "quiet", title: "List of matches" }, count), hits);
+  listing.addEventListener("toggle", () => {
+    if (!listing.open) return;
+    hits.replaceChildren(h("p", { class: "quiet-line" }, "Searching …"));
+    void acts.hits(search.value).then((list) => hits.replaceChildren(list));
+  });
+  dismissed(listing);
   const none = h("span", { class: "count", role: "status", "data-testid": "filter-count" });
   const search = h("input", {
-    type: "search", placeholder: "Find by name", "aria-label": "Find events by name", value: model.query, "data-testid": "search",
+    type: "search", placeholder: "Find", title: "A part of a name, or a regular expression between slashes: /gemm|attn/", "aria-label": "Find events by name, or by a regular expression between slashes", value: model.query, "data-testid": "search",
     input: () => { count.textContent = ""; }, // it was about another text
     keydown: (event) => {
       const { key, shiftKey } = event as KeyboardEvent;
@@ -74,21 +92,43 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
     if (finding) jumps.append(finding);
   };
   const counters = button({ class: "quiet", "aria-pressed": String(model.showCounters), "data-testid": "counters" }, () => acts.counters(!model.showCounters), "Counters");
-  const element = h("div", { class: "tl-bar" },
-    h("div", { class: "tl-group" }, search,
-      button({ class: "quiet", "aria-label": "Previous match", title: "Shift+Enter in the field, or key Shift+N" }, () => acts.search(search.value, "previous"), "◂"),
-      button({ class: "quiet", "aria-label": "Next match", title: "Enter in the field, or key N", "data-testid": "search-next" }, () => acts.search(search.value, "next"), "▸"), count),
+  const zooms = h("div", { class: "tl-group" },
+    button({ class: "quiet", "aria-label": "Zoom out", title: "Key S, or Ctrl + wheel" }, () => acts.zoom(2), "−"),
+    button({ class: "quiet", "aria-label": "Zoom in", title: "Key W, or Ctrl + wheel" }, () => acts.zoom(0.5), "+"),
+    button({ class: "quiet", title: "Key 0", "data-testid": "whole" }, acts.whole, "Entire run"),
+    button({ class: "quiet", title: "The next drag measures, also of a finger; key M measures the selection or the visible range", "data-testid": "measure-drag" }, acts.measure, "Measure"));
+  const filters = h("div", { class: "tl-group" }, filter);
+  const unhide = button({ class: "quiet", "data-testid": "show-hidden" }, acts.showHidden, "Show hidden");
+  const order = layout.ranks.length > 1 ? selector("tl-order", "Order of ranks", Object.entries(ORDERS).map(([value, label]) => ({ value, label })), model.order, (value) => { if (isOrder(value)) acts.order(value); }) : null;
+  const menu = h("div", { class: "tl-menu" }, none,
     h("div", { class: "tl-group" },
-      button({ class: "quiet", "aria-label": "Zoom out", title: "Key S, or Ctrl + wheel" }, () => acts.zoom(2), "−"),
-      button({ class: "quiet", "aria-label": "Zoom in", title: "Key W, or Ctrl + wheel" }, () => acts.zoom(0.5), "+"),
-      button({ class: "quiet", title: "Key 0", "data-testid": "whole" }, acts.whole, "Entire run"),
-      button({ class: "quiet", title: "Or Shift + drag; key M measures the visible range", "data-testid": "measure-drag" }, acts.measure, "Measure")),
-    jumps,
-    h("div", { class: "tl-group" }, filter, none,
       button({ class: "quiet", "data-testid": "open-all" }, () => acts.openAll(true), "Expand all"),
       button({ class: "quiet", "data-testid": "fold-all" }, () => acts.openAll(false), "Collapse all"),
-      layout.ranks.some((rank) => rank.counters.length > 0) ? counters : null));
+      layout.ranks.some((rank) => rank.counters.length > 0) ? counters : null, unhide),
+    order, h("p", { class: "quiet-line" }, "P pins the lane of the selection or the focused name, H hides it. A click in the ruler sets a flag with a note."));
+  const view = h("details", { class: "tl-more", "data-testid": "view-menu" }, h("summary", { class: "quiet" }, "View"), menu);
+  const keys = button({ class: "quiet", "aria-label": "Keyboard and mouse", title: "Key ?", "data-testid": "help-open" }, acts.help, "?");
+  const element = h("div", { class: "tl-bar" },
+    h("div", { class: "tl-group tl-find" }, search,
+      button({ class: "quiet", "aria-label": "Previous match", title: "Shift+Enter in the field, or key Shift+N" }, () => acts.search(search.value, "previous"), "◂"),
+      button({ class: "quiet", "aria-label": "Next match", title: "Enter in the field, or key N", "data-testid": "search-next" }, () => acts.search(search.value, "next"), "▸"), listing),
+    zooms, jumps, filters, view, keys);
+  dismissed(view);
+  // One line: what there is least room for goes into the menu, and comes back.
+  const fit = new ResizeObserver(() => {
+    const width = element.clientWidth;
+    for (const [group, from] of [[jumps, ROOM_FOR_JUMPS], [filters, ROOM_FOR_FILTER], [zooms, ROOM_FOR_ZOOM]] as const) {
+      if (width < from && group.parentElement === element) menu.prepend(group);
+      else if (width >= from && group.parentElement === menu) view.before(group);
+    }
+  });
+  fit.observe(element);
   const refolded = (): void => {
+    const hidden = model.hidden.ranks.size + model.hidden.tracks.size;
+    unhide.disabled = hidden === 0;
+    unhide.textContent = hidden === 0 ? "Show hidden" : `Show ${hidden} hidden`;
+    const ordered = order?.querySelector("select");
+    if (ordered) ordered.value = model.order;
     counters.setAttribute("aria-pressed", String(model.showCounters));
     none.textContent = model.filter.trim() !== "" && model.rows.length === 0 ? "none" : "";
     if (document.activeElement !== filter) filter.value = model.filter; // a selection may have opened what it hid
@@ -97,8 +137,19 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
   return { element, search, filter, findings, found: (text) => { count.textContent = text; } };
 }
 
-export const KEYS: readonly (readonly [string, string])[] = [
-  ["W S, + −", "zoom in, out"], ["A D, ← →", "pan left, right"], ["↑ ↓, Page", "scroll up, down"], ["Ctrl + wheel, pinch", "zoom at the pointer"], ["Shift + wheel, drag", "pan"],
-  ["Shift + drag", "measure"], ["M", "measure the visible range or the selection"], ["E", "select the event in the middle of the view"], [", .", "previous, next event in the lane"], ["J K", "lane below, above"],
-  ["F", "zoom to the selection"], ["Enter", "go to the selection panel"], ["/", "find by name"], ["N, Shift + N", "next, previous match"], ["[ ]", "previous, next step"], ["0", "entire run"], ["Escape", "close the selection or measurement"],
-];
+/** A menu closes with Escape, and when the reader turns elsewhere. */
+function dismissed(menu: HTMLDetailsElement): void {
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    event.stopPropagation();
+    menu.open = false;
+    menu.querySelector("summary")?.focus();
+  });
+  const elsewhere = (event: Event): void => {
+    if (!menu.contains(event.target as Node)) menu.open = false;
+  };
+  menu.addEventListener("toggle", () => {
+    if (menu.open) document.addEventListener("pointerdown", elsewhere);
+    else document.removeEventListener("pointerdown", elsewhere);
+  });
+}

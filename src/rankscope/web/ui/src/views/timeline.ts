@@ -72,8 +72,8 @@ export const timeline: View = {
     });
     void fetchLayout();
     const { leftOut } = served;
-    return leftOut.length === 0 ? [place] : [place, h("section", { class: "notes", "data-testid": "left-out" },
-      h("p", { class: "quiet-line" }, "Not in this file, but shown by ", h("code", {}, "rankscope serve"), ":"), h("ul", {}, leftOut.map((what) => h("li", {}, named(what, 300)))))];
+    return leftOut.length === 0 ? [place] : [place, h("details", { class: "tl-left-out", "data-testid": "left-out" },
+      h("summary", {}, "Some data is not in this file, but shown by ", h("code", {}, "rankscope serve")), h("ul", {}, leftOut.map((what) => h("li", {}, named(what, 300)))))];
   },
 };
 

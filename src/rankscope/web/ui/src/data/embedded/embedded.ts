@@ -8,7 +8,7 @@ import { countersOf } from "./counters.ts";
 import { eventOf } from "./event.ts";
 import { rangeOf } from "./range.ts";
 import { EmbeddedRun, type Head } from "./run.ts";
-import { Search } from "./search.ts";
+import { Search, type Query } from "./search.ts";
 import { eventsOf, tilesOf } from "./tiles.ts";
 
 const FORMAT = 1;
@@ -45,12 +45,22 @@ export class EmbeddedApi implements Api {
       if (event) return event;
       throw new ApiError(404, "No such event.", "");
     }
-    if (name === "search") {
-      const forward = params["direction"] !== "previous";
-      const after = number(params, "after", forward ? -Infinity : Infinity);
-      return this.#search.step(String(params["q"] ?? ""), [after, number(params, "lane", -1), number(params, "row", -1)], forward, params["rank"] === undefined ? null : number(params, "rank", -1));
-    }
+    if (name === "search") return this.#found(params);
     throw new ApiError(404, `This report contains no ${name}.`, "`rankscope serve DIR` shows the complete run.");
+  }
+
+  async #found(params: Params): Promise<unknown> {
+    const forward = params["direction"] !== "previous";
+    const [lane, row, rank] = [number(params, "lane", -1), number(params, "row", -1), number(params, "rank", -1)];
+    const only = rank < 0 ? null : rank;
+    const name = params["match"] === "name" ? await this.#search.nameAt(lane, row) : null;
+    if (params["match"] === "name" && name === null) throw new ApiError(404, "No such event.", "");
+    const query: Query = name === null ? { text: String(params["q"] ?? ""), match: params["match"] === "regex" ? "regex" : "text" } : { text: name, match: "name" };
+    const found = await this.#search.step(query, [number(params, "after", forward ? -Infinity : Infinity), lane, row], forward, only);
+    const count = number(params, "count", 0);
+    if (count === 0) return found;
+    const first = number(params, "first", Math.max(0, found.index - Math.floor(count / 2)));
+    return { ...found, first, listed: await this.#search.part(query, first, count, only) };
   }
 
   async #columns(name: string, params: Params, signal?: AbortSignal): Promise<ColumnFile> {

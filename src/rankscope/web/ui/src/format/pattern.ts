@@ -1,0 +1,22 @@
+/** What a reader types to find or filter: words, or a regular expression between slashes. */
+
+/** The expression of `/…/`; null where the text is not one. */
+export function slashed(text: string): string | null {
+  const trimmed = text.trim();
+  return trimmed.length > 2 && trimmed.startsWith("/") && trimmed.endsWith("/") ? trimmed.slice(1, -1) : null;
+}
+
+/** A regular expression, ignoring case; null where it is not valid. */
+export function expression(source: string): RegExp | null {
+  try {
+    return new RegExp(source, "i");
+  } catch {
+    return null;
+  }
+}
+
+/** The parameters of `api/search` for what was typed. */
+export function searchParams(text: string): { readonly q: string; readonly match: "text" | "regex" } {
+  const source = slashed(text);
+  return source === null ? { q: text.trim(), match: "text" } : { q: source, match: "regex" };
+}

@@ -1,0 +1,35 @@
+/** The keys and gestures of the timeline, in a dialog. */
+import { button } from "../components/controls.ts";
+import { h } from "../components/dom.ts";
+
+const GESTURES: readonly (readonly [string, string])[] = [
+  ["Click", "select the event; in the ruler: set a flag with a note"], ["Drag", "select a range and measure it; a finger pans"], ["Shift + drag, Shift + wheel", "pan"], ["Ctrl + wheel, pinch, double-click", "zoom at the pointer"],
+];
+
+const KEYS: readonly (readonly [string, string])[] = [
+  ["W S, + −", "zoom in, out"], ["A D, ← →", "pan left, right"], ["↑ ↓, Page", "scroll up, down"],
+  ["F", "focus: zoom to the selection"], ["M", "mark: measure the selection or the visible range"], ["0", "entire run"],
+  ["/", "find by name"], ["N, Shift + N", "next, previous match"], ["[ ]", "previous, next event with this name"],
+  [", .", "previous, next event in the lane"], ["J K", "lane below, above"], ["E", "select the event in the middle of the view"], ["{ }", "previous, next step"],
+  ["P H", "pin, hide the focused name or the selection’s lane"], ["Shift + M", "set a flag with a note"],
+  ["Enter", "go to the selection’s pane"], ["Escape", "close the measurement or selection"], ["?", "this help"],
+];
+
+export class Help {
+  readonly element: HTMLDialogElement;
+
+  constructor() {
+    const list = (title: string, entries: typeof KEYS): HTMLElement =>
+      h("section", {}, h("h3", {}, title), h("dl", { class: "tl-keys" }, entries.map(([keys, does]) => h("div", {}, h("dt", {}, keys), h("dd", {}, does)))));
+    this.element = h("dialog", { class: "tl-dialog", "aria-label": "Keyboard and mouse", "data-testid": "help",
+      click: (event) => { if (event.target === this.element) this.element.close(); } },
+    h("div", {}, h("div", { class: "tl-panel-head" }, h("h2", {}, "Keyboard and mouse"), button({ class: "quiet", "aria-label": "Close the help" }, () => this.element.close(), "×")),
+      h("p", { id: "tl-help" }, "A rank’s summary lane shows compute on top and data movement below; vertical lines mark steps, ● marks a finding. A drag measures, Shift and a drag pan. Keys: W A S D zoom and pan, E selects, F zooms to the selection, ? lists all keys."),
+      list("Keys", KEYS), list("Mouse and touch", GESTURES)));
+  }
+
+  toggle(): void {
+    if (this.element.open) this.element.close();
+    else this.element.showModal();
+  }
+}
