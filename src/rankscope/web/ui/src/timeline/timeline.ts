@@ -135,7 +135,13 @@ export class Timeline {
     for (const what of ["pinned", "hidden"] as const) for (const of of ["ranks", "tracks"] as const) replaced(model[what][of], address[what][of]);
     replaced(model.minor, address.minor);
     model.flags = address.flags;
-    if (model.order !== address.order) void this.#order(address.order);
+    if (model.order !== address.order) {
+      void this.#order(address.order).then(() => { // the rows have moved below what was scrolled to
+        const { at, rank } = address;
+        if (at) this.#jump.scrollToRank(at.rank, at.by);
+        else if (rank !== null && rankIndex(model.layout, rank) >= 0) this.#jump.scrollToRank(rank);
+      });
+    }
     model.jumped = null;
     this.#bar.filter.value = address.filter;
     this.#bar.search.value = address.query;
