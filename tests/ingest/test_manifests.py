@@ -129,6 +129,33 @@ def test_from_a_run_directory(tmp_path: Path) -> None:
     assert [manifest.rank for manifest in run.loaded.rank_manifests] == [0, 1]
 
 
+@pytest.mark.parametrize("case", ["withdrawn", "adopted", "not decided for all", "recorded by both"])
+def test_a_window_that_one_rank_withdrew_is_left_out_on_the_others(tmp_path: Path, case: str) -> None:
+    """Rank 0 had written step 5 when rank 1, in the last step of the window, dropped it for all ranks."""
+    windows = {0: [1, 5], 1: [1, 5] if case == "recorded by both" else [1]}
+    why = "the job started a torch profiler of its own on rank 1"
+    for rank, steps in windows.items():
+        for step in steps:
+            own = {"schema_version": 1, "run_id": "r", "rank": rank, "world_size": 2}
+            write(
+                tmp_path / f"rank{rank}_iter{step}_{step}.trace.json",
+                trace(small_step(1000.0 * step, step), rankscope=own),
+            )
+        adopted = case == "adopted"
+        written = tuple(WrittenTrace(f"rank{rank}_iter{n}_{n}.trace.json", n, n, adopted=adopted) for n in steps)
+        skipped = (LostWindow(5, 5, why, case != "not decided for all"),) if rank else ()
+        write(tmp_path / "ranks" / f"rank{rank}.json", to_json(says(rank, written=written, skipped=skipped)))
+    loaded = open_run(tmp_path).load().loaded
+    found = {each.id: each for each in loaded.findings}
+    left_out = case == "withdrawn"
+    assert [trace.info.first_step for trace in loaded.ranks[0]] == ([1] if left_out else [1, 5])
+    assert ("window-withdrawn" in found) is left_out
+    assert ("window-gap" in found) is (case in ("adopted", "not decided for all"))
+    if left_out:
+        withdrawn = found["window-withdrawn"]
+        assert (withdrawn.ranks, withdrawn.steps, withdrawn.evidence[1].value) == ((0,), (5,), why)
+
+
 def test_many_ranks_have_folders_of_manifests(tmp_path: Path) -> None:
     own = {"schema_version": 1, "run_id": "r", "rank": 5, "world_size": 2000}
     write(tmp_path / "ranks0-1023" / "rank5_iter1_1.trace.json", trace(small_step(), rankscope=own))

@@ -70,10 +70,10 @@ class RankLog:
             self.bytes += trace.bytes or 0
             self._manifest = replace(self._manifest, written=(*self._manifest.written, trace)[-_MAX_ENTRIES:])
 
-    def add_skipped(self, first: int | None, last: int | None, reason: str) -> None:
+    def add_skipped(self, first: int | None, last: int | None, reason: str, *, on_all_ranks: bool = False) -> None:
         """Add a window that was not recorded."""
         with self._lock:
-            lost = LostWindow(first, last, reason)
+            lost = LostWindow(first, last, reason, on_all_ranks)
             self._manifest = replace(self._manifest, skipped=(*self._manifest.skipped, lost)[-_MAX_ENTRIES:])
 
     def add_failed(self, first: int | None, last: int | None, reason: str) -> None:
@@ -186,10 +186,10 @@ class LostWindows:
         self._log.warn_once(f"failed {stage}", f"{lost}: {reason}; the job continues")
 
     def skipped(self, first: int, last: int, reason: str) -> None:
-        """Steps ``first`` to ``last`` are not recorded, for a reason that is not an error."""
+        """Steps ``first`` to ``last`` are not recorded, on any rank, for a reason that is not an error."""
         if self._log is not None:
             self._any = True
-            self._log.add_skipped(first, last, reason)
+            self._log.add_skipped(first, last, reason, on_all_ranks=True)
             self._log.warn_once(reason, f"steps {first} to {last} were not recorded: {reason}")
 
     def too_short(self, steps: int, window: Window | None, aside: str = "") -> None:

@@ -202,7 +202,56 @@ def _warned(manifests: Sequence[RankManifest]) -> list[Finding]:
     ]
 
 
-def window_gaps(members: Mapping[int, Sequence[TraceInfo]]) -> list[Finding]:
+Members = Mapping[int, Sequence[TraceInfo]]
+"""The traces of each rank."""
+
+
+def without_withdrawn(
+    members: Members, manifests: Sequence[RankManifest]
+) -> tuple[dict[int, list[TraceInfo]], list[Finding]]:
+    """The traces without those of windows that another rank dropped for all ranks after they had been written.
+
+    What the script's own profilers recorded stays, and so does the only trace of a rank.
+    """
+    had = {(each.rank, each.restart_count, w.first_step) for each in manifests for w in each.written}
+    dropped = {
+        (each.restart_count, window.first_step, window.last_step): (each.rank, window.reason)
+        for each in manifests
+        for window in each.skipped
+        if window.on_all_ranks and (each.rank, each.restart_count, window.first_step) not in had
+    }
+    left_out: dict[str, tuple[int | None, str]] = {}
+    for each in manifests:
+        for trace in each.written:
+            by = dropped.get((each.restart_count, trace.first_step, trace.last_step))
+            if by is not None and not trace.adopted:
+                left_out[PurePath(trace.file).name] = by
+    kept: dict[int, list[TraceInfo]] = {}
+    findings: list[Finding] = []
+    for rank, infos in members.items():
+        by_name = {PurePath(info.path.replace("\\", "/")).name: info for info in infos}
+        out = {name: info for name, info in by_name.items() if name in left_out}
+        if len(out) == len(infos):
+            out = {}
+        kept[rank] = [info for info in infos if info not in out.values()]
+        for name, info in out.items():
+            other, reason = left_out[name]
+            findings.append(
+                Finding(
+                    id="window-withdrawn",
+                    severity="info",
+                    title=f"The trace of {_named(info.first_step, info.last_step)} on rank {rank} is left out: "
+                    f"rank {other} has none",
+                    ranks=(rank,),
+                    steps=_steps([LostWindow(info.first_step, info.last_step)]),
+                    evidence=(Evidence("file", info.path), Evidence(f"rank {other}", reason)),
+                    advice="Results cover the windows that all ranks recorded.",
+                )
+            )
+    return kept, findings[:_MOST]
+
+
+def window_gaps(members: Members) -> list[Finding]:
     """Windows of steps that only some ranks recorded: their ranks cannot be compared."""
     spans = {
         rank: [

@@ -13,7 +13,7 @@ from pathlib import Path
 from rankscope.errors import NotATraceError, NoTracesError, RankscopeError
 from rankscope.ingest.discover import Found
 from rankscope.ingest.findings import incomplete_steps, links_not_followed, losses_of, merged_trace, unreadable
-from rankscope.ingest.manifests import capture_findings, read_manifests, window_gaps
+from rankscope.ingest.manifests import capture_findings, read_manifests, window_gaps, without_withdrawn
 from rankscope.ingest.ranks import assign_ranks, without_numbered_folders
 from rankscope.ingest.run_files import is_measurement_file
 from rankscope.ingest.run_findings import contradicted_ranks, missing_ranks, several_lives
@@ -108,11 +108,12 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
     folders = {trace.info.path: trace.folder for trace in traces}
     members, conflicts = assign_ranks(infos)
     findings += conflicts
+    manifest, own, unread = read_manifests(found.run_manifests, found.rank_manifests, run_id)
+    members, withdrawn = without_withdrawn(members, own)
     ranks = {rank: [CachedTrace(folders[info.path], info) for info in files] for rank, files in members.items()}
     infos = [info for files in members.values() for info in files]
     findings += [*losses_of(infos), *incomplete_steps(infos), *contradicted_ranks(members), *several_lives(infos)]
-    manifest, own, unread = read_manifests(found.run_manifests, found.rank_manifests, run_id)
-    findings += [*unread, *capture_findings(own, found.traces), *window_gaps(members)]
+    findings += [*unread, *capture_findings(own, found.traces), *withdrawn, *window_gaps(members)]
     findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)
     check_steps(infos, options.steps)
     known_of = known_runs(runs, where)

@@ -100,6 +100,8 @@ class LostWindow:
     first_step: Step | None = None
     last_step: Step | None = None
     reason: str = ""
+    on_all_ranks: bool = False
+    """Whether no rank is to have it: readers leave out a trace that another rank had written by then."""
 
 
 @dataclass(frozen=True)
