@@ -163,7 +163,7 @@ def located(finding: Finding, grid: Mapping[str, Any] | None, clock: RunClock | 
     if grid is None:
         return value
     try:
-        place = place_of(finding, grid)
+        place: dict[str, Any] | None = place_of(finding, grid)
         if place is not None and finding.anchor is not None and clock is not None:
             place = {**place, "event": event_of(finding.anchor, clock)}
     except FAILURES:
