@@ -19,8 +19,8 @@ the other ranks show by chance: either lasting (its mean, in standard errors) or
 chance); the findings say which. Hosts stall at random, so two further measures are compared with the peers: the time
 that a rank spends at the same place of its program in two steps (Σ over places of the smaller of the two), and its
 host's pace in each step (the geometric mean over places). Where hosts run ahead of their devices and never wait for
-them, a rank can fall behind by chance and stay behind: it is identified only if its host itself takes longer, always
-or in some steps. Of a single complete step no host is judged, for one hiccup looks the same, and of two ranks nothing
+them, a rank can fall behind by chance and stay behind: it is identified only if its host itself takes longer in the
+mean of these steps. Of a single complete step no host is judged (one hiccup looks the same), and of two ranks nothing
 is judged by fewer than four steps: record at least four. `saving_ns` is the potential saving per step if the rank
 were as fast as the slowest of the others; more work is assumed to be balanced, so with n ranks it saves (n − 1) / n.
 Stragglers that fill a slice of the mesh or a host with the same cause are one finding. A rank that is alone in its

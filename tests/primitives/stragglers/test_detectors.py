@@ -247,6 +247,22 @@ def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
     assert rows(ahead(np.full((8, 4), 8_000_000), 0.4)) == []
 
 
+def test_hosts_are_compared_by_the_mean_of_their_steps() -> None:
+    """The device is idle for 2 ms more; other hosts differ by ±0.3 ms in the mean of four steps."""
+    own = chance(0, 8, 4)
+    own[5] += 2_000_000
+    usual = np.repeat(2_000_000 + 300_000 * np.array([1, -1, 1, -1, 0, 0, 1, -1]), 4).reshape(8, 4)
+
+    def found(*more: int) -> list[int]:
+        host = usual + np.where(np.arange(8)[:, None] == 5, np.array(more), 0)
+        seen = replace(ahead(own), host_steady=host.astype(float), host_pace=np.full((8, 4), np.nan))
+        return [each.row for each in find_late_ranks(seen, LIMITS)]
+
+    # 0.3 of the idle time are 0.6 ms, and the others differ by less. One short step does not matter.
+    assert found(0, 1_000_000, 1_000_000, 1_000_000) == [5]
+    assert found(500_000, 500_000, 500_000, 500_000) == []
+
+
 def test_a_single_step_tells_nothing_of_a_host() -> None:
     def found(late: float, name: str) -> list[int]:
         own = chance(4, 8, 1)

@@ -37,7 +37,7 @@ class Thresholds:
     # Whether the host is to blame for what its device waited.
     of_idle: float = 0.3  # of the time its device was idle, so much must its host have taken longer …
     host_chance: float = 1.5  # … and so many times what hosts differ by on average
-    slow_and_behind: float = 2.5  # standard errors of its pace, of a host whose device is behind in every step
+    slow_and_behind: float = 4.0  # times what hosts differ by, of its pace, if its device is behind in every step
     least_lost: float = 0.01  # a slow host must have cost its rank so much
     # Stalls.
     stall: float = 0.1  # a shorter one is not worth a word
