@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from rankscope.results import Finding
-from rankscope.timeline.finding_location import place_of
+from rankscope.report.html_report import located
+from rankscope.results import Anchor, Finding
+from rankscope.timeline.clock import RankClock, RunClock
+from rankscope.timeline.finding_location import event_of, place_of
 
 HEAT: dict[str, Any] = {
     "ranks": [0, 3, 5],
@@ -49,3 +51,25 @@ def test_the_place_is_where_most_is_to_be_seen(of: Finding, rank: int, step: int
 
 def test_what_is_of_no_rank_and_no_step_has_no_place() -> None:
     assert place_of(finding("too-few-steps", ()), HEAT) is None
+
+
+def test_a_findings_event_is_on_the_runs_clock_with_its_peers() -> None:
+    clock = RunClock(
+        origin_ns=0, span_ns=10_000, aligned=True, residual_ns=5,
+        ranks={3: RankClock((100, 1_000), 0.0, 0, 0, 5), 5: RankClock((-50,), 0.0, 0, 0, 5)},
+    )  # fmt: skip
+    peers = (Anchor(5, 0, 700, 1_400, "<b>peer</b>", "waits"), Anchor(8, 0, 1, 2, "on no clock", "waits"))
+    anchor = Anchor(3, 1, 200, 300, "<b>secret</b>", "Rank 3 arrives here", peers)
+    event = {
+        "rank": 3, "start_ns": 1_200, "end_ns": 1_300, "reason": "Rank 3 arrives here", "peers": [5],
+        "from_ns": 650, "to_ns": 1_350,
+    }  # fmt: skip
+    assert event_of(anchor, clock) == event
+    assert event_of(peers[1], clock) is None
+    symptom = Finding("x", "info", "t", anchor=anchor)
+    found = Finding("straggler", "warning", "t", ranks=(3,), anchor=anchor, symptoms=(symptom,))
+    shown = located(found, HEAT, clock)
+    assert shown["place"] == {"rank": 3, "step": 11, "event": event}
+    # Names of events are not repeated: a report may have to be anonymous.
+    assert "secret" not in str(shown)
+    assert "event" not in located(found, HEAT)["place"]

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import polars as pl
 
+from rankscope.diagnosis.anchors import with_anchors
 from rankscope.diagnosis.merging import merge
 from rankscope.diagnosis.step_costs import step_ns
 from rankscope.diagnosis.verdict import Diagnosis, diagnosis_of
@@ -60,6 +61,11 @@ def diagnose(rules: Iterable[Rule], with_findings: Iterable[str], analyze: Analy
             # A failing rule, perhaps of another package, must not take the others' findings with it.
             stated.append(_not_diagnosed(rule.name, error))
     stated = each_once(stated)
+    if "collectives" in frames:
+        try:
+            stated = with_anchors(stated, frames["collectives"])
+        except FAILURES as error:
+            stated.append(_not_diagnosed("where findings can be seen", error))
     known = replace(inputs, results=frames)
     try:
         step = _step_ns(known)

@@ -26,7 +26,9 @@ from rankscope.report.experiments.tables import measured
 from rankscope.report.page import MARKER, page_template
 from rankscope.results import Analysis, Evidence, Finding, Headline, Result, by_severity
 from rankscope.results.failures import FAILURES
-from rankscope.timeline.finding_location import place_of
+from rankscope.timeline.build import clock_of
+from rankscope.timeline.clock import RunClock
+from rankscope.timeline.finding_location import event_of, place_of
 
 PAYLOAD_SCHEMA_VERSION = 1
 # Longer tables are truncated to their longest rows, with a note: the file must stay small enough for a ticket.
@@ -120,6 +122,7 @@ def payload(run: Run, analyses: Sequence[str] | None = None, grid: Mapping[str, 
         results |= measured(run.path, lambda name, error: lost.append(not_shown(f"The table {name}", error)))
     origins = origins_of(run)
     diagnosis = run.diagnosis()
+    clock = None if grid is None else clock_of(run)
     tables = {}
     for name, result in results.items():
         try:
@@ -133,7 +136,7 @@ def payload(run: Run, analyses: Sequence[str] | None = None, grid: Mapping[str, 
         "run": {**run.about(), "written_by": run.written_by},
         "analyses": tables,
         "diagnosis": diagnosis.to_json(),
-        "findings": [located(finding, grid) for finding in by_severity([*run.findings, *lost])],
+        "findings": [located(finding, grid, clock) for finding in by_severity([*run.findings, *lost])],
     }
 
 
@@ -148,14 +151,30 @@ def not_shown(what: str, error: BaseException) -> Finding:
     )
 
 
-def located(finding: Finding, grid: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A finding as a JSON object, with its place in the timeline where there is a grid of waiting and lateness."""
+def located(finding: Finding, grid: Mapping[str, Any] | None, clock: RunClock | None = None) -> dict[str, Any]:
+    """A finding as a JSON object, with its place in the timeline as far as it is known.
+
+    Args:
+        finding: a finding of the run.
+        grid: waiting and lateness by rank and step; None as long as they are not known.
+        clock: the run's clock, for the finding's event.
+    """
+    value = _without_anchors(finding.to_json())
     if grid is None:
-        return finding.to_json()
+        return value
     try:
-        return {**finding.to_json(), "place": place_of(finding, grid)}
+        place: dict[str, Any] | None = place_of(finding, grid)
+        if place is not None and finding.anchor is not None and clock is not None:
+            place = {**place, "event": event_of(finding.anchor, clock)}
     except FAILURES:
-        return finding.to_json()  # what it says does not depend on its place
+        return value  # what it says does not depend on its place
+    return {**value, "place": place}
+
+
+def _without_anchors(value: dict[str, Any]) -> dict[str, Any]:
+    """A finding without the names of its events: its place says where they are."""
+    symptoms = [_without_anchors(each) for each in value["symptoms"]]
+    return {**{name: each for name, each in value.items() if name != "anchor"}, "symptoms": symptoms}
 
 
 def shown_analyses() -> dict[str, Analysis]:

@@ -31,6 +31,7 @@ from rankscope.results.by_window import (
 from rankscope.results.discovery import Named, discovered
 from rankscope.results.finding import (
     NOT_ANALYZED,
+    Anchor,
     Evidence,
     Finding,
     Severity,
@@ -52,6 +53,7 @@ __all__ = [
     "RESULT_SCHEMA_VERSION",
     "AcrossRanks",
     "Analysis",
+    "Anchor",
     "Bars",
     "Column",
     "Effect",

@@ -25,6 +25,35 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Anchor:
+    """The event at which something can be seen, and events of other ranks to compare it with.
+
+    Attributes:
+        rank: the rank.
+        window: index of the rank's trace file, from 0.
+        start_ns: when the event starts, on that file's clock.
+        end_ns: when it ends; of a collective that ran as several kernels, when the last one does.
+        name: the event's name, as recorded.
+        reason: what is to be seen there, in a sentence without names from traces.
+        peers: the same on other ranks, those that show it best first.
+    """
+
+    rank: int
+    window: int
+    start_ns: int
+    end_ns: int
+    name: str
+    reason: str
+    peers: tuple[Anchor, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        names = ("rank", "window", "start_ns", "end_ns", "name", "reason")
+        own = {name: getattr(self, name) for name in names}
+        return {**own, "peers": [peer.to_json() for peer in self.peers]} if self.peers else own
+
+
+@dataclass(frozen=True)
 class Finding:
     """Something that a person should know about a run, with its evidence.
 
@@ -36,6 +65,7 @@ class Finding:
             saving.
         symptoms: findings about the same time, which this one causes or contains. Their savings are not added.
         because: of a symptom, why it is one.
+        anchor: the event at which it can be seen; None if it is not about events, or no event stands out.
     """
 
     id: str
@@ -50,6 +80,7 @@ class Finding:
     cost_ns: int | None = None
     symptoms: tuple[Finding, ...] = ()
     because: str = ""
+    anchor: Anchor | None = None
 
     @property
     def weight_ns(self) -> int:
@@ -70,6 +101,7 @@ class Finding:
             "cost_ns": self.cost_ns,
             "because": self.because,
             "symptoms": [each.to_json() for each in self.symptoms],
+            **({} if self.anchor is None else {"anchor": self.anchor.to_json()}),
         }
 
 

@@ -1,6 +1,6 @@
-"""The rank and step at which the page shows a finding.
+"""The rank, step and event at which the page shows a finding.
 
-In: a finding and the heat map. Out: one rank and one step.
+In: a finding, the heat map and the run's clock. Out: one rank and one step, and the event on the run's clock.
 
 A finding about many ranks or all steps has no single place. Of the ranks and steps that it names (all if none) this is
 where it shows most: for a straggler the step in which it arrived latest at a collective, otherwise the longest step.
@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rankscope.results import Finding
+import numpy as np
+
+from rankscope.results import Anchor, Finding
+from rankscope.timeline.clock import RunClock
 
 _BY_LATENESS = frozenset(("straggler", "stall"))
 
@@ -31,6 +34,32 @@ def place_of(finding: Finding, heat: Mapping[str, Any]) -> dict[str, int | None]
         if best is not None:
             return {"rank": best[0], "step": best[1]}
     return {"rank": next(iter(finding.ranks), None), "step": next(iter(finding.steps), None)}
+
+
+def event_of(anchor: Anchor, clock: RunClock) -> dict[str, Any] | None:
+    """A finding's event and its peers on the run's clock; None if the rank is not on it.
+
+    Returns:
+        rank, start_ns, end_ns, reason and peers (their ranks); from_ns and to_ns contain all of them.
+    """
+    times = {each.rank: _on(clock, each) for each in (anchor, *anchor.peers) if each.rank in clock.ranks}
+    if anchor.rank not in times:
+        return None
+    start, end = times[anchor.rank]
+    return {
+        "rank": anchor.rank,
+        "start_ns": start,
+        "end_ns": end,
+        "reason": anchor.reason,
+        "peers": [peer.rank for peer in anchor.peers if peer.rank in times and peer.rank != anchor.rank],
+        "from_ns": min(first for first, _ in times.values()),
+        "to_ns": max(last for _, last in times.values()),
+    }
+
+
+def _on(clock: RunClock, anchor: Anchor) -> tuple[int, int]:
+    first, last = clock.ranks[anchor.rank].run_time(anchor.window, np.array([anchor.start_ns, anchor.end_ns]))
+    return int(first), int(last)
 
 
 def _greatest(finding: Finding, heat: Mapping[str, Any], values: Sequence[int | None]) -> tuple[int, int] | None:

@@ -100,6 +100,7 @@ class LoadedRun:
         self.timeline: Timeline | None = None
         self.search: Search | None = None
         self.heat: Mapping[str, Any] | None = None
+        self.clock: RunClock | None = None
         self.counters = Counters()
         self._lost: tuple[Finding, ...] = ()
 
@@ -222,6 +223,7 @@ class LoadedRun:
         self.failed, self.results, self.findings, self._lost = fresh.failed, fresh.results, fresh.findings, fresh._lost
         self.diagnosis = fresh.diagnosis
         self.timeline, self.search, self.heat = fresh.timeline, fresh.search, fresh.heat
+        self.clock = fresh.clock
         self.known_runs = fresh.known_runs
         self._tell(new=True, generation=self._state.generation + 1, phase="ready", what="")
 
@@ -233,7 +235,7 @@ class LoadedRun:
         self._read.set()
         self._tell(new=True)
         self._tell(phase="analysing")
-        clock = clock_of(run)
+        clock = self.clock = clock_of(run)
         self.results = run.results
         self._draw(run, clock)
         self._tell(phase="analysing")

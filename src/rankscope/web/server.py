@@ -255,7 +255,7 @@ def _summary(request: Request, run: ServedRun) -> Response:
         "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "run": loaded.about,
         "diagnosis": loaded.diagnosis.to_json() if loaded.diagnosis is not None else None,
-        "findings": [located(finding, loaded.heat) for finding in by_severity([*loaded.findings, *lost])],
+        "findings": [located(finding, loaded.heat, loaded.clock) for finding in by_severity([*loaded.findings, *lost])],
         "analyses": analyses,
     }
     return json_answer(request, value, _tag(request))

@@ -1,6 +1,7 @@
 /** What was found, the worst first as the analyses order it: severity in words, numbers, what it would save, what to do. */
 import type { Finding } from "../data/payload.ts";
 import { formatRanks } from "../format/ranks.ts";
+import { eventParams } from "../timeline/anchor.ts";
 import { placeOf } from "../timeline/layout.ts";
 import { factLabel, shownName } from "../format/text.ts";
 import { exactCell, formatCell, formatDuration } from "../format/units.ts";
@@ -78,6 +79,11 @@ function symptoms(context: ViewContext, found: readonly Finding[], here: boolean
 /** Where a finding can be seen. */
 function shown(context: ViewContext, finding: Finding): HTMLElement | null {
   const { rank, step } = placeOf(finding);
+  const event = finding.place?.event;
+  if (context.served && event && context.payload.run.ranks.includes(event.rank)) {
+    return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", eventParams(event)), "data-testid": "finding-event" },
+      `Show the event: rank ${event.rank}${event.peers.length > 0 ? `, with rank${event.peers.length > 1 ? "s" : ""} ${formatRanks(event.peers)}` : ""}`));
+  }
   if (!context.served || (rank === null && step === null) || (rank !== null && !context.payload.run.ranks.includes(rank))) return null;
   return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", { ...(rank === null ? {} : { rank }), ...(step === null ? {} : { step }) }), "data-testid": "finding-place" },
     "Show in timeline", rank === null ? "" : `: rank ${rank}`, step === null ? "" : `${rank === null ? ":" : ","} step ${step}`));

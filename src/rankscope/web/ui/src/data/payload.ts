@@ -82,7 +82,20 @@ export interface Finding {
   /** Findings about the same time, which this one causes; their savings are not added. */
   readonly symptoms: readonly Finding[];
   /** The place that shows it best, from the server; null in a report, and while ranks are still compared. */
-  readonly place: { readonly rank: number | null; readonly step: number | null } | null;
+  readonly place: { readonly rank: number | null; readonly step: number | null; readonly event: FindingEvent | null } | null;
+}
+
+/** The event at which a finding can be seen, on the timeline's clock. */
+export interface FindingEvent {
+  readonly rank: number;
+  readonly start_ns: number;
+  readonly end_ns: number;
+  readonly reason: string;
+  /** Ranks to compare it with. */
+  readonly peers: readonly number[];
+  /** What contains the event and the peers’. */
+  readonly from_ns: number;
+  readonly to_ns: number;
 }
 
 /** What the traces cannot tell, why, and what to record. */

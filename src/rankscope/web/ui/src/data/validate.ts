@@ -1,6 +1,6 @@
 /** Turns the embedded text into a payload, or reports why it cannot. An invalid analysis is left out and named; the rest is shown. */
 import {
-  SCHEMA_VERSION, type AnalysisPayload, type Bars, type Cell, type Column, type Diagnosis, type Evidence, type Finding, type Headline, type Payload, type RunInfo,
+  SCHEMA_VERSION, type AnalysisPayload, type Bars, type Cell, type Column, type Diagnosis, type Evidence, type Finding, type FindingEvent, type Headline, type Payload, type RunInfo,
   type Severity, type Truncation,
 } from "./payload.ts";
 
@@ -148,8 +148,16 @@ export function readFinding(raw: unknown): Finding | null {
     cost_ns: asNumber(raw["cost_ns"]),
     because: asText(raw["because"]),
     symptoms: asList(raw["symptoms"]).map(readFinding).filter((finding): finding is Finding => finding !== null),
-    place: isObject(raw["place"]) ? { rank: asNumber(raw["place"]["rank"]), step: asNumber(raw["place"]["step"]) } : null,
+    place: isObject(raw["place"]) ? { rank: asNumber(raw["place"]["rank"]), step: asNumber(raw["place"]["step"]), event: readEvent(raw["place"]["event"]) } : null,
   };
+}
+
+function readEvent(raw: unknown): FindingEvent | null {
+  if (!isObject(raw)) return null;
+  const [rank, start_ns, end_ns, from_ns, to_ns] = ["rank", "start_ns", "end_ns", "from_ns", "to_ns"].map((name) => asNumber(raw[name]));
+  if (rank == null || start_ns == null || end_ns == null || from_ns == null || to_ns == null) return null;
+  const peers = asList(raw["peers"]).map(asNumber).filter((peer): peer is number => peer !== null);
+  return { rank, start_ns, end_ns, from_ns, to_ns, reason: asText(raw["reason"]), peers };
 }
 
 const STATES = ["straggler", "none", "too-few-steps", "one-rank", "not-compared"] as const;

@@ -1,4 +1,5 @@
 /** The timeline's state in the URL, and back: a link opens the same window, rows, selection and range. */
+import { readEventTime, type EventTime } from "./anchor.ts";
 import { readFlags, writeFlags, type Flag } from "./flags.ts";
 import { isOrder, type Order } from "./order.ts";
 import type { Named } from "./rows.ts";
@@ -21,6 +22,8 @@ export interface Address {
   /** A place named in words: the page's other views lead here. */
   readonly rank: number | null;
   readonly step: number | null;
+  /** An event named by its rank and time: findings lead here. */
+  readonly event: EventTime | null;
   /** How far down: the rank at the top, and how many pixels of it are above. */
   readonly at: { readonly rank: number; readonly by: number } | null;
 }
@@ -42,12 +45,13 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
     flags: readFlags(params.get("flags") ?? ""),
     rank: whole(params.get("rank")),
     step: whole(params.get("step")),
+    event: readEventTime(params.get("ev")),
     at: below(params.get("at")),
   };
 }
 
 /** Every parameter of the timeline, empty where it is as it is at first, so that an old one is taken out. */
-export function writeAddress(address: Omit<Address, "rank" | "step">, openAtFirst: ReadonlySet<number>): Record<string, string> {
+export function writeAddress(address: Omit<Address, "rank" | "step" | "event">, openAtFirst: ReadonlySet<number>): Record<string, string> {
   const { window, selected, measured, open } = address;
   return {
     t: window ? span(window) : "",
@@ -63,7 +67,7 @@ export function writeAddress(address: Omit<Address, "rank" | "step">, openAtFirs
     order: address.order === "rank" ? "" : address.order,
     flags: writeFlags(address.flags),
     at: address.at === null ? "" : `${address.at.rank}.${address.at.by}`,
-    rank: "", step: "",
+    rank: "", step: "", ev: "",
   };
 }
 

@@ -26,7 +26,7 @@ const LONGEST = 4000;
 /** Steps or ranks of one name; where there are more, those that take most. */
 const BARS = 64;
 
-export function detailPanel(model: Model, detail: EventDetail, acts: PanelActs): HTMLElement {
+export function detailPanel(model: Model, detail: EventDetail, reasons: readonly string[], acts: PanelActs): HTMLElement {
   const duration = detail.end_ns - detail.start_ns;
   const fact = (name: string, value: Child, title: string | null = null): HTMLElement => h("div", {}, h("dt", {}, name), h("dd", { title }, value));
   const place = (label: string, at: EventPlace | null): Child => at && fact(label, link(at, acts));
@@ -34,6 +34,7 @@ export function detailPanel(model: Model, detail: EventDetail, acts: PanelActs):
     h("div", { class: "tl-panel-head" },
       h("h3", {}, named(detail.name, 300)),
       button({ class: "quiet", "aria-label": "Close the selection" }, acts.close, "×")),
+    reasons.map((reason) => h("p", { class: "tl-reason", "data-testid": "selection-reason" }, `${shownName(reason, 300)}.`)),
     h("div", { class: "tl-actions" },
       button({ class: "quiet", title: "Key F" }, acts.zoomTo, "Zoom to selection"),
       button({ class: "quiet" }, () => acts.select({ lane: detail.lane, row: detail.row - 1 }), "◂ Previous"),

@@ -1,6 +1,8 @@
 /** The selected event: found under a point or next to the last one, brought into sight, shown in the panel. */
 import { h } from "../components/dom.ts";
 import { ApiError } from "../data/api.ts";
+import type { Finding } from "../data/payload.ts";
+import { reasonsOf } from "./anchor.ts";
 import { grouped } from "../format/units.ts";
 import type { EventDetail } from "./detail.ts";
 import { askedHit, hitAt, type Hit, type Part } from "./hit.ts";
@@ -26,6 +28,8 @@ export interface SelectionActs {
 
 export class Selection {
   readonly element = h("div", { class: "tl-side" });
+  /** What was found: an event that one of them leads to says why. */
+  findings: readonly Finding[] = [];
   readonly #model: Model;
   readonly #stage: Stage;
   readonly #permalink: Permalink;
@@ -76,13 +80,14 @@ export class Selection {
     model.reveal(detail.lane);
     this.#bring(detail, show);
     const had = this.element.contains(document.activeElement);
-    this.element.replaceChildren(detailPanel(model, detail, {
+    const reasons = reasonsOf(this.findings, detail);
+    this.element.replaceChildren(detailPanel(model, detail, reasons, {
       select: (to) => void this.select(to), zoomTo: () => this.zoomTo(), close: () => { this.clear({ history: true }); this.#stage.element.focus({ preventScroll: true }); },
       find: this.#acts.find, measure: () => this.#acts.measure({ from: detail.start_ns, to: Math.max(detail.end_ns, detail.start_ns + 1) }),
     }));
     this.#acts.panel(true);
     if (had) this.enter();
-    this.#notice.announce(spoken(model, detail));
+    this.#notice.announce([...reasons.map((reason) => `${reason}.`), spoken(model, detail)].join(" "));
     model.changed();
     if (history) this.#permalink.push();
   }

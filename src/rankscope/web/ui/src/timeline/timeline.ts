@@ -5,6 +5,7 @@ import type { Finding } from "../data/payload.ts";
 import { onThemeChange } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { readAddress, type Address } from "./address.ts";
+import { ELSEWHERE, eventParams, findEvent, type EventTime } from "./anchor.ts";
 import { Counters } from "./counters.ts";
 import { FlagEditor } from "./flag_editor.ts";
 import { RULER } from "./frame.ts";
@@ -80,7 +81,7 @@ export class Timeline {
       search: (text, direction) => void this.#search.find(text, direction),
       hits: (text) => this.#search.list(text).catch((error: unknown) => { notice.say(error); return h("p", {}, "The search failed."); }),
       zoom: (factor) => this.#input.zoom(factor), whole: () => jump.toWindow(whole(layout.span)),
-      step: (step) => jump.toStep(step), rank: (rank) => jump.toRank(rank), finding: (finding) => jump.toFinding(finding),
+      step: (step) => jump.toStep(step), rank: (rank) => jump.toRank(rank), finding: (finding) => (finding.place?.event ? context.router.update({ ...ELSEWHERE, ...eventParams(finding.place.event) }) : jump.toFinding(finding)),
       filter: (text) => { model.filter = text; model.refold(); permalink.note(); },
       openAll: (open) => { model.open = new Set(open ? layout.ranks.map(({ rank }) => rank) : []); model.refold(); permalink.note(); },
       counters: (shown) => { model.showCounters = shown; model.refold(); permalink.note(); },
@@ -114,6 +115,7 @@ export class Timeline {
   /** The findings: marked next to their ranks, and to jump to. More arrive while the server works. */
   findings(all: readonly Finding[]): void {
     this.#bar.findings(all);
+    this.#selection.findings = all;
     this.#model.marks = marksOf(all);
     this.#model.refold();
   }
@@ -151,10 +153,18 @@ export class Timeline {
     else if (!first) this.#stage.box.scrollTop = 0;
     this.#notice.left();
     this.#applyNamed(address);
-    if (!address.selected) this.#selection.clear({ history: false });
+    if (address.event) void this.#selectEvent(address.event);
+    else if (!address.selected) this.#selection.clear({ history: false });
     else if (model.selected?.lane !== address.selected.lane || model.selected.row !== address.selected.row) void this.#selection.select(address.selected, { history: false, show: address.window === null });
     if (model.measured) void this.#measured.show(model.measured, { history: false });
     else this.#measured.clear();
+  }
+
+  /** The event of a finding, in the window that the address names. */
+  async #selectEvent(event: EventTime): Promise<void> {
+    const place = await findEvent(this.#model.api, this.#model.layout, event).catch((error: unknown) => { this.#notice.say(error); return null; });
+    if (place) await this.#selection.select(place, { history: false });
+    else this.#notice.tell("The event is not in this timeline.", "A report may leave it out; its time range is shown.");
   }
 
   /** The ranks' rows in another order; what it needs is fetched first. */
