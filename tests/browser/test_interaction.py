@@ -272,3 +272,26 @@ def test_what_takes_long_is_said(opened: Opener, late: Path) -> None:
     page.id("measure").wait_for()
     page.id("busy").wait_for(state="hidden")
     page.check()
+
+
+def test_a_row_of_a_table_leads_to_its_events_and_back(opened: Opener, late: Path) -> None:
+    page = opened(late, height=600)
+    page.ready()
+    page.go("kernels")
+    page.tab.evaluate("() => { for (const fold of document.querySelectorAll('details.fold')) fold.open = true; }")
+    rows = page.tab.locator("[data-testid=table-kernels] tr[data-row]")
+    rows.first.wait_for()
+    row = rows.nth(min(5, rows.count() - 1))
+    number, rank = row.get_attribute("data-row"), row.locator("[data-column=rank]").get_attribute("data-value")
+    link = row.get_by_test_id("row-events")
+    name = row.locator("[data-column=name]").get_attribute("data-value")
+    link.click()
+    page.id("selection").wait_for()
+    chosen = page.tab.evaluate("() => document.querySelector('[data-testid=selection]').textContent")
+    assert name in chosen
+    assert f"rank {rank}" in chosen.lower()
+    page.tab.go_back()
+    again = page.tab.locator("[data-testid=table-kernels] tr[aria-current=true]")
+    again.wait_for()
+    assert again.get_attribute("data-row") == number
+    assert again.is_visible()

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { formatHash, parseHash } from "../src/app/router.ts";
+import { exactly } from "../src/format/pattern.ts";
 import { readAddress, writeAddress } from "../src/timeline/address.ts";
 
 const FIRST = new Set([0]);
@@ -17,7 +18,7 @@ test("a view goes into the URL and comes back", () => {
     pinned: { ranks: new Set([4]), tracks: new Set([17, 18]) }, hidden: { ranks: new Set([0]), tracks: new Set<number>() }, minor: new Set([2]), order: "late" as const,
     flags: [{ at: -5, text: "" }, { at: 1234567, text: "slow ~ here! 100 % & <b>" }],
   };
-  expect(roundTrip(address)).toEqual({ ...address, rank: null, step: null, event: null });
+  expect(roundTrip(address)).toEqual({ ...address, rank: null, step: null, event: null, name: "" });
 });
 
 test("deep in, the ends keep their fractions", () => {
@@ -38,4 +39,12 @@ test("what is not an address is no address", () => {
 
 test("another view leads here by rank and step", () => {
   expect(readAddress(parseHash("#/timeline?rank=3&step=12").params)).toMatchObject({ rank: 3, step: 12 });
+  expect(readAddress(parseHash(formatHash("timeline", new Map([["name", "void f<int>(a&, b) [x]"]]))).params).name).toBe("void f<int>(a&, b) [x]");
+});
+
+test("the expression of a name matches that name alone", () => {
+  for (const name of ["aten::mm", "void gemm<float, (anonymous namespace)::F>(int*, char) [clone .0]", "a|b^c$d\\e{1,2}?*+", "x/y-z"]) {
+    expect(new RegExp(exactly(name), "i").test(name)).toBe(true);
+    expect(new RegExp(exactly(name), "i").test(`${name}_backward`)).toBe(false);
+  }
 });

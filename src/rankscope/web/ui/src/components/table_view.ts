@@ -9,6 +9,7 @@ import type { ViewContext } from "../views/view.ts";
 import { button } from "./controls.ts";
 import { inline } from "./doc_text.ts";
 import { h, named, styled } from "./dom.ts";
+import { eventLink, leadsToEvents, rowParam } from "./event_link.ts";
 import { swatch } from "./swatch.ts";
 import { columnOrder, columnWidths, label, largest } from "./table_layout.ts";
 
@@ -33,6 +34,8 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
   const all = options.rows ?? table.rows();
   let sort = sortFromText(context.place.params.get(key("sort")), table) ?? options.sort ?? null;
   let query = context.place.params.get(key("q")) ?? "";
+  // The row by which the reader left: Back leads to it again.
+  const left = Number(context.place.params.get(rowParam(name)) ?? NaN);
   let rows: number[] = [];
 
   const body = h("tbody");
@@ -92,9 +95,10 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
   }
 
   function line(row: number, place: number, peak: number | null): HTMLElement {
-    return h("tr", { "data-row": row, "aria-rowindex": place + 2 }, columns.map((column) => {
+    return h("tr", { "data-row": row, "aria-rowindex": place + 2, "aria-current": row === left ? "true" : null }, columns.map((column) => {
       const value = table.cell(row, column);
       const cell = tableCell(table, column, value, options.unitOf?.(row, column) ?? table.meta(column).unit);
+      if (typeof value === "string" && leadsToEvents(context, name, column)) cell.replaceChildren(eventLink(context, name, table, row, value));
       if (peak !== null && peak > 0 && sort?.column === column && typeof value === "number" && value > 0) {
         cell.classList.add("barred");
         styled(cell, { "--share": `${Math.min(100, (100 * value) / peak).toFixed(2)}%` });
@@ -117,6 +121,12 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
   });
   const watch = new ResizeObserver(() => draw(false));
   watch.observe(box);
+  if (!Number.isNaN(left)) requestAnimationFrame(() => {
+    const place = rows.indexOf(left);
+    if (place < 0) return;
+    box.scrollTop = Math.max(0, (place - 3) * ROW_HEIGHT);
+    box.scrollIntoView({ block: "nearest" });
+  });
   context.onLeave(() => watch.disconnect());
   order();
   return h("div", { class: "table-block" },

@@ -6,6 +6,7 @@ import type { ViewContext } from "../views/view.ts";
 import { sentence } from "./answer.ts";
 import { inline } from "./doc_text.ts";
 import { h, named } from "./dom.ts";
+import { rowParam } from "./event_link.ts";
 import { analysisCaption, emptyState, errorState, truncationNote, workingState } from "./notes.ts";
 import { tableView } from "./table_view.ts";
 
@@ -59,7 +60,7 @@ function fold(context: ViewContext, about: Fold): HTMLElement {
       (error: unknown) => place.replaceChildren(errorState(error instanceof Error ? error.message : "The table could not be fetched.", "Reload the page.")));
   };
   details.addEventListener("toggle", fill);
-  if (about.open) {
+  if (about.open || context.place.params.has(rowParam(name))) {
     details.open = true;
     fill();
   }

@@ -20,3 +20,8 @@ export function searchParams(text: string): { readonly q: string; readonly match
   const source = slashed(text);
   return source === null ? { q: text.trim(), match: "text" } : { q: source, match: "regex" };
 }
+
+/** The expression that only one name matches, in JavaScript and in Rust's syntax. */
+export function exactly(name: string): string {
+  return `^${name.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&")}$`;
+}

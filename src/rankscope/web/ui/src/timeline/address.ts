@@ -24,6 +24,8 @@ export interface Address {
   readonly step: number | null;
   /** An event named by its rank and time: findings lead here. */
   readonly event: EventTime | null;
+  /** The name of events, the first of which is selected (on the rank, if there is one): rows of tables lead here. */
+  readonly name: string;
   /** How far down: the rank at the top, and how many pixels of it are above. */
   readonly at: { readonly rank: number; readonly by: number } | null;
 }
@@ -46,12 +48,13 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
     rank: whole(params.get("rank")),
     step: whole(params.get("step")),
     event: readEventTime(params.get("ev")),
+    name: params.get("name") ?? "",
     at: below(params.get("at")),
   };
 }
 
 /** Every parameter of the timeline, empty where it is as it is at first, so that an old one is taken out. */
-export function writeAddress(address: Omit<Address, "rank" | "step" | "event">, openAtFirst: ReadonlySet<number>): Record<string, string> {
+export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | "name">, openAtFirst: ReadonlySet<number>): Record<string, string> {
   const { window, selected, measured, open } = address;
   return {
     t: window ? span(window) : "",
@@ -67,7 +70,7 @@ export function writeAddress(address: Omit<Address, "rank" | "step" | "event">, 
     order: address.order === "rank" ? "" : address.order,
     flags: writeFlags(address.flags),
     at: address.at === null ? "" : `${address.at.rank}.${address.at.by}`,
-    rank: "", step: "", ev: "",
+    rank: "", step: "", ev: "", name: "",
   };
 }
 

@@ -2,6 +2,7 @@
 import { h } from "../components/dom.ts";
 import type { Api } from "../data/api.ts";
 import type { Finding } from "../data/payload.ts";
+import { exactly } from "../format/pattern.ts";
 import { onThemeChange } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { readAddress, type Address } from "./address.ts";
@@ -24,7 +25,7 @@ import { Notice } from "./notice.ts";
 import type { Heat, Order } from "./order.ts";
 import { Permalink } from "./permalink.ts";
 import { RowActions } from "./row_actions.ts";
-import { Search } from "./search.ts";
+import { Search, type Found } from "./search.ts";
 import { Selection } from "./selection.ts";
 import { Stage } from "./stage.ts";
 import { TileCache } from "./tiles.ts";
@@ -154,6 +155,7 @@ export class Timeline {
     this.#notice.left();
     this.#applyNamed(address);
     if (address.event) void this.#selectEvent(address.event);
+    else if (address.name !== "") void this.#selectNamed(address);
     else if (!address.selected) this.#selection.clear({ history: false });
     else if (model.selected?.lane !== address.selected.lane || model.selected.row !== address.selected.row) void this.#selection.select(address.selected, { history: false, show: address.window === null });
     if (model.measured) void this.#measured.show(model.measured, { history: false });
@@ -165,6 +167,20 @@ export class Timeline {
     const place = await findEvent(this.#model.api, this.#model.layout, event).catch((error: unknown) => { this.#notice.say(error); return null; });
     if (place) await this.#selection.select(place, { history: false });
     else this.#notice.tell("The event is not in this timeline.", "A report may leave it out; its time range is shown.");
+  }
+
+  /** The first event of a name in the window; the keys [ and ] lead on from it. */
+  async #selectNamed({ name, rank }: Address): Promise<void> {
+    const { api, window } = this.#model;
+    const query = { q: exactly(name), match: "regex", direction: "next", ...(rank === null ? {} : { rank }) };
+    try {
+      let found = await api.json<Found>("search", { ...query, after: Math.floor(Math.max(-1, window.from - 1)) });
+      if (!found.hit && found.hits > 0) found = await api.json<Found>("search", { ...query, after: -1 });
+      if (found.hit) await this.#selection.select(found.hit, { history: false, show: true });
+      else this.#notice.tell("No event of this name is in this timeline.", "A report leaves events out; `rankscope serve` has them all.");
+    } catch (error) {
+      this.#notice.say(error);
+    }
   }
 
   /** The ranks' rows in another order; what it needs is fetched first. */
