@@ -295,3 +295,13 @@ def test_a_row_of_a_table_leads_to_its_events_and_back(opened: Opener, late: Pat
     again.wait_for()
     assert again.get_attribute("data-row") == number
     assert again.is_visible()
+
+
+def test_a_link_to_what_is_shown_is_copied(opened: Opener, late: Path) -> None:
+    page = opened(late)
+    page.ready()
+    page.go("kernels")
+    page.tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.id("copy-link").click()
+    page.tab.wait_for_function("() => document.querySelector('[data-testid=copy-link]').textContent === 'Copied'")
+    assert page.tab.evaluate("() => navigator.clipboard.readText()") == page.tab.url
