@@ -375,12 +375,31 @@ def test_take_over_in_python(tmp_path):
         "import rankscope\n"
         "with rankscope.Profiler('mine', wait=0, warmup=1, active=2, take_over=True) as ours, profile() as p:\n"
         "    train(6, lambda: (ours.step(), p.step()))\n"
-        "assert p.step_num == 6\np.export_chrome_trace('theirs.json'); assert not os.path.exists('theirs.json')\n"
+        "assert p.step_num == 6\nimport json, gzip\n"
+        "p.export_chrome_trace('theirs.json'); assert json.load(open('theirs.json')) == {'traceEvents': []}\n"
+        "p.export_chrome_trace('theirs.json.gz')\n"
+        "assert json.load(gzip.open('theirs.json.gz')) == {'traceEvents': []}\n"
+        "p.export_stacks('stacks'); assert open('stacks').read() == ''\n"
         "assert not p.events() and p.key_averages().table() == ''\n"
         "with torch.autograd.profiler.profile() as p: train(1)\n"
         "assert p.self_cpu_time_total == 0\n"
+        "p.export_chrome_trace('plain.json.gz'); assert gzip.open('plain.json.gz').read() == b'{\"traceEvents\": []}'\n"
+        "p.export_chrome_trace('missing/plain.json')\n"
     )
     done = run_one(code, tmp_path)
     assert done.returncode == 0, done.stderr
     assert traces(tmp_path / "mine") == ["rank0_iter1_2.trace.json.gz"]
     assert traces(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("wait", [50, 7])
+def test_a_schedule_that_records_no_step(tmp_path, wait):
+    """Of nine steps: one that is not even in its warm-up, and one that is."""
+    code = f"with profile(schedule=schedule(wait={wait}, warmup=9, active=1)) as p: train(9, p.step)\n"
+    done = run_one(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert traces(tmp_path / "run") == []
+    (theirs,) = read_rank_manifest(tmp_path / "run" / "ranks" / "rank0.json").script_profilers
+    assert re.fullmatch(r"torch\.profiler\.profile, .*:\d+", theirs.name, re.DOTALL), theirs
+    assert theirs.treatment == "its schedule recorded no step"
+    assert done.stderr.splitlines()[-1].endswith(f"{theirs.name} (its schedule recorded no step; it exported no trace)")
