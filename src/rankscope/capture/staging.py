@@ -69,7 +69,7 @@ def kept_folder(local: str | os.PathLike[str], run_dir: str | os.PathLike[str]) 
     path = os.path.abspath(run_dir)  # noqa: PTH100  # links stay: the directory may be gone
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
     # A character has up to four bytes, and a name up to 255.
-    return Path(local, f"kept-{os.path.basename(path)[:40]}-{digest}")  # noqa: PTH119
+    return Path(local, f"kept-{Path(path).name[:40]}-{digest}")
 
 
 def kept_traces(wanted: str | None, run_dir: Path, since: float) -> dict[Path, int]:
