@@ -61,6 +61,15 @@ def test_steps_of_all_windows_count(tmp_path: Path) -> None:
     assert counts["local time above its peers' median, mean over steps"] == 60_000
 
 
+def test_each_step_has_a_critical_path_of_its_own(tmp_path: Path) -> None:
+    alike, apart = (opened(tmp_path / str(each), ALL, alike=each).critical_path() for each in (True, False))
+    assert alike.height == apart.height == 3 * WINDOWS * STEPS  # the steps' own on two ranks, and the one across both
+    assert alike.drop("step").equals(apart.drop("step"))
+    own = alike.filter(pl.col("path") == "rank")
+    assert own["path_ns"].unique().to_list() == [round(1000 * LENGTH)]
+    assert sorted(own["step"].unique()) == list(range(STEPS))
+
+
 def test_the_verdict_is_that_of_steps_with_numbers_of_their_own(tmp_path: Path) -> None:
     late = [(window, 1) for window in range(WINDOWS)]
     for name, chosen in (("all", ALL), ("some", late), ("none", [])):

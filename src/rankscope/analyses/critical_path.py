@@ -39,7 +39,7 @@ from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.critical_path import chains, clip, reachable, with_waits
 from rankscope.primitives.dependencies import CATEGORIES, CODE, Nodes, dependencies
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.steps import host_steps
+from rankscope.primitives.steps import distinct_steps, host_steps
 from rankscope.results import (
     Analysis,
     Column,
@@ -178,6 +178,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     rows = concat_ranks(parts, _MARKED)
     if not rows.height:
         return pl.DataFrame(schema=schema_of(COLUMNS)), []
+    named, (rows,) = distinct_steps([rows])
     last, arrived, end = _last_arrivals(rows, inputs)
     count = rows.height
     start = rows["end_ns"].to_numpy() - rows["own_ns"].to_numpy()
@@ -202,6 +203,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         together = _sums(rows, across, passing, chain, number)
         made.append(together.select(pl.lit(TOGETHER).alias("path"), pl.exclude("order")))
     frame = pl.concat(made).sort(pl.col("path") == ALONE, "step", "rank", nulls_last=False, maintain_order=True)
+    frame = frame.with_columns(pl.col("step").replace(named))
     return frame.select(pl.col(column.name).cast(column.dtype) for column in COLUMNS), []
 
 
