@@ -156,23 +156,25 @@ def test_the_wheel_zooms_with_control_and_moves_with_shift(opened: Opener, late:
     page.check()
 
 
-def test_a_finding_leads_to_its_rank_and_step(opened: Opener, late: Path) -> None:
+def test_a_finding_leads_to_its_event(opened: Opener, late: Path) -> None:
     page = opened(late)
     page.ready()
     page.go("overview")
     summary = page.tab.evaluate("async () => (await fetch('api/summary')).json()")
     straggler = next(each for each in summary["findings"] if each["id"] == "straggler")
     assert straggler["steps"] == []  # it lasts: no step of its own
+    event = straggler["place"].pop("event")
     assert straggler["place"] == {"rank": 1, "step": 14}
-    shown = page.tab.locator('[data-finding=straggler] [data-testid="finding-place"]')
-    assert str(shown.text_content()).endswith("rank 1, step 14")
+    assert (event["rank"], event["peers"], event["from_ns"], event["to_ns"]) == (1, [0], 4_200_000, 4_700_000)
+    shown = page.tab.locator('[data-finding=straggler] [data-testid="finding-event"]')
+    assert shown.text_content() == "Show the event: rank 1, with rank 0"
     shown.click()
+    page.id("selection").wait_for()
     page.settled()
-    assert page.id("rank-1").get_attribute("aria-expanded") == "true"
-    page.press("m")
-    page.id("measure").wait_for()
-    low, high = (float(page.id("measure").get_attribute(f"data-{end}") or "nan") for end in ("from", "to"))
-    assert low <= 4_000_000 < 4_990_000 <= high < 5_200_000
+    assert page.id("rank-1").first.get_attribute("aria-expanded") == "true"
+    low, high = window(page)
+    assert (low, high) == pytest.approx((4_150_000, 4_750_000), abs=2)
+    assert "the other ranks have been waiting for it" in str(page.id("selection").text_content())
     # The same from the timeline's own list.
     page.timeline()
     page.tab.locator("#tl-finding").select_option(label=straggler["title"][:70])

@@ -204,3 +204,65 @@ def test_frames_in_another_format_stay(tmp_path):
     (tmp_path / "saved").write_text(json.dumps(trace))
     done = packing.finish_trace(tmp_path / "saved", tmp_path / "a.trace.json", edits=trace_edits.Edits(frames=True))
     assert json.loads(done.path.read_text()) == trace
+
+
+def cannot_be_written(folder, run="run"):
+    """A run directory that is a file."""
+    (folder / run).parent.mkdir(exist_ok=True)
+    (folder / run).write_text("a file")
+    return folder / run
+
+
+def keep(run_dir, local, name="rank0_iter1_2.trace.json.gz"):
+    """Where a trace is kept that cannot be written."""
+    local.mkdir(exist_ok=True)
+    saved = local / "saved"
+    saved.write_text(json.dumps(EVENTS))
+    with pytest.raises(packing.TraceKeptError) as raised:
+        packing.finish_trace(saved, run_dir / name)
+    kept = staging.kept_folder(local, run_dir)
+    assert f"rankscope gather adds what is in {local}" in str(raised.value)
+    assert not saved.exists()
+    return kept
+
+
+def test_as_many_traces_are_kept_as_there_is_space_for(tmp_path, monkeypatch):
+    run_dir, local = cannot_be_written(tmp_path), tmp_path / "local"
+    for _ in range(20):
+        kept = keep(run_dir, local)
+    found = list(kept.iterdir())
+    assert len(found) == 20
+    assert all(unpacked(path) == EVENTS for path in found)
+    assert staging.kept_traces(str(local), run_dir, 0) == {kept: 20}
+    assert staging.kept_traces(str(local), run_dir, kept.stat().st_mtime + 1000) == {}
+    size = len(json.dumps(EVENTS))
+    (local / "saved").write_text(json.dumps(EVENTS))
+    monkeypatch.setattr(packing, "free_bytes", lambda _: staging.SPARE_BYTES + size - 1)
+    with pytest.raises(OSError, match=r"File exists|Not a directory") as raised:
+        packing.finish_trace(local / "saved", run_dir / "a.trace.json.gz")
+    assert not isinstance(raised.value, packing.TraceKeptError)
+    assert len(list(kept.iterdir())) == 20
+
+
+def test_runs_of_one_name_keep_their_traces_apart(tmp_path):
+    local = tmp_path / "local"
+    first, second = (keep(cannot_be_written(tmp_path, f"{name}/run"), local) for name in "ab")
+    assert first != second
+    assert all(len(list(kept.iterdir())) == 1 for kept in (first, second))
+    assert staging.kept_folder(local, tmp_path / "a" / ".." / "a" / "run") == first
+
+
+@pytest.mark.parametrize("character", ["n", "\U0001f600"])
+def test_a_run_directory_with_a_long_name(tmp_path, character):
+    local, run_dir = tmp_path / "local", tmp_path / (character * 300)
+    kept = keep(run_dir, local)
+    assert len(list(kept.iterdir())) == 1
+
+
+def test_a_file_with_the_name_of_the_kept_directory(tmp_path):
+    local, run_dir = tmp_path / "local", cannot_be_written(tmp_path)
+    local.mkdir()
+    kept = staging.kept_folder(local, run_dir)
+    kept.write_text("a file")
+    keep(run_dir, local)
+    assert len(list(local.glob(f"{kept.name}-*/*.trace.json.gz"))) == 1

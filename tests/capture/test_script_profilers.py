@@ -344,14 +344,18 @@ def test_on_a_rank_that_is_not_chosen_it_runs_as_written(tmp_path):
     assert traces(tmp_path / "run") == []
 
 
-def test_a_profiler_that_records_nothing_is_named_at_the_end(tmp_path):
-    code = "with profile(schedule=schedule(wait=1, warmup=99, active=1)) as p: train(5, p.step)"
+@pytest.mark.parametrize("wait", [50, 1])
+def test_a_profiler_that_records_nothing_is_named_at_the_end(tmp_path, wait):
+    """Of five steps: one whose warm-up does not begin, and one whose warm-up does not end."""
+    code = f"with profile(schedule=schedule(wait={wait}, warmup=99, active=1)) as p: train(5, p.step)"
     done = run_one(code, tmp_path)
     assert done.returncode == 0, done.stderr
     assert traces(tmp_path / "run") == []
+    (theirs,) = read_rank_manifest(tmp_path / "run" / "ranks" / "rank0.json").script_profilers
+    assert (theirs.name, theirs.treatment) == ("torch.profiler.profile, job.py:9", "its schedule recorded no step")
     assert done.stderr.splitlines()[-1] == (
         "rankscope: no trace was written. The script's own profiler: torch.profiler.profile, job.py:9 "
-        "(adopted; it exported no trace)"
+        "(its schedule recorded no step; it exported no trace)"
     )
 
 
@@ -375,10 +379,16 @@ def test_take_over_in_python(tmp_path):
         "import rankscope\n"
         "with rankscope.Profiler('mine', wait=0, warmup=1, active=2, take_over=True) as ours, profile() as p:\n"
         "    train(6, lambda: (ours.step(), p.step()))\n"
-        "assert p.step_num == 6\np.export_chrome_trace('theirs.json'); assert not os.path.exists('theirs.json')\n"
+        "assert p.step_num == 6\nimport json, gzip\n"
+        "p.export_chrome_trace('theirs.json'); assert json.load(open('theirs.json')) == {'traceEvents': []}\n"
+        "p.export_chrome_trace('theirs.json.gz')\n"
+        "assert json.load(gzip.open('theirs.json.gz')) == {'traceEvents': []}\n"
+        "p.export_stacks('stacks'); assert open('stacks').read() == ''\n"
         "assert not p.events() and p.key_averages().table() == ''\n"
         "with torch.autograd.profiler.profile() as p: train(1)\n"
         "assert p.self_cpu_time_total == 0\n"
+        "p.export_chrome_trace('plain.json.gz'); assert gzip.open('plain.json.gz').read() == b'{\"traceEvents\": []}'\n"
+        "p.export_chrome_trace('missing/plain.json')\n"
     )
     done = run_one(code, tmp_path)
     assert done.returncode == 0, done.stderr

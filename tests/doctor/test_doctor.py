@@ -434,6 +434,16 @@ def test_what_ranks_say(tmp_path):
     assert found["clock"].what == "the clock of h0 jumped by 5.0 ms while rank 0 ran"
 
 
+def test_a_window_that_is_kept_elsewhere_is_not_lost(tmp_path):
+    reasons = ("OSError: disk full", "TraceKeptError: [Errno 28] disk full; the trace is kept as /tmp/kept-a/b: add it")
+    failed = tuple(LostWindow(1, 2, reason) for reason in reasons)
+    folder = a_run(tmp_path / "a", manifest(0, failed=failed))
+    lost, kept = (each for each in run.checks(folder) if each.name == "failed")
+    assert "lost" in lost.fix
+    assert "lost" not in kept.fix
+    assert "rankscope gather RUN" in kept.fix
+
+
 # --- logs -----------------------------------------------------------------------------------------------------
 
 LINES = [

@@ -55,6 +55,13 @@ def test_traces_that_are_gone_and_captures_that_did_not_end() -> None:
     assert (warned.id, warned.title) == ("capture-warned", "Capture warned: slow disk")
 
 
+def test_traces_that_a_running_job_wrote_since_are_not_gone(tmp_path: Path) -> None:
+    (tmp_path / "rank0_iter5_5.trace.json.gz").touch()
+    written = (WrittenTrace("rank0_iter5_5.trace.json.gz", 5, 5), WrittenTrace("rank0_iter9_9\0.trace.json.gz", 9, 9))
+    found = capture_findings([RankManifest(run_id="r", rank=0, written=written)], [], [str(tmp_path)])
+    assert [(each.id, each.steps) for each in found] == [("traces-gone", (9,)), ("capture-unfinished", ())]
+
+
 def test_an_interrupted_job_is_no_running_one() -> None:
     """Two windows of three steps each were recorded of twelve steps that were wanted."""
     written = (WrittenTrace("a.trace.json.gz", 3, 5), WrittenTrace("b.trace.json.gz", 9, 11))
@@ -62,7 +69,7 @@ def test_an_interrupted_job_is_no_running_one() -> None:
     ranks = [RankManifest(**common, rank=rank, written=written, requested_steps=12) for rank in (0, 1)]
     (found,) = capture_findings(ranks, ["a.trace.json.gz", "b.trace.json.gz"])
     assert (found.id, found.severity, found.ranks) == ("job-interrupted", "warning", (0, 1))
-    assert found.title == "The job was interrupted on 2 ranks: SIGTERM"
+    assert found.title == "The job was interrupted on 2 ranks: SIGTERM after step 13, 6 of 12 requested steps recorded"
     assert found.evidence[0].value == "SIGTERM after step 13, 6 of 12 requested steps recorded"
     assert RankManifest(run_id="r", rank=0).interruption == ""
 

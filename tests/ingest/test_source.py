@@ -343,7 +343,7 @@ def test_a_bomb_takes_no_memory(tmp_path: Path, kind: str) -> None:
     process = subprocess.run([sys.executable, "-c", PEAK, str(file)], capture_output=True, text=True, timeout=600)
     assert process.returncode == 0, process.stderr
     outcome, peak = process.stdout.strip().splitlines()
-    assert int(peak) < 700, (outcome, peak)
+    assert int(peak) < 1000, (outcome, peak)  # MB, a third of what the file unpacks to
     if kind != "window":
         assert outcome.startswith("refused"), outcome
 

@@ -49,6 +49,7 @@ def test_options_before_the_script(arguments, options, script):
 
 def test_the_run_directory_is_that_of_the_caller(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    assert take_options(["--run-dir", "", "--staging-dir=", "train.py"]) == ({}, ["train.py"])
     assert take_options(["--run-dir", "here"])[0] == {"RANKSCOPE_RUN_DIR": str(tmp_path / "here")}
     url = (tmp_path / "my run").as_uri()
     assert take_options(["--run-dir", url])[0] == {"RANKSCOPE_RUN_DIR": str(tmp_path / "my run")}

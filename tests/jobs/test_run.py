@@ -191,3 +191,37 @@ def test_the_command(tmp_path):
     assert (tmp_path / "run").is_dir()
     failing = script(tmp_path, "import sys; sys.exit(5)")
     assert typer_testing.CliRunner().invoke(app, ["run", "--run-dir", str(tmp_path / "b"), str(failing)]).exit_code == 1
+
+
+def test_the_last_line_names_where_traces_are_kept(tmp_path):
+    code = """
+import os, shutil, torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(9):
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+    if step == 3:
+        run = os.environ["RANKSCOPE_RUN_DIR"]
+        shutil.rmtree(run)
+        open(run, "w").close()
+"""
+    (tmp_path / "tmp").mkdir()
+    script(tmp_path, code)
+    command = [sys.executable, "-m", "rankscope", "run", "--run-dir", "run", "--nproc-per-node", "1"]
+    done = subprocess.run(
+        [*command, "--wait", "1", "--warmup", "1", "--active", "2", "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    (kept,) = (tmp_path / "tmp").rglob("*.trace.json.gz")
+    assert done.stderr.splitlines()[-2:] == [
+        f"1 trace could not be written to {tmp_path / 'run'}, kept in {kept.parent}",
+        f"  rankscope gather RUN {kept.parent}",
+    ]
+    assert "No trace was written" not in done.stderr
+    assert "lost" not in done.stderr

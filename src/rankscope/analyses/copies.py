@@ -63,9 +63,9 @@ _NOT_PAGEABLE = r"(?i)pinned|device -> device|\b(DtoD|H2D|D2H|D2D)\b"
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The copies of a rank."""
     parts, count = [], 0
-    for window in by_window(tables, inputs):
+    for number, window in enumerate(by_window(tables, inputs)):
         part, steps = _of_window(window, inputs)
-        parts.append(part)
+        parts.append(part.with_columns(window=pl.lit(number)))
         count += steps
     copies = pl.concat(parts)
     name = pl.col("name")
@@ -78,7 +78,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
             pl.col("total_ns").sum(),
             pl.when(pl.col("host_ns").is_not_null().any()).then(pl.col("host_ns").sum()).alias("host_ns"),
             pl.col("exposed_ns").sum(),
-            pl.col("step").drop_nulls().n_unique().cast(pl.Int64).alias("steps"),
+            pl.struct("window", "step").filter(pl.col("step").is_not_null()).n_unique().cast(pl.Int64).alias("steps"),
         )
         .with_columns(
             pl.lit(inputs.rank, pl.Int64).alias("rank"),

@@ -26,6 +26,7 @@ from typing import Any
 
 import polars as pl
 
+from rankscope.primitives.steps import count_steps
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, of_judged_ranks, schema_of
 
 COLUMNS = (
@@ -96,7 +97,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     row = {
         "world_size": inputs.world_size,
         "ranks": inputs.results["device_time"].height,
-        "steps": steps["step"].drop_nulls().n_unique(),
+        "steps": count_steps(steps),
         "step_ns": _rounded(slowest),
         "mean_step_ns": round(window / rows) if steps.height else None,
         "communication_ns": communication // rows,

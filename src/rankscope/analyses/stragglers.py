@@ -60,8 +60,9 @@ from rankscope.primitives.communicators import POINT_TO_POINT, parse_group_ranks
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
 from rankscope.primitives.statistics import Significance, Verdict
+from rankscope.primitives.steps import distinct_steps
 from rankscope.primitives.stragglers.causes import ADVICE, Cause
-from rankscope.primitives.stragglers.network import SlowLink, slow_links
+from rankscope.primitives.stragglers.network import SlowLink, slow_links, with_numbers
 from rankscope.primitives.stragglers.observations import observe
 from rankscope.primitives.stragglers.paces import COLUMNS as PACES
 from rankscope.primitives.stragglers.paces import LOADING, StepBounds, device_places, host_paces, step_paces
@@ -209,7 +210,8 @@ def _members(own: pl.DataFrame) -> dict[str, frozenset[int]]:
 def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Who is late, whom it delays, and why."""
     ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
-    stretches, work, paces = _concat(parts).values()
+    collectives = inputs.results["collectives"]
+    named, (collectives, stretches, work, paces) = distinct_steps([collectives, *_concat(parts).values()])
     clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns", "component")
     rows = with_aligned_arrivals(stretches, clock, base_times(inputs.traces))
     if rows.is_empty():
@@ -221,9 +223,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     )
     role = _roles(mesh, inputs)
     comparison = _comparison(stretches, work, paces, role, inputs) if stretches.height else None
-    table, by_step = totals_by_rank_and_step(
-        ranks, attribute_waits(rows, role, inputs.results["collectives"], comparison)
-    )
+    table, by_step = totals_by_rank_and_step(ranks, attribute_waits(rows, role, collectives, comparison))
     stragglers = comparison.stragglers() if comparison is not None else []
     verdicts = dict.fromkeys(set(rows["rank"]) - set(cut["rank"]), Verdict(Significance.TOO_FEW))
     verdicts |= comparison.verdicts() if comparison is not None else {}
@@ -234,11 +234,12 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     )
     findings = _left_out(cut)
     if comparison is not None:
-        links = slow_links(inputs.results["collectives"], comparison.seen.step_ns)
-        sliced = comparison.by_slice(stragglers, mesh_slices(mesh))
+        links = with_numbers(slow_links(collectives, comparison.seen.step_ns), named)
+        sliced = with_numbers(comparison.by_slice(stragglers, mesh_slices(mesh)), named)
         findings = [*_findings(sliced, table), *_slow_networks(links, max(comparison.seen.steps.size, 1)), *findings]
     if inputs.parameters.get("by") == "step":
         table = _with_steps(by_step, comparison, stragglers) if comparison is not None else by_step
+        table = table.with_columns(pl.col("step").replace(named))
     return _complete(table), findings
 
 
@@ -261,8 +262,7 @@ def _comparison(
     stretches: pl.DataFrame, work: pl.DataFrame, paces: pl.DataFrame, role: Mapping[int, int], inputs: Inputs
 ) -> Comparison:
     """The ranks' local times, step by step."""
-    collectives = inputs.results["collectives"]
-    groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
+    groups = inputs.results["collectives"].select("match", "group", "group_ranks").drop_nulls("match").unique("match")
     rows = stretches.join(groups, on="match", how="left").with_columns(
         pl.col("step").max().over("match"), pl.col("rank").n_unique().over("match").alias("ranks")
     )
@@ -337,7 +337,7 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
                 severity="warning" if each.lasting else "info",
                 title=each.title,
                 ranks=each.ranks,
-                steps=() if each.lasting else each.steps,
+                steps=() if each.lasting else tuple(dict.fromkeys(each.steps)),
                 evidence=(
                     Evidence("local time above its peers' median, mean over steps", each.excess_ns, "ns"),
                     Evidence("largest lateness per step, mean", max(row["lateness_ns"] or 0 for row in mine), "ns"),
@@ -367,7 +367,7 @@ def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
                 severity="warning" if link.lasting else "info",
                 title=f"Group {link.group} transfers data slower than {than}{when}",
                 ranks=(parse_group_ranks(link.group_ranks) or ()) if link.group_ranks else (),
-                steps=() if link.lasting else link.steps,
+                steps=() if link.lasting else tuple(dict.fromkeys(link.steps)),
                 evidence=(
                     Evidence("transfers are slower by", link.excess_ns, "ns"),
                     Evidence("expected transfer time", link.expected_ns, "ns"),

@@ -57,13 +57,15 @@ _OF_STEPS = "ProfilerStep#"
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The calls of a rank."""
     windows = by_window(tables, inputs)
-    calls = pl.concat(_calls_of(window, inputs) for window in windows)
+    calls = pl.concat(
+        _calls_of(window, inputs).with_columns(window=pl.lit(number)) for number, window in enumerate(windows)
+    )
     steps = max(sum(_chosen(window, inputs).height for window in windows), 1)
     return (
         calls.group_by("call", "operator", "range")
         .agg(
             pl.len().cast(pl.Int64).alias("calls"),
-            pl.col("step").filter(pl.col("step") >= 0).n_unique().cast(pl.Int64).alias("steps"),
+            pl.struct("window", "step").filter(pl.col("step") >= 0).n_unique().cast(pl.Int64).alias("steps"),
             pl.col("total_ns").sum(),
             pl.col("idle_ns").sum(),
         )

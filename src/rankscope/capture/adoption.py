@@ -25,6 +25,7 @@ from rankscope.rundir.manifest import ScriptProfiler
 from rankscope.rundir.schedule import AUTO_START_STEP, Window, windows
 
 ADOPTED = "adopted"
+NO_STEP = "its schedule recorded no step"
 CUPTI_MONITOR = "not adopted: torch's CUPTI monitor adds the device's events to its own file alone"
 _KEPT_EXPORTS = 5
 
@@ -39,6 +40,7 @@ class AdoptingProfiler(Profiler):
     def __init__(self, *, aside: bool) -> None:
         super().__init__()
         self._aside = aside
+        self._aside_for = ""
         if aside:
             # Otherwise it would be tried out by a recording of its own.
             self.config = replace(self.config, stop_off_loop="never")
@@ -47,7 +49,8 @@ class AdoptingProfiler(Profiler):
     def script_profilers(self) -> tuple[ScriptProfiler, ...]:
         """The script's own profilers so far, if this rank has written nothing."""
         log = self._last_log
-        return log.manifest.script_profilers if log is not None and not log.windows else ()
+        nothing = log is not None and not log.windows and not log.kept_elsewhere
+        return log.manifest.script_profilers if log is not None and nothing else ()
 
     def start_before_first_step(self) -> None:
         """Start for a profiler of the script's that begins before the first step has ended."""
@@ -59,6 +62,7 @@ class AdoptingProfiler(Profiler):
         if self._log is None:
             return
         if script_profiler_is_open:
+            self._aside_for = script_profilers.name_of_open()
             self._take_other_ranks_along()
         if self._aside == script_profiler_is_open:
             return
@@ -163,7 +167,11 @@ class AdoptingProfiler(Profiler):
         if not self._aside:
             super()._report_nothing_recorded(window)
         elif self._last_log is not None:
-            reason = "the script's own profiler recorded no window"
+            known = {each.name: each for each in self._last_log.manifest.script_profilers}
+            name = self._aside_for
+            if name and known.get(name, ScriptProfiler(name, ADOPTED)).treatment == ADOPTED:
+                self._last_log.note_script_profiler(ScriptProfiler(name, NO_STEP, self._exports_of(name)))
+            reason = f"the script's own profiler{f' ({name})' if name else ''} recorded no step"
             self._last_log.add_skipped(None, None, reason)
             self._last_log.warn_once("short", f"no trace was written: {reason}; --take-over records instead of it")
 

@@ -5,6 +5,9 @@ In: the calls of a script. Out: empty results.
 
 from __future__ import annotations
 
+import gzip
+import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,11 +56,14 @@ class InertProfile(torch.autograd.profiler.profile):
         return 0
 
     def export_chrome_trace(self, path: str, *_args: Any, **_options: Any) -> None:
-        """Nothing is written."""
-        warn(f"{path} is not written: the script's profiler was taken over, and rankscope records instead")
+        """A trace without events: the script may read it."""
+        warn(f"{path} has no events: the script's profiler was taken over, and rankscope records instead")
+        content = b'{"traceEvents": []}'
+        _write(path, gzip.compress(content, mtime=0) if os.fspath(path).endswith(".gz") else content)
 
     def export_stacks(self, path: str, *_args: Any, **_options: Any) -> None:
-        """Nothing is written."""
+        """An empty file."""
+        _write(path, b"")
 
     def toggle_collection_dynamic(self, *_args: Any, **_options: Any) -> None:
         """Nothing: it would switch off what rankscope records."""
@@ -66,3 +72,10 @@ class InertProfile(torch.autograd.profiler.profile):
         return "<torch profiler, taken over by rankscope>"
 
     __str__ = __repr__
+
+
+def _write(path: str, content: bytes) -> None:
+    try:
+        Path(path).write_bytes(content)
+    except OSError as error:
+        warn(f"{path} could not be written: {error}")

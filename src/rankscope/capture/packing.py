@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,8 +27,6 @@ from rankscope.rundir.atomic import claim
 _GZIP_LEVEL = 1
 """On traces, level 1 is ten times as fast as level 9 and the file 1.6 times as large."""
 _ZSTD_LEVEL = 1
-_KEPT_LIMIT = 8
-"""How many traces of runs whose directory cannot be written are kept on a local disk."""
 _GZIP_BITS = 31
 
 
@@ -64,7 +63,12 @@ def verify_json(path: Path) -> int:
 
 
 def finish_trace(
-    saved: Path, target: Path, *, edits: Edits | None = None, temporary_folder: Path | None = None
+    saved: Path,
+    target: Path,
+    *,
+    edits: Edits | None = None,
+    temporary_folder: Path | None = None,
+    run_dir: Path | None = None,
 ) -> FinishedTrace:
     """Turn a saved trace into a complete file at ``target``, or at the next free name.
 
@@ -73,6 +77,7 @@ def finish_trace(
         target: the wanted name; its ending decides how it is compressed.
         edits: what to change in it.
         temporary_folder: where the file is until it is complete, on the disk of ``target``; by default its folder.
+        run_dir: the run directory, whose name that of the kept traces' directory has; by default ``temporary_folder``.
 
     Raises:
         TraceKeptError: the directory cannot be written. The trace is kept in a directory next to ``saved``, which the
@@ -86,7 +91,7 @@ def finish_trace(
         try:
             return _finish(saved, target, folder, edits, json_bytes)
         except OSError as error:
-            kept = _keep(saved, target, folder, edits, json_bytes)
+            kept = _keep(saved, target, kept_folder(saved.parent, run_dir or folder), edits, json_bytes)
             if kept is None:
                 raise
             advice = f"rankscope gather adds what is in {kept.parent} to a run"
@@ -95,15 +100,18 @@ def finish_trace(
         remove_saved(saved)
 
 
-def _keep(saved: Path, target: Path, folder: Path, edits: Edits, json_bytes: int) -> Path | None:
+def _keep(saved: Path, target: Path, kept: Path, edits: Edits, json_bytes: int) -> Path | None:
     """Finish a trace where it was saved, because the run directory is gone or full; its path, or None if it is lost."""
-    kept = kept_folder(saved.parent, folder)
     try:
-        kept.mkdir(exist_ok=True)
         # The job needs the space more than we do.
-        if len(list(kept.iterdir())) >= _KEPT_LIMIT or free_bytes(kept) < json_bytes + SPARE_BYTES:
+        if free_bytes(saved.parent) < json_bytes + SPARE_BYTES:
             return None
-        return _finish(saved, kept / target.name, kept, edits, json_bytes).path
+        try:
+            kept.mkdir(exist_ok=True)
+            return _finish(saved, kept / target.name, kept, edits, json_bytes).path
+        except FileExistsError:  # the directory's name is a file's, or all variants of the trace's name are taken
+            another = Path(tempfile.mkdtemp(prefix=f"{kept.name}-", dir=saved.parent))
+            return _finish(saved, another / target.name, another, edits, json_bytes).path
     except OSError:
         return None
 

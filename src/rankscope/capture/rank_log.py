@@ -47,6 +47,8 @@ class RankLog:
         self._warned: set[str] = set()
         self.windows = self.bytes = 0
         """How many traces were written and their size in bytes, including those removed since."""
+        self.kept_elsewhere = 0
+        """How many the run directory could not take."""
 
     @property
     def manifest(self) -> RankManifest:
@@ -180,7 +182,11 @@ class LostWindows:
             return
         self._any = True
         self._log.add_failed(first, last, reason)
-        if isinstance(error, TraceKeptError) and self._log.has_no_place:
+        if isinstance(error, TraceKeptError):
+            self._log.kept_elsewhere += 1
+            if not self._log.has_no_place:
+                text = f"steps {first} to {last} could not be written to the run directory: {error}; the job continues"
+                self._log.warn_once("kept", text)
             return
         lost = f"steps {first} to {last} were lost ({stage})"
         self._log.warn_once(f"failed {stage}", f"{lost}: {reason}; the job continues")

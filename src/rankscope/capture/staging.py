@@ -8,6 +8,7 @@ In: the directories that may be used. Out: a path with enough space, or the reas
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -63,9 +64,31 @@ def staging_folder(wanted: str | None, run_dir: str | None, needed: int) -> str 
     return None
 
 
-def kept_folder(local: str | os.PathLike[str], folder: Path) -> Path:
-    """Where traces are kept that cannot be written to ``folder``: in the directory that torch saved them to."""
-    return Path(local, f"kept-{folder.name}")
+def kept_folder(local: str | os.PathLike[str], run_dir: str | os.PathLike[str]) -> Path:
+    """Where traces are kept that cannot be written to ``run_dir``: in the directory that torch saved them to."""
+    path = os.path.abspath(run_dir)  # noqa: PTH100  # links stay: the directory may be gone
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
+    # A character has up to four bytes, and a name up to 255.
+    return Path(local, f"kept-{Path(path).name[:40]}-{digest}")
+
+
+def kept_traces(wanted: str | None, run_dir: Path, since: float) -> dict[Path, int]:
+    """How many traces of a run directory this host's ranks have kept elsewhere, by directory.
+
+    Args:
+        wanted: the staging directory that was chosen, if one was.
+        since: the start of the job, in seconds since 1970; what is older is of another job.
+    """
+    places = [Path(wanted)] if wanted else []
+    with suppress(OSError):
+        places.append(Path(user_folder(tempfile.gettempdir())))
+    found: dict[Path, int] = {}
+    for folder in dict.fromkeys(kept_folder(place, run_dir) for place in places):
+        with suppress(OSError):
+            traces = [each for each in folder.iterdir() if not each.name.startswith(TEMPORARY_PREFIX)]
+            if count := sum(each.stat().st_mtime >= since for each in traces):
+                found[folder] = count
+    return found
 
 
 def user_folder(shared: str) -> str:

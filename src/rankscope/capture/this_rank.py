@@ -103,7 +103,7 @@ class ThisRank:
     def kept_folder(self) -> Path | None:
         """Where traces are kept if that folder cannot be written; ``None`` without a local directory."""
         local = staging.staging_folder(self.config.staging_dir, None, 0)
-        return None if local is None else staging.kept_folder(local, self.folder())
+        return None if local is None else staging.kept_folder(local, self.run_dir)
 
     def schedule(self) -> dict[str, int]:
         """The schedule as manifests and traces have it, in steps."""

@@ -120,7 +120,9 @@ class TraceQueue:
                 edits = Edits(head=head, steps=adopted.step_ranges())
             else:
                 edits = Edits(ended.partial_step, head, frames=self._rank.config.with_stack)
-            done = finish_trace(saved, target, edits=edits, temporary_folder=self._rank.folder())
+            done = finish_trace(
+                saved, target, edits=edits, temporary_folder=self._rank.folder(), run_dir=Path(self._rank.run_dir)
+            )
             self._largest = max(self._largest, done.json_bytes)
             off_loop_ns = time.perf_counter_ns() - began
             file = done.path.relative_to(self._rank.run_dir).as_posix()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import typer
@@ -14,8 +16,9 @@ from rankscope.jobs.exec import profiled_environment, take_options
 from rankscope.jobs.run import JobResult, run_job
 from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, installed_options
 from rankscope.rundir.capture_files import BY_RUN, HOOK_VARIABLE
-from rankscope.rundir.config import CaptureConfig
+from rankscope.rundir.config import CaptureConfig, variable_of
 from rankscope.rundir.manifest import without_user
+from rankscope.rundir.plurals import counted
 
 
 class COMMAND(CaptureCommand):
@@ -27,6 +30,7 @@ class COMMAND(CaptureCommand):
 
 
 _RANKS = "RANKSCOPE_RANKS"
+_STAGING = variable_of("staging_dir")
 
 NO_TRACES = """\
 No trace was written to {run_dir}.
@@ -62,6 +66,7 @@ def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
     port. The exit code is torchrun's. Each option is also a variable: --wait is RANKSCOPE_WAIT.
     """
     variables, options = take_options(context.meta[OTHER_OPTIONS], installed_options().flags)
+    began = time.time()
     result = run_job(
         options,
         context.args,
@@ -69,19 +74,38 @@ def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
         run_id=variables.get(RUN_ID_VARIABLE),
         env={**profiled_environment({**os.environ, **variables}), HOOK_VARIABLE: BY_RUN},
     )
-    if result.traces():
+    if written := result.traces():
         typer.echo(f"Traces: {result.run_dir}\n  rankscope summary {result.run_dir}", err=True)
         if result.upload_to:
             typer.echo(_uploads(result, result.upload_to), err=True)
         if by_script := recorded_by_script(result.run_dir):
             typer.echo(by_script, err=True)
-    elif profilers := script_profilers(result.run_dir):
+    if kept := _kept(result.run_dir, variables, began):
+        typer.echo(kept, err=True)
+    elif not written:
+        _explain(result, variables)
+    raise typer.Exit(result.exit_code)
+
+
+def _explain(result: JobResult, variables: Mapping[str, str]) -> None:
+    """Say why there is no trace, if it is known."""
+    if profilers := script_profilers(result.run_dir):
         typer.echo(SCRIPT_PROFILERS.format(run_dir=result.run_dir, profilers="\n".join(profilers)), err=True, nl=False)
     elif result.exit_code == 0:
         typer.echo(NO_TRACES.format(run_dir=result.run_dir), err=True, nl=False)
         if chosen := variables.get(_RANKS, os.environ.get(_RANKS)):
             typer.echo(f"The job must also have some of the chosen ranks: {chosen}.", err=True)
-    raise typer.Exit(result.exit_code)
+
+
+def _kept(run_dir: Path, variables: Mapping[str, str], since: float) -> str:
+    """Where this host's traces are that could not be written to the run directory; empty if there are none."""
+    from rankscope.capture.staging import kept_traces
+
+    found = kept_traces(variables.get(_STAGING, os.environ.get(_STAGING)), run_dir, since)
+    return "\n".join(
+        f"{counted(many, 'trace')} could not be written to {run_dir}, kept in {folder}\n  rankscope gather RUN {folder}"
+        for folder, many in found.items()
+    )
 
 
 def script_profilers(run_dir: Path) -> list[str]:

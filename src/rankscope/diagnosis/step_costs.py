@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from rankscope.primitives.steps import count_steps
 from rankscope.results import Evidence, Inputs, Severity
 from rankscope.rundir.plurals import listed, plural
 
@@ -123,9 +124,15 @@ def mean_of(values: pl.Series) -> float:
 
 
 def steps_of(inputs: Inputs) -> tuple[int, ...]:
-    """The steps that were analysed."""
+    """The numbers of the steps that were analysed, each once."""
     frame = inputs.results.get("step_time")
     return () if frame is None else tuple(frame["step"].drop_nulls().unique().sort().to_list())
+
+
+def number_of_steps(inputs: Inputs) -> int:
+    """How many steps were analysed: those of windows that number theirs alike are different steps."""
+    frame = inputs.results.get("step_time")
+    return 0 if frame is None else count_steps(frame)
 
 
 @dataclass(frozen=True)

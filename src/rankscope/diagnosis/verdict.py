@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from rankscope.diagnosis.effects import STRAGGLER
-from rankscope.diagnosis.step_costs import StepWords, on_device, step_words, steps_of
+from rankscope.diagnosis.step_costs import StepWords, number_of_steps, on_device, step_words
 from rankscope.results import (
     ENOUGH_STEPS,
     Evidence,
@@ -252,7 +252,7 @@ def _not_judged(stated: Sequence[Finding], inputs: Inputs) -> list[NotJudged]:
         why = "memory snapshots hold no durations"
         return [NotJudged("Steps, ranks, communication", why, "Put the traces of the same job next to them.")]
     found: list[NotJudged] = []
-    steps, ranks = len(steps_of(inputs)), len({info.rank for info in inputs.traces})
+    steps, ranks = number_of_steps(inputs), len({info.rank for info in inputs.traces})
     if not steps:
         found.append(
             NotJudged(

@@ -23,6 +23,7 @@ _JUMP_NS = 1_000_000
 _SLEW = 500e-6
 """As fast as a clock is set right without a jump: NTP's limit, 500 ppm."""
 _MOST = 8
+_KEPT = "make room where traces are written; what was kept is added by rankscope gather RUN THAT_DIRECTORY"
 
 
 def checks(folder: Path) -> Iterator[Check]:
@@ -62,7 +63,7 @@ def checks(folder: Path) -> Iterator[Check]:
 
 
 def _lost(manifests: Sequence[RankManifest]) -> Iterator[Check]:
-    for status, name, fix in (
+    for status, name, advice in (
         ("fail", "failed", "make room where traces are written, or record fewer steps; these recordings are lost"),
         ("warn", "skipped", "let more steps pass between windows, or record fewer steps"),
     ):
@@ -75,7 +76,13 @@ def _lost(manifests: Sequence[RankManifest]) -> Iterator[Check]:
             what = (
                 f"{len(ranks)} window{'s' * (len(ranks) != 1)} {name} on {ranges(tuple(sorted(set(ranks))))}: {reason}"
             )
-            yield Check("run", name, "fail" if status == "fail" else "warn", what, fix)
+            yield Check(
+                "run",
+                name,
+                "fail" if status == "fail" else "warn",
+                what,
+                _KEPT if "the trace is kept as " in reason else advice,
+            )
 
 
 def _warned(manifests: Sequence[RankManifest]) -> Iterator[Check]:

@@ -68,17 +68,20 @@ def why_no_traces(rank_files: Sequence[str]) -> str:
     return ""
 
 
-def capture_findings(manifests: Sequence[RankManifest], traces: Iterable[str]) -> list[Finding]:
+def capture_findings(
+    manifests: Sequence[RankManifest], traces: Iterable[str], folders: Sequence[str] = ()
+) -> list[Finding]:
     """Findings for what the ranks' manifests have and the traces do not show.
 
     Args:
         traces: every trace that was found, of this run and others.
+        folders: where they were looked for. A running job may have written more there since.
     """
     here = {PurePath(trace.replace("\\", "/")).name for trace in traces}
     return [
         *_lost(manifests, lambda manifest: manifest.failed, "windows-failed", "warning", "recorded but not saved"),
         *_lost(manifests, lambda manifest: manifest.skipped, "windows-skipped", "info", "not recorded"),
-        *_gone(manifests, here),
+        *_gone(manifests, here, folders),
         *_interrupted(manifests),
         *_unfinished(manifests),
         *_warned(manifests),
@@ -120,12 +123,12 @@ def _lost(
     return findings
 
 
-def _gone(manifests: Sequence[RankManifest], here: set[str]) -> list[Finding]:
+def _gone(manifests: Sequence[RankManifest], here: set[str], folders: Sequence[str]) -> list[Finding]:
     gone: list[tuple[int, WrittenTrace]] = [
         (manifest.rank or 0, trace)
         for manifest in manifests
         for trace in manifest.written
-        if PurePath(trace.file).name not in here
+        if PurePath(trace.file).name not in here and not any(_exists(folder, trace.file) for folder in folders)
     ]
     if not gone:
         return []
@@ -142,6 +145,13 @@ def _gone(manifests: Sequence[RankManifest], here: set[str]) -> list[Finding]:
     ]
 
 
+def _exists(folder: str, file: str) -> bool:
+    try:
+        return Path(folder, file).exists()
+    except (OSError, ValueError):  # no right to look; a name with a null character
+        return False
+
+
 def _interrupted(manifests: Sequence[RankManifest]) -> list[Finding]:
     return [
         found
@@ -155,10 +165,14 @@ def _interrupted_attempt(attempt: str, ended: Sequence[RankManifest]) -> Finding
         return None
     causes = sorted({manifest.ended_by or "unknown cause" for manifest in ended})
     job = attempt.capitalize() if attempt else "The job"
+    earliest = min(
+        ended, key=lambda manifest: (manifest.last_step is None, manifest.last_step or 0, manifest.rank or 0)
+    )
+    why = earliest.interruption if len(causes) == 1 else ", ".join(causes[:_MOST])
     return Finding(
         id="job-interrupted",
         severity="warning",
-        title=f"{job} was interrupted on {counted(len(ended), 'rank')}: {', '.join(causes[:_MOST])}",
+        title=f"{job} was interrupted on {counted(len(ended), 'rank')}: {why}",
         ranks=tuple(sorted({manifest.rank or 0 for manifest in ended})),
         evidence=tuple(Evidence(f"rank {manifest.rank}", manifest.interruption) for manifest in ended[:_MOST]),
         advice="Results cover the steps that were recorded before.",

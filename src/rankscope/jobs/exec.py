@@ -74,6 +74,10 @@ def take_options(arguments: Sequence[str], flags: Collection[str] = ()) -> tuple
             raise LaunchError(f"{option} needs a value")
         written[name] = option
         variables[variable_of(name)] = value if equals else words[1] if len(words) > 1 else "1"
+    for name in ("save_dir", "staging_dir"):
+        if variables.get(variable_of(name)) == "":
+            # A shell's variable that is not set; as a path it would be the working directory.
+            del variables[variable_of(name)]
     CaptureConfig.resolve({}, variables, written)
     for name in ("save_dir", "staging_dir"):
         variable = variable_of(name)

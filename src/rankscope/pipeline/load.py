@@ -113,7 +113,7 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
     ranks = {rank: [CachedTrace(folders[info.path], info) for info in files] for rank, files in members.items()}
     infos = [info for files in members.values() for info in files]
     findings += [*losses_of(infos), *incomplete_steps(infos), *contradicted_ranks(members), *several_lives(infos)]
-    findings += [*unread, *capture_findings(own, found.traces), *withdrawn, *window_gaps(members)]
+    findings += [*unread, *capture_findings(own, found.traces, found.folders), *withdrawn, *window_gaps(members)]
     findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)
     check_steps(infos, options.steps)
     known_of = known_runs(runs, where)

@@ -5,7 +5,7 @@ In: a rank's tables. Out: the steps' numbers and windows, and the step of each d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -173,3 +173,41 @@ def step_windows(annotations: pl.DataFrame, device: pl.DataFrame) -> tuple[pl.Da
         *values_and_validity(device["launch_ns"]),
         stream_numbers(device),
     )
+
+
+def count_steps(frame: pl.DataFrame) -> int:
+    """How many steps were recorded: a number counts as often as one rank has it, as windows may number theirs alike.
+
+    Args:
+        frame: rank, window and step (null for none).
+    """
+    found = frame.select("rank", "window", "step").drop_nulls().unique()
+    return int(found.group_by("rank", "step").len().group_by("step").agg(pl.col("len").max())["len"].sum())
+
+
+def distinct_steps(frames: Sequence[pl.DataFrame]) -> tuple[dict[int, int], list[pl.DataFrame]]:
+    """The frames with numbers of their own for steps, where a rank has the same number in several windows.
+
+    A profiler of each epoch numbers its steps from 0, and so does each attempt of an elastic job. Windows of different
+    ranks correspond by index. Steps that follow one another in a window still do, and others do not.
+
+    Args:
+        frames: rank, window and step (null for none). The first says whether numbers repeat: others may name steps
+            next to those that were recorded.
+
+    Returns:
+        the traces' number by the number of its own, empty where none repeats; and the frames.
+    """
+    recorded = frames[0].select("rank", "window", "step").drop_nulls()
+    if count_steps(recorded) == recorded["step"].n_unique():
+        return {}, list(frames)
+    steps = pl.concat([frame.select("window", "step") for frame in frames]).drop_nulls().unique().sort("window", "step")
+    follows = (pl.col("step") == pl.col("step").shift(1) + 1) & (pl.col("window") == pl.col("window").shift(1))
+    numbers = steps.with_columns((2 - follows.fill_null(False).cast(pl.Int64)).cum_sum().alias("number"))
+    own = [
+        frame.join(numbers, on=["window", "step"], how="left", maintain_order="left")
+        .with_columns(pl.col("number").alias("step"))
+        .drop("number")
+        for frame in frames
+    ]
+    return dict(numbers.select("number", "step").iter_rows()), own

@@ -76,7 +76,12 @@ def heat(
 def _values(stragglers: pl.DataFrame | None) -> pl.DataFrame:
     if stragglers is None:
         return pl.DataFrame(schema={"rank": pl.Int64, "step": pl.Int64, "value": pl.Int64})
-    return stragglers.select("rank", "step", pl.col("waited_ns").alias("value")).drop_nulls()
+    return (
+        stragglers.select("rank", "step", pl.col("waited_ns").alias("value"))
+        .drop_nulls()
+        .group_by("rank", "step")
+        .agg(pl.col("value").sum())
+    )
 
 
 def _lateness(collectives: pl.DataFrame, clock: RunClock) -> pl.DataFrame:

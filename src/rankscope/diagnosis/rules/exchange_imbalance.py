@@ -13,7 +13,7 @@ import polars as pl
 
 from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.effects import RECEIVES_MORE
-from rankscope.diagnosis.step_costs import step_words, steps_of
+from rankscope.diagnosis.step_costs import number_of_steps, step_words, steps_of
 from rankscope.primitives.job_kind import JobKind
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
@@ -41,7 +41,7 @@ def _finding(row: dict[str, object], loads: pl.DataFrame, inputs: Inputs) -> Fin
     of_group = loads.filter(*(pl.col(name).eq_missing(row[name]) for name in _BY))
     hot = of_group.filter(pl.col("imbalance") >= _LEAST).sort("imbalance", "peer", descending=[True, False])
     ratio, job, unit = float(str(row["imbalance"])), job_of(inputs), step_words(inputs)
-    count = max(len(steps_of(inputs)), 1)
+    count = max(number_of_steps(inputs), 1)
     per = unit.per if steps_of(inputs) else "in the traces"
     what = "dispatched tokens" if row["role"] == "dispatch" else "all-to-all data"
     mean = float(of_group["load"].to_numpy().mean())

@@ -81,7 +81,9 @@ def _apart(frame: pl.DataFrame, rank: int) -> bool:
     """Whether a rank's compute exceeds that of the others by more than both vary from step to step."""
     is_own = pl.col("rank") == rank
     low = frame.filter(is_own)["compute_ns"].quantile(0.25)
-    high = frame.filter(~is_own).group_by("step").agg(pl.col("compute_ns").mean())["compute_ns"].quantile(0.75)
+    high = (
+        frame.filter(~is_own).group_by("window", "step").agg(pl.col("compute_ns").mean())["compute_ns"].quantile(0.75)
+    )
     return low is not None and high is not None and low > high
 
 

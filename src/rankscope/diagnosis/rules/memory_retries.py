@@ -18,6 +18,7 @@ from rankscope.diagnosis.effects import MEMORY_CALLS
 from rankscope.diagnosis.step_costs import (
     WARNING_SHARE,
     named_steps,
+    number_of_steps,
     on_worst_rank,
     relevant_ranks,
     severity_of,
@@ -84,7 +85,7 @@ def _in_some_steps(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Findi
     )
     evidence = [
         Evidence(f"device idle in driver calls for memory, step {worst['step']}", worst["allocator_ns"], "ns"),
-        Evidence("steps with as much as 5 % of a step, of all", f"{own.height} of {len(steps_of(inputs))}"),
+        Evidence("steps with as much as 5 % of a step, of all", f"{own.height} of {number_of_steps(inputs)}"),
         *_calls(own, worst["rank"]),
         Evidence(step_words(inputs).length, step, "ns"),
     ]

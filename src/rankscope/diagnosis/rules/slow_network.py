@@ -12,7 +12,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.effects import SLOW_TRANSFERS
-from rankscope.diagnosis.step_costs import severity_of, step_ns, steps_of, within_available
+from rankscope.diagnosis.step_costs import number_of_steps, severity_of, step_ns, steps_of, within_available
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _LARGE = 1_000_000
@@ -23,7 +23,7 @@ _ROW = ("collective", "dtype", "bytes", "group", "group_size", "hosts")
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run, about what costs most."""
-    step, frame, number = step_ns(inputs), inputs.results.get("collective_summary"), len(steps_of(inputs))
+    step, frame, number = step_ns(inputs), inputs.results.get("collective_summary"), number_of_steps(inputs)
     if frame is None or step is None or frame.is_empty():
         return []
     known = frame.filter(

@@ -36,7 +36,7 @@ def find(inputs: Inputs) -> list[Finding]:
     small = frame.filter(
         pl.col("step").is_not_null() & ((pl.col("bytes") <= SMALL) | (pl.col("collective") == "barrier"))
     )
-    steps = small.group_by("rank", "step").agg(
+    steps = small.group_by("rank", "window", "step").agg(
         pl.len().alias("calls"), pl.col("duration_ns").sum().alias("total"), pl.col("duration_ns").min().alias("one")
     )
     often = steps.filter(pl.col("calls") >= _OFTEN)

@@ -8,7 +8,7 @@ file counts as one.
 from __future__ import annotations
 
 from rankscope.diagnosis.advice import job_of
-from rankscope.diagnosis.step_costs import steps_of
+from rankscope.diagnosis.step_costs import number_of_steps, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rundir.plurals import counted
 
@@ -20,17 +20,16 @@ def find(inputs: Inputs) -> list[Finding]:
     frame = inputs.results.get("step_time")
     if frame is None or frame.is_empty() or inputs.options.steps is not None:
         return []
-    steps = steps_of(inputs)
-    if len(steps) >= ENOUGH:
+    count = number_of_steps(inputs)
+    if count >= ENOUGH:
         return []
-    count = len(steps)
     title = f"Only {counted(count, 'step')} recorded" if count else "No steps are marked in these traces"
     return [
         Finding(
             rule.name,
             "info",
             f"{title}: too few for reliable figures per step",
-            steps=steps,
+            steps=steps_of(inputs),
             evidence=(Evidence("steps", count), Evidence("steps needed", ENOUGH)),
             advice=(
                 "Record more: rankscope.Profiler(active=5) or --active 5."

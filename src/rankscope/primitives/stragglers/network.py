@@ -9,8 +9,9 @@ learn chance from, with theirs and its own together. Lasting and passing delays 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -21,6 +22,7 @@ from rankscope.primitives.stragglers.detectors import Late, find_late_ranks
 from rankscope.primitives.stragglers.measures import LOCAL
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import Bool
+from rankscope.primitives.stragglers.stragglers import Straggler
 from rankscope.primitives.stragglers.thresholds import Thresholds
 
 KEY = ("collective", "bytes", "group_size")
@@ -57,6 +59,19 @@ class SlowLink:
     steps: tuple[int, ...]
     lasting: bool
     groups: int
+
+
+_WithSteps = TypeVar("_WithSteps", Straggler, SlowLink)
+
+
+def with_numbers(found: Sequence[_WithSteps], named: Mapping[int, int]) -> list[_WithSteps]:
+    """With steps as the traces number them: a number once for each window in which it is meant.
+
+    Args:
+        found: with steps as `distinct_steps` numbers them.
+        named: as it gives it.
+    """
+    return [replace(each, steps=tuple(named.get(step, step) for step in each.steps)) for each in found]
 
 
 def slow_links(rows: pl.DataFrame, step_ns: float) -> list[SlowLink]:
