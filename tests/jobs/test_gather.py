@@ -407,7 +407,7 @@ def test_the_command(tmp_path, monkeypatch, capfd):
     code, _, err = run(tmp_path / "run", tmp_path / "nowhere")
     assert code == 2
     assert "is not a directory here" in err
-    assert run(tmp_path / "nothing")[0] == 1
+    assert run(tmp_path / "nothing")[0] == 2
 
 
 def test_ranges():
@@ -429,3 +429,50 @@ def test_plain_traces_say_how_many_they_are(tmp_path):
     # A number that no job has is not believed, nor walked through.
     write("host_4", 0, 99_999_999)
     assert completeness(tmp_path).world_size == 3
+
+
+def test_plain_traces_by_their_content(tmp_path):
+    for rank, name in enumerate(("r0_6.json", "trace1.json")):
+        head = {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": []}
+        (tmp_path / name).write_text(json.dumps(head))
+    (tmp_path / "config.json").write_text('{"rank": 5}')
+    found = completeness(tmp_path)
+    assert (found.world_size, found.present, found.traces, found.whole) == (2, (0, 1), 2, True)
+
+
+def test_one_trace_of_one_process(tmp_path):
+    (tmp_path / "trace.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
+    found = completeness(tmp_path)
+    assert (found.world_size, found.present, found.whole) == (1, (0,), True)
+    (tmp_path / "other.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
+    assert not completeness(tmp_path).whole
+
+
+def test_a_run_directory_named_with_dots(tmp_path, monkeypatch):
+    run = part(tmp_path / "run", (0, 1), world_size=2)
+    (tmp_path / "link").symlink_to(run)
+    monkeypatch.chdir(run)
+    for named in (run / ".." / "run", Path("../run"), Path("../../") / tmp_path.name / "run", tmp_path / "link"):
+        assert completeness(named).absent_traces == ()
+    (tmp_path / "out.json").write_text("{}")
+    written = WrittenTrace("../out.json", 3, 4, 2)
+    (run / "ranks" / "rank0.json").write_bytes(to_json(RankManifest("r1", 0, world_size=2, written=(written,))))
+    assert completeness(Path("../run")).absent_traces == ((0, "../out.json"),)
+
+
+@pytest.mark.parametrize("named", ["nothing", "s3://bucket/run"])
+def test_a_run_that_cannot_be_meant_makes_no_directory(tmp_path, monkeypatch, named):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RankscopeError, match=r"does not exist|not a directory of this host"):
+        gather(Path(named), [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_ends_first(tmp_path):
+    run = part(tmp_path / "run", (0, 1), world_size=2)
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "rankscope.jobs.gather", str(run)]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -75,7 +76,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", dest="as_json")
     given = parser.parse_args()
     try:
-        return run_gather(
+        code = run_gather(
             given.run,
             given.sources,
             shell=given.ssh,
@@ -83,6 +84,12 @@ def main() -> int:
             world_size=given.world_size,
             as_json=given.as_json,
         )
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader, such as `head`, has ended; Python would flush once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except RankscopeError as error:
         print(f"error: {_printable(str(error).replace(chr(10), ' '))}", file=sys.stderr)
         return 2

@@ -6,6 +6,7 @@ In: a run directory. Out: what is missing.
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import zlib
 from dataclasses import dataclass
@@ -118,6 +119,11 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
     files = {path.relative_to(run).as_posix(): path for path in _traces(run)}
     # Plain traces of torch's profiler have no manifest: their own metadata is used.
     heads = {} if manifests or about else {file: _distributed(path) for file, path in files.items()}
+    if len(heads) == 1 and world_size in (None, 1):
+        ((file, (_, size)),) = heads.items()
+        # As in a summary: alone and without `distributedInfo`, it is of a job of one process.
+        if size is None and not parse_trace_name(file).rank and _of_torch(_head(files[file])):
+            heads = {file: (0, 1)}
     by_manifest = (*(m.world_size for m in about), *(m.world_size for m in manifests))
     sizes = [size for size in (*by_manifest, *(size for _, size in heads.values())) if size]
     world_size = world_size or (max(sizes) if sizes else None)
@@ -164,26 +170,38 @@ def _traces(run: Path) -> list[Path]:
             continue
         if not path.name.endswith(tuple(ENDINGS.values())):
             name = parse_trace_name(within)
-            if not path.name.endswith(_OTHERS) or name.rank is None or name.pattern == "folder":
+            ranked = path.name.endswith(_OTHERS) and name.rank is not None and name.pattern != "folder"
+            if not ranked and not _of_torch(_head(path)):
                 continue
         if path.is_file():
             found.append(path)
     return sorted(found)
 
 
-def _distributed(path: Path) -> tuple[int | None, int | None]:
-    """Rank and world size as torch wrote them at the head of a trace; None where it did not."""
+def _of_torch(head: bytes) -> bool:
+    """Whether this is how a trace of torch's profiler begins."""
+    return b'"traceEvents"' in head and (b'"schemaVersion"' in head or _DISTRIBUTED.search(head) is not None)
+
+
+def _head(path: Path) -> bytes:
+    """The first bytes of a JSON trace, decompressed; nothing where it cannot be read."""
     try:
+        if not path.is_file():
+            return b""
         if path.name.endswith(".json.gz"):
             with gzip.open(path) as unpacked:
-                head = unpacked.read(_HEAD)
-        elif path.name.endswith(".json"):
+                return unpacked.read(_HEAD)
+        if path.name.endswith(".json"):
             with path.open("rb") as file:
-                head = file.read(_HEAD)
-        else:
-            return None, None
+                return file.read(_HEAD)
     except (OSError, EOFError, zlib.error):
-        return None, None
+        pass
+    return b""
+
+
+def _distributed(path: Path) -> tuple[int | None, int | None]:
+    """Rank and world size as torch wrote them at the head of a trace; None where it did not."""
+    head = _head(path)
     block = _DISTRIBUTED.search(head)
     found = {name: pattern.search(block[0]) if block else None for name, pattern in _NUMBER.items()}
     rank, size = (int(match[1]) if match else None for match in found.values())
@@ -194,9 +212,14 @@ def _distributed(path: Path) -> tuple[int | None, int | None]:
 
 def _there(run: Path, file: str, size: int | None) -> bool:
     path = run / file
-    if ".." in path.parts or (path.is_absolute() and not path.is_relative_to(run)):
+    # The run directory itself may be named with "..": only the manifest's part of the path may not.
+    if ".." in Path(file).parts or not _normal(path).is_relative_to(_normal(run)):
         return False
     return path.is_file() and (size is None or path.stat().st_size == size)
+
+
+def _normal(path: Path) -> Path:
+    return Path(os.path.abspath(path))  # noqa: PTH100  # Path.absolute() leaves ".." in
 
 
 def _expected(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from rankscope.rundir.names import RANKS_FOLDER
 STAGE = ".gather"
 """Where files are until they are complete, in the run directory; hidden, so that no reader finds them."""
 _SHOWN = 5
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""How a URL begins, also once ``Path`` has made one slash of two."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,17 @@ def gather(
         on_progress: called after each source.
 
     Raises:
-        RankscopeError: a source cannot be read; a file here differs from the source's of the same name; a part is of
+        RankscopeError: the run directory is a URL, or is missing and there is no source; a source cannot be read; a
+            file here differs from the source's of the same name; a part is of
             another run. What has been copied is kept, and the same call continues from there.
     """
+    if not run.exists():
+        if _URL.match(str(run)):
+            raise RankscopeError(
+                "is not a directory of this host", path=run, hint="gather into a local directory; URLs can be sources"
+            )
+        if not sources:
+            raise RankscopeError("does not exist", path=run, hint="check the spelling, or name sources to gather from")
     try:
         run.mkdir(parents=True, exist_ok=True)
     except OSError as error:
