@@ -35,7 +35,10 @@ def test_windows_lost_for_one_reason_are_one_finding() -> None:
         (0, 1, 2),
         (10, 11, 12),
     )
-    assert failed.title == "3 windows were recorded but not saved: OSError: no space left: 0 bytes wanted"
+    assert (
+        failed.title
+        == "3 windows were recorded but not written to the run directory: OSError: no space left: 0 bytes wanted"
+    )
     assert [(each.name, each.value) for each in failed.evidence][:1] == [("rank 0, steps 10–12", full[0].reason)]
     assert (killed.ranks, killed.steps) == ((2,), (20, 21, 22))
     assert (skipped.id, skipped.severity, skipped.ranks, skipped.steps) == ("windows-skipped", "info", (2,), ())

@@ -79,7 +79,13 @@ def capture_findings(
     """
     here = {PurePath(trace.replace("\\", "/")).name for trace in traces}
     return [
-        *_lost(manifests, lambda manifest: manifest.failed, "windows-failed", "warning", "recorded but not saved"),
+        *_lost(
+            manifests,
+            lambda manifest: manifest.failed,
+            "windows-failed",
+            "warning",
+            "recorded but not written to the run directory",
+        ),
         *_lost(manifests, lambda manifest: manifest.skipped, "windows-skipped", "info", "not recorded"),
         *_gone(manifests, here, folders),
         *_interrupted(manifests),
