@@ -7,7 +7,7 @@ const COPY = "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel
 const MEAN = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float, float, float>, unsigned int, float, 4>>(at::native::ReduceOp<float>)";
 const GEMM = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_nn_align8>(cutlass_80_tensorop_bf16_s16816gemm::Params)";
 
-test("kernels of one wrapper are told apart by what they run", () => {
+test("kernels of one wrapper have names that differ by what they run", () => {
   expect([ADD, MUL, COPY, MEAN].map(labelName)).toEqual([
     "CUDAFunctor_add, vectorized_elementwise_kernel", "MulFunctor, vectorized_elementwise_kernel", "direct_copy_kernel_cuda, elementwise_kernel", "MeanOps, reduce_kernel",
   ]);

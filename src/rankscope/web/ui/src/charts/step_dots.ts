@@ -22,12 +22,12 @@ export function stepDots(
     else if ((i * steps.length + j) % stride === 0) dots.push([j, value, rank]);
   }));
   const names = steps.map((step) => (step === null ? "entire trace" : String(step)));
+  const from = axisStart(values);
   const drawing = chart(context, {
     label: "Step time of each rank by step; the numbers are in the table above.", testId: "chart-step-dots", height: () => 260,
-    option: (width) => option(names, dots, marked, axisStart(values), width),
+    option: (width) => option(names, dots, marked, from, width),
     pick: { axis: "x", on: (index) => onPick(highlight?.rank ?? ranks[0] ?? 0, steps[index] ?? null) },
   });
-  const from = axisStart(values);
   return h("div", {}, h("ul", { class: "legend" }, highlight === null ? null : h("li", { class: "legend-item" }, h("span", { class: "glyph ink-0", "aria-hidden": "true" }, "◆"), `rank ${highlight.rank} (${highlight.why})`),
     h("li", { class: "legend-item" }, h("span", { class: "glyph ink-1", "aria-hidden": "true" }, "●"), highlight === null ? "each rank" : "other ranks"),
     from === 0 ? null : h("li", { class: "legend-item muted" }, `the axis starts at ${formatDuration(from)}`)), drawing.element);

@@ -16,7 +16,7 @@ interface Card {
   readonly doc: string;
   /** A share to draw, where the number is one or comes with one. */
   readonly share?: { value: number | null; tone: "good" | "communication" };
-  /** The text is no number. */
+  /** The text is words instead of a number. */
   readonly isWords?: boolean;
   /** Further numbers of the sentence, by name. */
   readonly second?: Readonly<Record<string, number | null>>;
