@@ -14,6 +14,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import any_of, job_of
+from rankscope.diagnosis.anchors import exposed_anchor
 from rankscope.diagnosis.effects import BUCKETS, SLOW_LINKS, SLOW_TRANSFERS, SMALL_SYNCS, WAITING
 from rankscope.diagnosis.step_costs import (
     PLACE,
@@ -27,9 +28,10 @@ from rankscope.diagnosis.step_costs import (
     usual,
 )
 from rankscope.primitives.job_kind import DDP, FSDP, TENSOR, JobKind
-from rankscope.results import Evidence, Finding, Inputs, Rule, Severity
+from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule, Severity
 from rankscope.rundir.plurals import counted
 
+_REASON = "Nothing computes during this collective, or during most of it"
 _WORST_SHARE = 0.05
 _KNOWN = 0.5
 """Of what the saving is taken from: if less is known to be transfer, the finding is an info."""
@@ -72,6 +74,9 @@ def find(inputs: Inputs) -> list[Finding]:
             saving,
             inputs,
             _advice(job_of(inputs)),
+            exposed_anchor(
+                inputs, least["rank"] if least["rank"] in ranks else min(ranks, default=least["rank"]), _REASON
+            ),
         )
     ]
 
@@ -88,7 +93,10 @@ def _not_known(costs: pl.DataFrame, step: int, missing: int, inputs: Inputs) -> 
         "Record all ranks at the same steps and put their traces into one directory: the rank that waits least then "
         "shows the transfer. Only that could overlap with compute."
     )
-    return [_finding("info", title, tuple(costs["rank"].to_list()), evidence, None, inputs, advice)]
+    ranks = tuple(costs["rank"].to_list())
+    most = costs.sort("communication_ns", "rank", descending=[True, False])["rank"][0]
+    anchor = exposed_anchor(inputs, most, _REASON)
+    return [_finding("info", title, ranks, evidence, None, inputs, advice, anchor)]
 
 
 def _evidence(costs: pl.DataFrame, more: list[Evidence], inputs: Inputs) -> list[Evidence]:
@@ -113,6 +121,7 @@ def _finding(
     saving: int | None,
     inputs: Inputs,
     advice: str,
+    anchor: Anchor | None,
 ) -> Finding:
     return Finding(
         rule.name,
@@ -123,6 +132,7 @@ def _finding(
         evidence=tuple(evidence),
         saving_ns=saving,
         advice=advice,
+        anchor=anchor,
     )
 
 
@@ -172,7 +182,7 @@ def _advice(job: JobKind) -> str:
 rule = Rule(
     "exposed_communication",
     __doc__,
-    ("step_time", "distributed", "collectives", "kernels"),
+    ("step_time", "distributed", "collectives", "kernels", "evidence_events"),
     find,
     parts=("communication",),
     symptom_of=(WAITING, SLOW_TRANSFERS, SLOW_LINKS, BUCKETS, SMALL_SYNCS),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import MEMORY_CALLS
 from rankscope.diagnosis.step_costs import (
     WARNING_SHARE,
@@ -66,7 +67,7 @@ def find(inputs: Inputs) -> list[Finding]:
         *_calls(frame.filter(pl.col("rank") == worst), worst),
         Evidence(unit.length, step, "ns"),
     ]
-    return [_finding(severity, title, ranks, steps_of(inputs), evidence, saving, inputs)]
+    return [_finding(severity, title, ranks, steps_of(inputs), evidence, saving, inputs, worst)]
 
 
 def _in_some_steps(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
@@ -89,7 +90,7 @@ def _in_some_steps(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Findi
         *_calls(own, worst["rank"]),
         Evidence(step_words(inputs).length, step, "ns"),
     ]
-    return [_finding("warning", title, ranks, steps, evidence, None, inputs)]
+    return [_finding("warning", title, ranks, steps, evidence, None, inputs, worst["rank"])]
 
 
 def _without_cost(frame: pl.DataFrame, inputs: Inputs) -> list[Finding]:
@@ -108,7 +109,7 @@ def _without_cost(frame: pl.DataFrame, inputs: Inputs) -> list[Finding]:
     title = "The allocator returns memory to the driver and allocates it again during steps"
     ranks = tuple(often["rank"].sort().to_list())
     calls = _calls(frame.filter(pl.col("rank") == worst), worst)
-    return [_finding("info", title, ranks, steps_of(inputs), calls, None, inputs)]
+    return [_finding("info", title, ranks, steps_of(inputs), calls, None, inputs, worst)]
 
 
 def _calls(own: pl.DataFrame, rank: int) -> list[Evidence]:
@@ -126,6 +127,7 @@ def _finding(
     evidence: list[Evidence],
     saving: int | None,
     inputs: Inputs,
+    worst: int,
 ) -> Finding:
     pinned = any("pinned" in each.name for each in evidence)
     return Finding(
@@ -136,6 +138,7 @@ def _finding(
         steps=steps,
         evidence=tuple(evidence),
         saving_ns=saving,
+        anchor=event_anchor(inputs, "allocator_call", worst, steps=steps),
         advice=_ADVICE + (_SERVING if job_of(inputs).infers else _TRAINING) + (_PINNED if pinned else ""),
     )
 
@@ -143,7 +146,7 @@ def _finding(
 rule = Rule(
     "memory_retries",
     __doc__,
-    ("step_time", "launch_gaps"),
+    ("step_time", "launch_gaps", "evidence_events"),
     find,
     parts=("host",),
     symptom_of=(MEMORY_CALLS,),

@@ -2,10 +2,10 @@ import { describe, expect, it } from "vitest";
 import type { Api } from "../src/data/api.ts";
 import type { Finding } from "../src/data/payload.ts";
 import { readAddress, writeAddress } from "../src/timeline/address.ts";
-import { eventParams, findEvent, readEventTime, reasonsOf } from "../src/timeline/anchor.ts";
+import { eventParams, findEvent, readEventTime, saidOf } from "../src/timeline/anchor.ts";
 import type { Layout } from "../src/timeline/layout.ts";
 
-const EVENT = { rank: 2, start_ns: 1000, end_ns: 1200, reason: "Rank 2 arrives here", peers: [0, 3], from_ns: 200, to_ns: 1200 };
+const EVENT = { rank: 2, start_ns: 1000, end_ns: 1200, reason: "Rank 2 arrives here", since_ns: null, peers: [0, 3], from_ns: 200, to_ns: 1200 };
 const LAYOUT = { tracks: [
   { rank: 2, kind: "rank", firstLane: 4, lanes: 1 }, { rank: 2, kind: "stream", firstLane: 5, lanes: 2 }, { rank: 2, kind: "thread", firstLane: 7, lanes: 1 }, { rank: 3, kind: "stream", firstLane: 8, lanes: 1 },
 ] } as unknown as Layout;
@@ -48,7 +48,8 @@ describe("the event of a finding", () => {
 
   it("is annotated with what the findings say of it, and no other event is", () => {
     const findings = [{ place: { rank: 2, step: 1, event: EVENT } }, { place: null }, { place: { rank: 2, step: 1, event: null } }] as unknown as Finding[];
-    expect(reasonsOf(findings, EVENT)).toEqual(["Rank 2 arrives here"]);
-    expect(reasonsOf(findings, { rank: 3, start_ns: 1000 })).toEqual([]);
+    expect(saidOf(findings, EVENT)).toEqual([EVENT]);
+    expect(saidOf(findings, { ...EVENT, rank: 3 })).toEqual([]);
+    expect(saidOf([{ place: null, symptoms: findings }] as unknown as Finding[], EVENT)).toEqual([EVENT]);
   });
 });

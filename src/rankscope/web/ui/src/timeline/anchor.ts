@@ -12,13 +12,18 @@ export interface EventTime {
 }
 
 const ROOM = 0.1;
+/** Around an event alone: what comes before and after it. */
+const ROOM_ALONE = 1.5;
+/** Of what is shown: an event that fills more than this is alone. */
+const ALONE = 0.6;
 const AT_ONCE = 200;
 /** Device lanes first: a collective on the host is on a thread. */
 const KINDS = ["stream", "thread", "annotation"] as const;
 
 /** The address of a finding’s event: its rank open, it and the peers pinned, zoomed to all of them. */
 export function eventParams(event: FindingEvent): Record<string, string> {
-  const room = ROOM * Math.max(1, event.to_ns - event.from_ns);
+  const shown = Math.max(1, event.to_ns - event.from_ns);
+  const room = shown * (event.end_ns - event.start_ns > ALONE * shown ? ROOM_ALONE : ROOM);
   const ranks = [event.rank, ...event.peers].join(".");
   return {
     t: `${Math.max(0, Math.floor(event.from_ns - room))}_${Math.ceil(event.to_ns + room)}`, open: String(event.rank), pin: ranks,
@@ -51,7 +56,9 @@ export async function findEvent(api: Api, layout: Layout, { rank, start, end }: 
   return null;
 }
 
-/** What findings say of an event. */
-export function reasonsOf(findings: readonly Finding[], event: { readonly rank: number; readonly start_ns: number }): string[] {
-  return findings.flatMap(({ place }) => (place?.event && place.event.rank === event.rank && place.event.start_ns === event.start_ns ? [place.event.reason] : []));
+/** What findings and their symptoms say of an event. */
+export function saidOf(findings: readonly Finding[], event: { readonly rank: number; readonly start_ns: number; readonly end_ns: number }): FindingEvent[] {
+  const own = findings.flatMap(({ place }) => (place?.event && place.event.rank === event.rank && place.event.start_ns === event.start_ns && event.end_ns <= place.event.end_ns ? [place.event] : []));
+  const all = [...own, ...findings.flatMap(({ symptoms }) => saidOf(symptoms ?? [], event))];
+  return all.filter(({ reason }, index) => all.findIndex((other) => other.reason === reason) === index);
 }

@@ -1,6 +1,6 @@
 /** Shared by the parts of the timeline: the data, the view, and the listeners for changes of the view. */
 import type { Api } from "../data/api.ts";
-import type { Severity } from "../data/payload.ts";
+import type { FindingEvent, Severity } from "../data/payload.ts";
 import type { Counters } from "./counters.ts";
 import type { EventDetail } from "./detail.ts";
 import type { Flag } from "./flags.ts";
@@ -51,6 +51,8 @@ export class Model {
   pixels = 800;
   selected: Place | null = null;
   detail: EventDetail | null = null;
+  /** What findings say of the selected event: written next to it. */
+  said: readonly FindingEvent[] = [];
   measured: Window | null = null;
   /** The index of the rank that was jumped to last: the ruler names its steps while its row is visible. */
   jumped: number | null = null;

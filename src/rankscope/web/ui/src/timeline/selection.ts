@@ -2,7 +2,7 @@
 import { h } from "../components/dom.ts";
 import { ApiError } from "../data/api.ts";
 import type { Finding } from "../data/payload.ts";
-import { reasonsOf } from "./anchor.ts";
+import { saidOf } from "./anchor.ts";
 import { grouped } from "../format/units.ts";
 import type { EventDetail } from "./detail.ts";
 import { askedHit, hitAt, type Hit, type Part } from "./hit.ts";
@@ -80,7 +80,9 @@ export class Selection {
     model.reveal(detail.lane);
     this.#bring(detail, show);
     const had = this.element.contains(document.activeElement);
-    const reasons = reasonsOf(this.findings, detail);
+    const said = saidOf(this.findings, detail);
+    const reasons = said.map(({ reason }) => reason);
+    model.said = said;
     this.element.replaceChildren(detailPanel(model, detail, reasons, {
       select: (to) => void this.select(to), zoomTo: () => this.zoomTo(), close: () => { this.clear({ history: true }); this.#stage.element.focus({ preventScroll: true }); },
       find: this.#acts.find, measure: () => this.#acts.measure({ from: detail.start_ns, to: Math.max(detail.end_ns, detail.start_ns + 1) }),
@@ -97,6 +99,7 @@ export class Selection {
     const had = this.#model.selected !== null;
     this.#model.selected = null;
     this.#model.detail = null;
+    this.#model.said = [];
     this.element.replaceChildren();
     this.#acts.panel(false);
     this.#model.changed();
