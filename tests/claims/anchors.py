@@ -43,7 +43,9 @@ class Place:
 def late_launches(place: Place) -> Costs:
     file = place.file
     out = left_out(file)
-    return [(event, gap[1] - gap[0] - within(out, *gap)) for event, gap in late_gaps(file)]
+    costs = [(event, gap, gap[1] - gap[0] - within(out, *gap)) for event, gap in late_gaps(file)]
+    # A gap with mostly other causes would prove those.
+    return [(event, cost) for event, gap, cost in costs if 2 * cost >= gap[1] - gap[0]]
 
 
 def late_short_launches(place: Place) -> Costs:

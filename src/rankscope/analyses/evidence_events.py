@@ -4,7 +4,7 @@ For each rank, step and kind the event that costs most (of `exposed_communicatio
 for each of the twelve names with most time). An event belongs to the step in whose window it starts (`step_time`).
 
     kind                   event                                cost
-    late_launch            work that the host launched late     the idle gap before it (`launch_gaps`)
+    late_launch            work that the host launched late     its idle gap, if mostly due to that (`launch_gaps`)
     late_short_launch      short work that it launched late     likewise, gaps of at most 100 µs
     allocator_call         driver call that allocates or frees  the part of it in such a gap
     host_wait              call that waits for the device       idle time around its end (`synchronization`)
@@ -167,10 +167,13 @@ def _gaps(window: Tables, inputs: Inputs) -> list[pl.DataFrame]:
     )
     start, end = _span(work.gaps)
     late = IntervalSet.of(start, end) - work.left_out
+    brief = late & before_short(work.gaps, work.left_out)
+    # A gap with mostly other causes would prove those.
+    mostly = 2 * late.within(start, end) >= end - start
     waiting = IntervalSet.of(start, end) & work.memory
     return [
-        _events("late_launch", gaps, late.within(start, end)),
-        _events("late_short_launch", gaps, (late & before_short(work.gaps, work.left_out)).within(start, end)),
+        _events("late_launch", gaps, late.within(start, end) * mostly),
+        _events("late_short_launch", gaps, brief.within(start, end) * mostly),
         _events("allocator_call", work.allocator, waiting.within(*_span(work.allocator))),
     ]
 

@@ -18,7 +18,7 @@ _REASONS = {
     "late_launch": "The device is idle until this starts: the host launched it too late",
     "late_short_launch": "Nothing runs before this short piece of work: launching takes longer than running it",
     "allocator_call": "The host allocates or frees memory in the driver here",
-    "host_wait": "The host waits for the device in this call, and launches nothing meanwhile",
+    "host_wait": "The host waits for the device in this call: at its end the device has run out of work",
     "data_loading": "The host loads data here, and the device has nothing to do",
     "garbage_collection": "Python collects garbage here",
     "compile_overhead": "The compiler's guards, lookups or compilation keep the host busy here",

@@ -31,7 +31,7 @@ from rankscope.primitives.job_kind import DDP, FSDP, TENSOR, JobKind
 from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule, Severity
 from rankscope.rundir.plurals import counted
 
-_REASON = "Nothing computes during this collective, or during most of it"
+_REASON = "Nothing computes during this collective, or during a part of it"
 _WORST_SHARE = 0.05
 _KNOWN = 0.5
 """Of what the saving is taken from: if less is known to be transfer, the finding is an info."""
