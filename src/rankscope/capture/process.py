@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from rankscope.capture.notices import warn
 from rankscope.errors import ConfigError, LauncherError
-from rankscope.rundir.directory import directory_of
+from rankscope.rundir.directory import absolute_directory
 from rankscope.rundir.launcher import Identity, identify
 from rankscope.rundir.metadata import Mesh, ProcessGroup
 
@@ -150,17 +150,14 @@ def resolve_run_dir(given: str | None, run_id: str, process: Process) -> str:
     """The run directory: given, else ``rankscope_run_<time>``, the same for all ranks."""
     if given:
         try:
-            given = directory_of(given)
+            return absolute_directory(given)  # before any chdir of the job
         except ConfigError as error:
             warn(f"{error.what}: the traces go to a directory rankscope_run_<time>. {error.hint}")
-            given = None
-    if given:
-        return os.path.abspath(os.path.expanduser(given))  # noqa: PTH100, PTH111  # before any chdir of the job
     own_name = f"rankscope_run_{time.strftime('%Y%m%d_%H%M%S')}"
     name = agree("run_dir", own_name, process)
     if name is None:
         name = "rankscope_run_" + re.sub(r"[^A-Za-z0-9._-]", "-", run_id)
-    return os.path.abspath(name)  # noqa: PTH100  # links stay
+    return absolute_directory(name)
 
 
 def process_groups(mesh_dims: Mapping[str, str] | None = None) -> tuple[ProcessGroup, ...]:
