@@ -12,6 +12,18 @@ class AnalysisMethods:
         """Named ranges of each rank, the user's and PyTorch's: time on host and device."""
     def arrivals(self) -> pl.DataFrame:
         """Order of arrival: which ranks arrive first and last at their collectives."""
+    def call_tree(
+        self,
+        *,
+        by: Literal["operators", "frames", "modules"] = "operators",
+        from_ns: int | None = None,
+        to_ns: int | None = None,
+        rank: int | None = None,
+        against: int | None = None,
+        merge: bool = False,
+        invert: bool = False,
+    ) -> pl.DataFrame:
+        """Call tree of a range: self and total time of host operators, Python frames or modules by path."""
     def clock(self) -> pl.DataFrame:
         """Clock offset of each rank relative to the others."""
     def collective_summary(self) -> pl.DataFrame:
