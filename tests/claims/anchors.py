@@ -190,7 +190,7 @@ def anchored(claim: Claim, raw: Raw) -> None:
     for peer in anchor.peers:
         there = costs(Place(raw, file_of(claim, peer, raw), claim, peer.rank))
         claim.require(any(is_it(event, peer, there) for event, _ in there), f"rank {peer.rank} has no such event")
-    claim.require(not {anchor.rank} & {*anchor.beside, *(peer.rank for peer in anchor.peers)}, "compared with itself")
+    claim.require(not {anchor.rank} & {*anchor.compared, *(peer.rank for peer in anchor.peers)}, "compared with itself")
     claim.require(anchor.since_ns is None or anchor.since_ns < anchor.start_ns, "a gap that begins after its end")
 
 

@@ -39,7 +39,7 @@ _BUBBLE, _SLOW_LINK, _UNMATCHED, _SKEW = (
     "host-device-clock-skew",
 )
 PEERS = 3
-_BESIDE = 2
+_COMPARED = 2
 """Ranks that are shown for comparison where no event of theirs is the same."""
 _P2P = pl.col("collective").is_in((*POINT_TO_POINT, "send_recv"))
 _STEP = ("window", "step")
@@ -78,7 +78,7 @@ def event_anchor(
     known = {info.rank for info in inputs.traces if info.rank is not None}
     others = sorted(known - {rank}, key=lambda each: (costs.get(each, 0), each))
     since = row["since_ns"]
-    return replace(_at(row, _REASONS[kind]), since_ns=since, beside=tuple(others[:_BESIDE]))
+    return replace(_at(row, _REASONS[kind]), since_ns=since, compared=tuple(others[:_COMPARED]))
 
 
 def collective_anchor(

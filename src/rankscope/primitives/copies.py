@@ -1,4 +1,7 @@
-"""The direction of a copy and its kind of host memory, as regular expressions of its recorded name."""
+"""The direction of a copy and its kind of host memory, by its recorded name.
+
+In: nothing. Out: regular expressions.
+"""
 
 from __future__ import annotations
 

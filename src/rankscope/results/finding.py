@@ -37,7 +37,7 @@ class Anchor:
         reason: what is to be seen there, in a sentence without names from traces.
         since_ns: where the idle gap begins that the event ends; None if it ends none.
         peers: the same on other ranks, those that show it best first.
-        beside: ranks without such an event, to compare it with.
+        compared: ranks without such an event, to compare it with.
     """
 
     rank: int
@@ -48,7 +48,7 @@ class Anchor:
     reason: str
     peers: tuple[Anchor, ...] = ()
     since_ns: int | None = None
-    beside: tuple[int, ...] = ()
+    compared: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -56,8 +56,8 @@ class Anchor:
         own = {name: getattr(self, name) for name in names}
         if self.since_ns is not None:
             own["since_ns"] = self.since_ns
-        if self.beside:
-            own["beside"] = list(self.beside)
+        if self.compared:
+            own["compared"] = list(self.compared)
         return {**own, "peers": [peer.to_json() for peer in self.peers]} if self.peers else own
 
 

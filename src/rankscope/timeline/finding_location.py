@@ -50,7 +50,7 @@ def event_of(anchor: Anchor, clock: RunClock) -> dict[str, Any] | None:
     start, end = times[anchor.rank]
     since = None if anchor.since_ns is None else _on(clock, replace(anchor, start_ns=anchor.since_ns))[0]
     begins = [first for first, _ in times.values()] + ([] if since is None else [since])
-    peers = dict.fromkeys([peer.rank for peer in anchor.peers] + list(anchor.beside))
+    peers = dict.fromkeys([peer.rank for peer in anchor.peers] + list(anchor.compared))
     return {
         "rank": anchor.rank,
         "start_ns": start,

@@ -11,6 +11,8 @@ compute and communication share the cores: the finding is then never more than a
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 
 from rankscope.diagnosis.advice import any_of, job_of
@@ -28,7 +30,7 @@ from rankscope.diagnosis.step_costs import (
     usual,
 )
 from rankscope.primitives.job_kind import DDP, FSDP, TENSOR, JobKind
-from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule, Severity
+from rankscope.results import Evidence, Finding, Inputs, Rule, Severity
 from rankscope.rundir.plurals import counted
 
 _REASON = "Nothing computes during this collective, or during a part of it"
@@ -65,20 +67,17 @@ def find(inputs: Inputs) -> list[Finding]:
     if saving < round(least["open"]):
         of_least.append(Evidence("compute that could run at the same time", saving, "ns"))
     ranks = tuple(costs.filter(pl.col("saving") >= _WORST_SHARE * step)["rank"].to_list())
-    return [
-        _finding(
-            severity if certain else "info",
-            title,
-            ranks,
-            _evidence(costs, of_least, inputs),
-            saving,
-            inputs,
-            _advice(job_of(inputs)),
-            exposed_anchor(
-                inputs, least["rank"] if least["rank"] in ranks else min(ranks, default=least["rank"]), _REASON
-            ),
-        )
-    ]
+    found = _finding(
+        severity if certain else "info",
+        title,
+        ranks,
+        _evidence(costs, of_least, inputs),
+        saving,
+        inputs,
+        _advice(job_of(inputs)),
+    )
+    shown = least["rank"] if least["rank"] in ranks else min(ranks, default=least["rank"])
+    return [replace(found, anchor=exposed_anchor(inputs, shown, _REASON))]
 
 
 def _not_known(costs: pl.DataFrame, step: int, missing: int, inputs: Inputs) -> list[Finding]:
@@ -95,8 +94,8 @@ def _not_known(costs: pl.DataFrame, step: int, missing: int, inputs: Inputs) -> 
     )
     ranks = tuple(costs["rank"].to_list())
     most = costs.sort("communication_ns", "rank", descending=[True, False])["rank"][0]
-    anchor = exposed_anchor(inputs, most, _REASON)
-    return [_finding("info", title, ranks, evidence, None, inputs, advice, anchor)]
+    found = _finding("info", title, ranks, evidence, None, inputs, advice)
+    return [replace(found, anchor=exposed_anchor(inputs, most, _REASON))]
 
 
 def _evidence(costs: pl.DataFrame, more: list[Evidence], inputs: Inputs) -> list[Evidence]:
@@ -121,7 +120,6 @@ def _finding(
     saving: int | None,
     inputs: Inputs,
     advice: str,
-    anchor: Anchor | None,
 ) -> Finding:
     return Finding(
         rule.name,
@@ -132,7 +130,6 @@ def _finding(
         evidence=tuple(evidence),
         saving_ns=saving,
         advice=advice,
-        anchor=anchor,
     )
 
 

@@ -11,6 +11,8 @@ less than one free for ten kernels.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
@@ -67,7 +69,7 @@ def find(inputs: Inputs) -> list[Finding]:
         *_calls(frame.filter(pl.col("rank") == worst), worst),
         Evidence(unit.length, step, "ns"),
     ]
-    return [_finding(severity, title, ranks, steps_of(inputs), evidence, saving, inputs, worst)]
+    return [_at(_finding(severity, title, ranks, steps_of(inputs), evidence, saving, inputs), worst, inputs)]
 
 
 def _in_some_steps(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
@@ -90,7 +92,7 @@ def _in_some_steps(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Findi
         *_calls(own, worst["rank"]),
         Evidence(step_words(inputs).length, step, "ns"),
     ]
-    return [_finding("warning", title, ranks, steps, evidence, None, inputs, worst["rank"])]
+    return [_at(_finding("warning", title, ranks, steps, evidence, None, inputs), worst["rank"], inputs)]
 
 
 def _without_cost(frame: pl.DataFrame, inputs: Inputs) -> list[Finding]:
@@ -109,7 +111,7 @@ def _without_cost(frame: pl.DataFrame, inputs: Inputs) -> list[Finding]:
     title = "The allocator returns memory to the driver and allocates it again during steps"
     ranks = tuple(often["rank"].sort().to_list())
     calls = _calls(frame.filter(pl.col("rank") == worst), worst)
-    return [_finding("info", title, ranks, steps_of(inputs), calls, None, inputs, worst)]
+    return [_at(_finding("info", title, ranks, steps_of(inputs), calls, None, inputs), worst, inputs)]
 
 
 def _calls(own: pl.DataFrame, rank: int) -> list[Evidence]:
@@ -117,6 +119,11 @@ def _calls(own: pl.DataFrame, rank: int) -> list[Evidence]:
     named = (("frees", "free"), ("allocations", "malloc"), ("pinned", "calls for pinned host memory"))
     counts = [(name, int(own[column].sum())) for column, name in named]
     return [Evidence(f"the driver's {name}, rank {rank}", count, "count") for name, count in counts if count]
+
+
+def _at(finding: Finding, rank: int, inputs: Inputs) -> Finding:
+    """The finding with the call of a rank that shows it."""
+    return replace(finding, anchor=event_anchor(inputs, "allocator_call", rank, steps=finding.steps))
 
 
 def _finding(
@@ -127,7 +134,6 @@ def _finding(
     evidence: list[Evidence],
     saving: int | None,
     inputs: Inputs,
-    worst: int,
 ) -> Finding:
     pinned = any("pinned" in each.name for each in evidence)
     return Finding(
@@ -138,7 +144,6 @@ def _finding(
         steps=steps,
         evidence=tuple(evidence),
         saving_ns=saving,
-        anchor=event_anchor(inputs, "allocator_call", worst, steps=steps),
         advice=_ADVICE + (_SERVING if job_of(inputs).infers else _TRAINING) + (_PINNED if pinned else ""),
     )
 

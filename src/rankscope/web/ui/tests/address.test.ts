@@ -18,7 +18,7 @@ test("a view goes into the URL and comes back", () => {
     pinned: { ranks: new Set([4]), tracks: new Set([17, 18]) }, hidden: { ranks: new Set([0]), tracks: new Set<number>() }, minor: new Set([2]), order: "late" as const,
     flags: [{ at: -5, text: "" }, { at: 1234567, text: "slow ~ here! 100 % & <b>" }],
   };
-  expect(roundTrip(address)).toEqual({ ...address, rank: null, step: null, event: null, name: "" });
+  expect(roundTrip(address)).toEqual({ ...address, rank: null, step: null, event: null, fileEvent: null, name: "" });
 });
 
 test("deep in, the ends keep their fractions", () => {

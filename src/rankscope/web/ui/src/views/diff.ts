@@ -26,6 +26,8 @@ interface Answer {
 const AGAIN_MS = 700;
 const TOP = 12;
 /** Columns whose unit is in their row. */
+/** Sections whose rows are named like events. */
+const NAMED = new Set(["kernels", "operators"]);
 const IN_UNIT: ReadonlySet<string> = new Set(["a", "b", "change", "a_spread", "b_spread"]);
 const ABSENT: readonly [string, string] = ["A comparison needs two runs.", "Serve a directory that holds both (`rankscope serve DIR`), or compare in the terminal: `rankscope diff A B`, and `rankscope diff A --ranks 0,1` for two ranks of one run."];
 
@@ -139,10 +141,18 @@ function shown(context: ViewContext, answer: Answer, here: "a" | "b" | null): HT
     verdict(table, name(a), name(b)),
     h("div", { class: "controls" }, selector("diff-section", "Section:", sections.map((value) => ({ value, label: columnLabel(value) })), section, (value) => context.router.update({ section: value }))),
     ...[greatest(table, rows)].filter((part): part is HTMLElement => part !== null),
-    tableView(context, { name: "diff", table, rows, unitOf: (row, column) => (IN_UNIT.has(column) ? String(table.cell(row, "unit") ?? "") : null), caption: `Differences: ${section}` }),
+    tableView(context, { name: "diff", table, rows, unitOf: (row, column) => (IN_UNIT.has(column) ? String(table.cell(row, "unit") ?? "") : null), caption: `Differences: ${section}`,
+      eventName: (row) => eventName(table, row, here === "b" ? "b" : "a") }),
     ...([["b", gained], ["a", lost]] as const).filter(([, list]) => list.length > 0)
       .map(([of, list]) => h("section", {}, h("h3", {}, "Findings: only in ", named(name(of === "b" ? b : a), 60)), findingItems(context, list, here === null || here === of))),
   ];
+}
+
+/** What a row's events are called in one of the runs; null where they are none, or are several names. */
+function eventName(table: Table, row: number, of: "a" | "b"): string | null {
+  if (!NAMED.has(String(table.cell(row, "section"))) || !((table.number(row, `${of}_calls`) ?? 0) > 0)) return null;
+  const name = (of === "b" ? table.cell(row, "partner") : null) ?? table.cell(row, "name");
+  return typeof name === "string" ? name : null;
 }
 
 /** The first row of the steps: what became of the step's time. */
