@@ -11,7 +11,7 @@ not a contradiction. Two process managers that give one process different ranks 
 set by hand next to a launcher that counts as many ranks in another order. torchrun assigns ranks in any order, so its
 own are never compared with those of the level above.
 
-In: environment variables. Out: `Process`, or an error that names the variables.
+In: environment variables. Out: an `Identity`, or an error that names the variables.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Seen:
     local_size: int | None
     node: int | None
 
-    def says(self) -> str:
+    def described(self) -> str:
         size = f", {self.size_variable}={self.world_size}" if self.world_size is not None else ""
         return f"{self.rank_variable}={self.rank}{size}"
 
@@ -234,7 +234,7 @@ def _check_same_order(torch: _Seen, other: _Seen) -> None:
 
 def _contradiction(one: _Seen, other: _Seen) -> None:
     raise LauncherError(
-        f"two launchers contradict each other about this process: {one.says()}; {other.says()}",
+        f"two launchers contradict each other about this process: {one.described()}; {other.described()}",
         hint="start the job with one of them, or unset the variables that the other left behind",
     )
 

@@ -40,7 +40,7 @@ class Completeness:
     """The ids of the runs whose manifests are here; one, as it should be."""
     world_size: int | None
     expected: tuple[int, ...] | None
-    """The ranks that were profiled; None where nothing says how many there are."""
+    """The ranks that were profiled; None if their number is not known."""
     present: tuple[int, ...]
     """The ranks of which there is a manifest or, in a run without manifests, a trace."""
     traces: int
@@ -48,7 +48,7 @@ class Completeness:
     """Of the traces on disk."""
     hosts: tuple[str, ...]
     absent_traces: tuple[tuple[int, str], ...]
-    """Rank and file of traces that were written and are not here, or not whole."""
+    """Rank and file of traces that were written and are missing or incomplete here."""
     broken: tuple[tuple[str, str], ...]
     """Traces that no manifest lists and that do not end correctly, with what is wrong."""
     running: tuple[int, ...]
@@ -162,7 +162,7 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
 
 
 def _traces(run: Path) -> list[Path]:
-    """Files that are called as traces are, or whose name says which rank wrote them."""
+    """Files that are named like traces, or that torch's profiler has written."""
     found = []
     for path in run.rglob("*"):
         within = path.relative_to(run)
@@ -235,9 +235,9 @@ def _expected(
         choice = parse_ranks("all")
     local = {m.rank: m.local_rank for m in manifests}
     chosen = tuple(rank for rank in range(world_size) if choice.selects(rank, local.get(rank)))
-    # "node" chooses by a number that only the rank itself knows: those that spoke, at least.
-    spoke = {m.rank for m in manifests if m.rank is not None}
-    return tuple(sorted({*chosen, *spoke}))
+    # "node" chooses by the local rank, which only the rank itself knows: those with a manifest, at least.
+    known = {m.rank for m in manifests if m.rank is not None}
+    return tuple(sorted({*chosen, *known}))
 
 
 def ranges(ranks: tuple[int, ...]) -> str:
