@@ -83,7 +83,7 @@ def _not_known(costs: pl.DataFrame, step: int, missing: int, inputs: Inputs) -> 
         return []
     share = step_words(inputs).share(exposed, step)
     title = f"Exposed communication takes {share}: how much of it is waiting for other ranks is not known"
-    evidence = _evidence(costs, [Evidence("without a complete trace, at least", counted(missing, "rank"))], inputs)
+    evidence = _evidence(costs, [Evidence("ranks without a complete trace, at least", counted(missing, "rank"))], inputs)
     advice = (
         "Record all ranks at the same steps and put their traces into one directory: the rank that waits least then "
         "shows the transfer. Only that could overlap with compute."

@@ -68,7 +68,7 @@ def _of_trace(frame: pl.DataFrame | None) -> Finding | None:
         ranks=(worst["rank"],),
         evidence=(
             Evidence("reserved", worst["peak_reserved"], "bytes"),
-            Evidence("not allocated of it", worst["unused_reserved"], "ratio"),
+            Evidence("share of reserved memory not allocated", worst["unused_reserved"], "ratio"),
             Evidence("memory of the device", worst["total_memory"], "bytes"),
         ),
         advice=_ADVICE,
