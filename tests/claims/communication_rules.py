@@ -168,7 +168,7 @@ def small_collectives(claim: Claim, raw: Raw) -> None:
         spare[rank] = sum(sum(r.duration for r in rows) - min(r.duration for r in rows) for rows in often) / count
     least = min(spare, key=lambda rank: (spare[rank], rank))
     claim.is_near("small collectives", calls[least], within=0.51)
-    said = claim.take("most of them").value
+    said = claim.take("most frequent").value
     claim.require(kinds[str(said)] == max(kinds.values()), f"most of them are {kinds}")
     claim.is_near(f"time in them per step, rank {least}", total[least])
     if missing_ranks(raw, known):
