@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from rankscope.errors import ConfigError, RankscopeError
 from rankscope.jobs.gather import completeness, gather, parse_source
@@ -19,6 +23,7 @@ from rankscope.jobs.gather.complete import ranges
 from rankscope.jobs.gather.merge import STAGE
 from rankscope.jobs.gather.sources import LocalFolder, RemoteFolder
 from rankscope.rundir.manifest import RankManifest, RunManifest, WrittenTrace, to_json
+from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="ssh and rsync of Unix")
 
@@ -438,6 +443,83 @@ def test_plain_traces_by_their_content(tmp_path):
     (tmp_path / "config.json").write_text('{"rank": 5}')
     found = completeness(tmp_path)
     assert (found.world_size, found.present, found.traces, found.whole) == (2, (0, 1), 2, True)
+
+
+def packed(text: str, how: str) -> bytes:
+    """A trace as people archive them."""
+    plain, packed = text.encode(), io.BytesIO()
+    if "tar" in how:
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            member = tarfile.TarInfo("some/trace.json")
+            member.size = len(plain)
+            archive.addfile(member, io.BytesIO(plain))
+        plain = packed.getvalue()
+    if how == "zip":
+        with zipfile.ZipFile(packed, "w") as archive:
+            archive.writestr("notes.txt", "x")
+            archive.writestr("trace.json", plain)
+        return packed.getvalue()
+    return gzip.compress(plain) if how.endswith("gz") else zstandard.compress(plain)
+
+
+@pytest.mark.parametrize("how", ["json.gz", "json.zst", "tar.gz", "tar.zst", "tgz", "zip"])
+def test_archives_of_traces_by_their_content(tmp_path, how):
+    for rank, name in enumerate(("first", "second")):
+        head = {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": [{}] * 99}
+        (tmp_path / f"{name}.{how}").write_bytes(packed(json.dumps(head), how))
+    (tmp_path / f"data.{how}").write_bytes(packed('{"rank": 5}', how))
+    found = completeness(tmp_path)
+    assert (found.world_size, found.present, found.traces, found.whole) == (2, (0, 1), 2, True)
+    whole = (tmp_path / f"first.{how}").read_bytes()
+    (tmp_path / f"first.{how}").write_bytes(whole[: len(whole) * 3 // 4])
+    assert not completeness(tmp_path).whole
+
+
+def ours(folder: Path, rank: int, *, run_id: str = "r1", world_size: int = 2) -> Path:
+    """A trace of rankscope's, without its manifest."""
+    metadata = TraceMetadata(run_id=run_id, rank=rank, world_size=world_size, host=f"h{rank}")
+    text = f'{{"{METADATA_KEY}": {metadata.to_json()},\n"schemaVersion": 1, "traceEvents": []}}'
+    folder.mkdir(exist_ok=True)
+    (folder / f"rank{rank}_iter3_4.trace.json.gz").write_bytes(gzip.compress(text.encode()))
+    return folder
+
+
+def test_traces_without_manifests_say_how_many_they_are(tmp_path):
+    kept = ours(tmp_path / "kept-run-12345678", 1)
+    found = completeness(kept)
+    assert (found.runs, found.world_size, found.missing, found.hosts) == (("r1",), 2, (0,), ("h1",))
+    assert completeness(ours(kept, 0)).whole
+    # A trace that only its content says to be of another run.
+    other = completeness(ours(kept, 0, run_id="r2"))
+    assert (other.runs, other.whole) == (("r1", "r2"), False)
+
+
+def test_steps_that_only_some_ranks_recorded_are_named(tmp_path):
+    kept = ours(ours(tmp_path / "kept", 0), 1)
+    for n in (5, 8, 11):
+        shutil.copy(kept / "rank0_iter3_4.trace.json.gz", kept / f"rank0_iter{n}_{n}.trace.json.gz")
+    found = completeness(kept)
+    assert found.report()[1:] == ["no trace on rank 1 of steps 5, 8, 11, which rank 0 recorded"]
+    assert found.whole
+
+
+@pytest.mark.parametrize("with_manifest", ["here", "there", "neither"])
+def test_traces_of_another_run_are_refused(tmp_path, with_manifest):
+    here = part(tmp_path / "run", (0,)) if with_manifest == "here" else ours(tmp_path / "run", 0)
+    there = (
+        part(tmp_path / "a", (1,), run_id="r2") if with_manifest == "there" else ours(tmp_path / "a", 1, run_id="r2")
+    )
+    before = seen(here)
+    with pytest.raises(RankscopeError, match="is of run r2, here is run r1"):
+        gather(here, [LocalFolder(str(there))])
+    assert seen(here) == before
+    gather(here, [LocalFolder(str(ours(tmp_path / "b", 1)))])
+    assert len(completeness(here).runs) == 1
+
+
+def test_a_head_of_nothing_but_blanks_is_read_at_once(tmp_path):
+    (tmp_path / "x.json").write_text('{"rankscope": {"a": 1' + " " * (1 << 20))
+    assert completeness(tmp_path).traces == 1
 
 
 def test_one_trace_of_one_process(tmp_path):

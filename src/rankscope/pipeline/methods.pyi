@@ -12,6 +12,18 @@ class AnalysisMethods:
         """Named ranges of each rank, the user's and PyTorch's: time on host and device."""
     def arrivals(self) -> pl.DataFrame:
         """Order of arrival: which ranks arrive first and last at their collectives."""
+    def call_tree(
+        self,
+        *,
+        by: Literal["operators", "frames", "modules"] = "operators",
+        from_ns: int | None = None,
+        to_ns: int | None = None,
+        rank: int | None = None,
+        against: int | None = None,
+        merge: bool = False,
+        invert: bool = False,
+    ) -> pl.DataFrame:
+        """Call tree of a range: self and total time of host operators, Python frames or modules by path."""
     def clock(self) -> pl.DataFrame:
         """Clock offset of each rank relative to the others."""
     def collective_summary(self) -> pl.DataFrame:
@@ -56,12 +68,20 @@ class AnalysisMethods:
         """Peak memory of each rank: how much, when, and in which operator."""
     def memory_blocks(self) -> pl.DataFrame:
         """Memory blocks: who allocated each, its size and lifetime."""
+    def memory_categories(self) -> pl.DataFrame:
+        """Memory by category: parameters, gradients, optimizer state, activations, temporary."""
+    def memory_composition(self) -> pl.DataFrame:
+        """Memory over time by category, downsampled for drawing: what makes up each rise of the curve."""
     def memory_curve(self) -> pl.DataFrame:
         """Memory over time on each rank and device: every allocation and release."""
+    def memory_modules(self) -> pl.DataFrame:
+        """Memory by module: what each nn.Module's own code allocated, by category, at the peak and in total."""
     def memory_operators(self) -> pl.DataFrame:
         """Memory by operator: what each allocates and releases, itself and in total."""
     def memory_outline(self) -> pl.DataFrame:
         """Memory over time on each rank and device, downsampled for drawing."""
+    def memory_sites(self) -> pl.DataFrame:
+        """Memory by call site: which line of the user's code allocated it, by category, at the peak and in total."""
     def memory_snapshot(self) -> pl.DataFrame:
         """Memory snapshot of each device: in use, free, and fragmented."""
     def memory_stacks(self) -> pl.DataFrame:

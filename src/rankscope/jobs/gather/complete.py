@@ -5,31 +5,22 @@ In: a run directory. Out: what is missing.
 
 from __future__ import annotations
 
-import gzip
 import os
-import re
-import zlib
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankscope.errors import ConfigError
 from rankscope.jobs.gather.endings import wrong_ends
 from rankscope.jobs.gather.merge import rank_manifests
+from rankscope.jobs.gather.traces import TraceHead, find_traces, read_head
+from rankscope.rundir.coverage import Gap, Span, gaps
 from rankscope.rundir.fields import MAX_RANKS
 from rankscope.rundir.manifest import RankManifest, RunManifest, attempts, read_run_manifest
-from rankscope.rundir.names import ENDINGS, RANKS_FOLDER, parse_trace_name
+from rankscope.rundir.names import parse_trace_name
 from rankscope.rundir.plurals import counted, plural
 from rankscope.rundir.ranges import runs_of
-from rankscope.rundir.ranks import MAX_RANK, parse_ranks
-
-_OTHERS = (".json", ".json.gz", ".json.zst", ".tar.gz")
-"""How traces of other tools end, such as torchtitan's ``rank0_trace.json``."""
-_NO_TRACES = {RANKS_FOLDER, "measured"}
-"""Folders in which files that are named after ranks are something else."""
-_HEAD = 1 << 20
-"""Bytes of a trace, decompressed, in which torch's `distributedInfo` is looked for: it comes before the events."""
-_DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*')
-_NUMBER = {name: re.compile(rb'"%s"\s*:\s*([0-9]{1,8})\b' % name.encode()) for name in ("rank", "world_size")}
+from rankscope.rundir.ranks import parse_ranks
 
 
 @dataclass(frozen=True)
@@ -37,12 +28,12 @@ class Completeness:
     """What is in a run directory, and what should be."""
 
     runs: tuple[str, ...]
-    """The ids of the runs whose manifests are here; one, as it should be."""
+    """The ids of the runs whose manifests or traces are here; one, as it should be."""
     world_size: int | None
     expected: tuple[int, ...] | None
     """The ranks that were profiled; None if their number is not known."""
     present: tuple[int, ...]
-    """The ranks of which there is a manifest or, in a run without manifests, a trace."""
+    """The ranks of which there is a manifest or a trace."""
     traces: int
     bytes: int
     """Of the traces on disk."""
@@ -55,6 +46,8 @@ class Completeness:
     """Ranks whose capture had not ended when they last wrote their manifest."""
     interrupted: tuple[tuple[int, str], ...] = ()
     """Ranks that a signal or an exception ended, with what is known of it."""
+    gaps: tuple[Gap, ...] = ()
+    """Steps that only some of the ranks recorded whose capture has ended."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -79,7 +72,8 @@ class Completeness:
         if len(self.runs) > 1:
             lines.append(f"{len(self.runs)} runs in one directory: {', '.join(map(_printable, self.runs))}")
         if self.expected is None:
-            lines.append("the number of ranks is not known, as no manifest has it: give rankscope gather --world-size")
+            unknown = "the number of ranks is not known, as no manifest and no trace has it"
+            lines.append(f"{unknown}: give rankscope gather --world-size")
         if self.missing:
             lines.append(f"missing: {ranges(self.missing)}: gather from the hosts they ran on")
         for rank, file in self.absent_traces[:10]:
@@ -89,6 +83,7 @@ class Completeness:
         lines += [f"incomplete: {_printable(file)}: {wrong}" for file, wrong in self.broken[:10]]
         if len(self.broken) > 10:
             lines.append(f"and {len(self.broken) - 10} more that are incomplete")
+        lines += self.uneven()
         if self.running:
             lines.append(f"capture has not ended on {ranges(self.running)}: the job is still running, or was killed")
         by_cause: dict[str, list[int]] = {}
@@ -98,6 +93,18 @@ class Completeness:
         if len(by_cause) > 10:
             lines.append(f"and {counted(len(by_cause) - 10, 'other interruption')}")
         return lines
+
+    def uneven(self) -> list[str]:
+        """A line for each group of ranks that lacks steps which others recorded."""
+        steps: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = {}
+        for gap in self.gaps:
+            shown = f"{gap.first}" if gap.first == gap.last else f"{gap.first}-{gap.last}"
+            steps.setdefault((gap.lacking, gap.recorded), []).append(shown)
+        return [
+            f"no trace on {ranges(lacking)} of steps {', '.join(own[:8])}{' …' * (len(own) > 8)}, "
+            f"which {ranges(recorded)} recorded"
+            for (lacking, recorded), own in list(steps.items())[:10]
+        ]
 
 
 def completeness(run: Path, world_size: int | None = None) -> Completeness:
@@ -116,40 +123,39 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
         raise ConfigError("is not a run directory", path=run, hint="name the directory that traces were written to")
     manifests = rank_manifests(run)
     about = [m for path in sorted(run.glob("run*.json")) if (m := read_run_manifest(path)) is not None]
-    files = {path.relative_to(run).as_posix(): path for path in _traces(run)}
-    # Plain traces of torch's profiler have no manifest: their own metadata is used.
-    heads = {} if manifests or about else {file: _distributed(path) for file, path in files.items()}
-    if len(heads) == 1 and world_size in (None, 1):
-        ((file, (_, size)),) = heads.items()
-        # As in a summary: alone and without `distributedInfo`, it is of a job of one process.
-        if size is None and not parse_trace_name(file).rank and _of_torch(_head(files[file])):
-            heads = {file: (0, 1)}
-    by_manifest = (*(m.world_size for m in about), *(m.world_size for m in manifests))
-    sizes = [size for size in (*by_manifest, *(size for _, size in heads.values())) if size]
-    world_size = world_size or (max(sizes) if sizes else None)
     expected_bytes = {trace.file: trace.bytes for m in manifests for trace in m.written}
-    # A known length is compared instead, which is free.
+    files = find_traces(run, listed=expected_bytes)
+    # What a manifest lists is as it says, if it has the length that it says, which is free to check.
     unknown = {path: file for file, path in files.items() if expected_bytes.get(file) is None}
-    rank_of = {file: rank for file, (rank, _) in heads.items() if rank is not None}
+    heads = {file: read_head(path) for path, file in unknown.items()}
+    if len(files) == len(heads) == 1 and not manifests and not about and world_size in (None, 1):
+        ((file, head),) = heads.items()
+        # As in a summary: alone and without `distributedInfo`, it is of a job of one process.
+        if head.is_trace and head.world_size is None and not parse_trace_name(file).rank:
+            heads = {file: replace(head, rank=0, world_size=1)}
+    ranks: list[RankManifest | TraceHead] = [*manifests, *heads.values()]
+    facts: list[RunManifest | RankManifest | TraceHead] = [*about, *ranks]
+    sizes = [each.world_size for each in facts if each.world_size]
+    world_size = world_size or (max(sizes) if sizes else None)
+    rank_of = {file: head.rank for file, head in heads.items() if head.rank is not None}
     by_name = {rank for file in files if (rank := rank_of.get(file, parse_trace_name(file).rank)) is not None}
     present = {m.rank for m in manifests if m.rank is not None} | by_name
+    absent = tuple(
+        (m.rank or 0, trace.file) for m in manifests for trace in m.written if not _there(run, trace.file, trace.bytes)
+    )
     ended = attempts(manifests)
+    running = tuple(sorted({m.rank or 0 for _, its in ended for m in its if m.state == "running"}))
     return Completeness(
-        runs=tuple(sorted({*(m.run_id for m in about if m.run_id), *(m.run_id for m in manifests if m.run_id)})),
+        runs=tuple(sorted({each.run_id for each in facts if each.run_id})),
         world_size=world_size,
         expected=_expected(world_size, about, manifests),
         present=tuple(sorted(present)),
         traces=len(files),
         bytes=sum(path.stat().st_size for path in files.values()),
-        hosts=tuple(sorted({m.host for m in manifests if m.host})),
-        absent_traces=tuple(
-            (m.rank or 0, trace.file)
-            for m in manifests
-            for trace in m.written
-            if not _there(run, trace.file, trace.bytes)
-        ),
+        hosts=tuple(sorted({each.host for each in ranks if each.host})),
+        absent_traces=absent,
         broken=tuple(sorted((unknown[path], wrong) for path, wrong in wrong_ends(unknown).items())),
-        running=tuple(sorted({m.rank or 0 for _, its in ended for m in its if m.state == "running"})),
+        running=running,
         interrupted=tuple(
             sorted(
                 (m.rank or 0, f"{m.interruption} ({attempt})" if attempt else m.interruption)
@@ -158,56 +164,26 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
                 if m.interruption
             )
         ),
+        gaps=tuple(gaps(_spans(manifests, files, rank_of, {*running, *(rank for rank, _ in absent)}))),
     )
 
 
-def _traces(run: Path) -> list[Path]:
-    """Files that are named like traces, or that torch's profiler has written."""
-    found = []
-    for path in run.rglob("*"):
-        within = path.relative_to(run)
-        if _NO_TRACES & {*within.parts[:-1]} or any(part.startswith(".") for part in within.parts):
-            continue
-        if not path.name.endswith(tuple(ENDINGS.values())):
-            name = parse_trace_name(within)
-            ranked = path.name.endswith(_OTHERS) and name.rank is not None and name.pattern != "folder"
-            if not ranked and not _of_torch(_head(path)):
-                continue
-        if path.is_file():
-            found.append(path)
-    return sorted(found)
-
-
-def _of_torch(head: bytes) -> bool:
-    """Whether this is how a trace of torch's profiler begins."""
-    return b'"traceEvents"' in head and (b'"schemaVersion"' in head or _DISTRIBUTED.search(head) is not None)
-
-
-def _head(path: Path) -> bytes:
-    """The first bytes of a JSON trace, decompressed; nothing where it cannot be read."""
-    try:
-        if not path.is_file():
-            return b""
-        if path.name.endswith(".json.gz"):
-            with gzip.open(path) as unpacked:
-                return unpacked.read(_HEAD)
-        if path.name.endswith(".json"):
-            with path.open("rb") as file:
-                return file.read(_HEAD)
-    except (OSError, EOFError, zlib.error):
-        pass
-    return b""
-
-
-def _distributed(path: Path) -> tuple[int | None, int | None]:
-    """Rank and world size as torch wrote them at the head of a trace; None where it did not."""
-    head = _head(path)
-    block = _DISTRIBUTED.search(head)
-    found = {name: pattern.search(block[0]) if block else None for name, pattern in _NUMBER.items()}
-    rank, size = (int(match[1]) if match else None for match in found.values())
-    if size is None or not 0 < size <= MAX_RANK:
-        return rank, None
-    return (rank if rank is not None and rank < size else None), size
+def _spans(
+    manifests: Sequence[RankManifest], files: Iterable[str], rank_of: Mapping[str, int], left_out: Container[int]
+) -> dict[int, list[Span]]:
+    """The steps of each rank's traces, as its manifest has them, else their names; without ranks of which a trace says
+    neither."""
+    found: dict[int, list[Span]] = {m.rank or 0: [] for m in manifests}
+    written = {trace.file: (m.rank or 0, trace.first_step, trace.last_step) for m in manifests for trace in m.written}
+    unknown: set[int] = set()
+    for file in files:
+        name = parse_trace_name(file)
+        rank, first, last = written.get(file, (rank_of.get(file, name.rank), name.first, name.last))
+        if rank is not None and first is not None and last is not None:
+            found.setdefault(rank, []).append((first, last))
+        elif rank is not None:
+            unknown.add(rank)
+    return {rank: spans for rank, spans in found.items() if rank not in left_out and rank not in unknown}
 
 
 def _there(run: Path, file: str, size: int | None) -> bool:

@@ -1,8 +1,8 @@
 """Is a trace file complete? A check of its end, without parsing it, for files whose length no manifest has.
 
 Plain JSON: by its last bytes, where the bracket that closes last must be the one that opened first. Zstandard: by the
-lengths of its blocks, which are skipped (RFC 8878, section 3.1). Deflate has no lengths: a gzip is decompressed in
-constant memory and discarded, which takes a fraction of the time of reading it.
+lengths of its blocks, which are skipped (RFC 8878, section 3.1). Zip: by the directory at its end. Deflate has no
+lengths: a gzip is decompressed in constant memory and discarded, which takes a fraction of the time of reading it.
 
 In: a file. Out: whether it is complete.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import zipfile
 import zlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,7 @@ def wrong_ends(paths: Iterable[Path]) -> dict[Path, str]:
     """Files that are incomplete or damaged, with what is wrong; several are checked at once.
 
     Args:
-        paths: traces: ``.json``, ``.json.gz``, ``.json.zst``, ``.tar.gz``.
+        paths: traces: ``.json``, ``.json.gz``, ``.json.zst``, ``.tar.gz``, ``.tar.zst``, ``.zip``.
     """
     every = list(paths)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
@@ -45,10 +46,13 @@ def wrong_end(path: Path) -> str | None:
             if not file.read(1):
                 return "it is empty"
             file.seek(0)
-            if path.name.endswith(".zst"):
+            if path.name.endswith((".zst", ".zstd")):
                 return _zstd(file, path.stat().st_size)
-            if path.name.endswith(".gz"):
-                return _gzip(file, json=not path.name.endswith(".tar.gz"))
+            if path.name.endswith((".gz", ".tgz")):
+                return _gzip(file, json=not path.name.endswith((".tar.gz", ".tgz")))
+            if path.name.endswith(".zip"):
+                # Its directory comes last.
+                return None if zipfile.is_zipfile(file) else "it is cut: its directory is missing"
             return _json(file, path.stat().st_size)
     except OSError as error:
         return f"it cannot be read: {error.strerror or error}"

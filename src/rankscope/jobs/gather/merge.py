@@ -18,8 +18,10 @@ from pathlib import Path
 
 from rankscope.errors import RankscopeError
 from rankscope.jobs.gather.sources import Source, sha256
+from rankscope.jobs.gather.traces import find_traces, read_head
 from rankscope.rundir.manifest import RankManifest, read_rank_manifest, read_run_manifest
 from rankscope.rundir.names import RANKS_FOLDER
+from rankscope.rundir.plurals import plural
 
 STAGE = ".gather"
 """Where files are until they are complete, in the run directory; hidden, so that no reader finds them."""
@@ -166,19 +168,27 @@ def _names(paths: Sequence[str]) -> str:
 def _check_run(run: Path, stage: Path, source: Source) -> None:
     """Two runs in one place would look like one."""
     ours, theirs = run_ids(run), run_ids(stage)
-    if len(theirs) == 1 and ours and not theirs & ours:
+    if ours and theirs and not theirs & ours:
         raise RankscopeError(
-            f"{source.shown} is of run {min(theirs)}, here is run {min(ours)}",
+            f"{source.shown} is of {_runs(theirs)}, here is {_runs(ours)}",
             path=run,
             hint="gather each run into a separate directory",
         )
 
 
 def run_ids(folder: Path) -> set[str]:
-    """The runs that the manifests of a folder belong to."""
+    """The runs that the manifests and traces of a folder belong to; what a manifest lists is of its run."""
+    ranks = rank_manifests(folder)
     found = {m.run_id for path in folder.glob("run*.json") if (m := read_run_manifest(path)) is not None}
-    found |= {manifest.run_id for manifest in rank_manifests(folder)}
+    found |= {manifest.run_id for manifest in ranks}
+    listed = {trace.file for manifest in ranks for trace in manifest.written}
+    found |= {read_head(path).run_id for file, path in find_traces(folder, listed).items() if file not in listed}
     return {each for each in found if each is not None}
+
+
+def _runs(ids: set[str]) -> str:
+    shown = ", ".join("".join(c if c.isprintable() else "?" for c in each) for each in sorted(ids)[:_SHOWN])
+    return f"{plural('run', len(ids))} {shown}"
 
 
 def rank_manifests(folder: Path) -> list[RankManifest]:

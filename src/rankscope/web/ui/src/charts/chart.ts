@@ -3,6 +3,7 @@ import { h, styled } from "../components/dom.ts";
 import { onThemeChange } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { init, type EChartsOption, type EChartsType } from "./echarts.ts";
+import { rangeSelect, type RangeSpec } from "./range_select.ts";
 
 export interface ChartSpec {
   /** The chart's text for screen readers; its numbers are in a table on the same page. */
@@ -17,6 +18,8 @@ export interface ChartSpec {
   readonly zoomed?: boolean;
   /** A click (or tap) anywhere in a bar's band, by its place on the category axis. */
   readonly pick?: { readonly axis: "x" | "y"; on(index: number): void };
+  /** A range of the horizontal axis that a drag chooses. */
+  readonly range?: { readonly within: RangeSpec; readonly chosen: RangeSpec | null; choose(range: RangeSpec): void };
 }
 
 export interface Chart {
@@ -31,6 +34,7 @@ export function chart(context: Pick<ViewContext, "onLeave">, spec: ChartSpec): C
   let drawn: EChartsType | null = null;
   let width = 0;
   let wasRoomy: boolean | undefined;
+  let drawRange: (() => void) | null = null;
   const shareOf = (): number => {
     const zoom = drawn && zoomOf(drawn);
     return zoom ? (zoom.end - zoom.start) / 100 : 1;
@@ -46,6 +50,7 @@ export function chart(context: Pick<ViewContext, "onLeave">, spec: ChartSpec): C
     drawn.setOption(spec.option(width, share), { notMerge: true });
     if (kept) drawn.dispatchAction({ type: "dataZoom", ...kept });
     drawn.getZr().flush(); // printing takes the picture at once
+    drawRange?.();
   };
 
   const watch = new ResizeObserver(([entry]) => {
@@ -57,6 +62,7 @@ export function chart(context: Pick<ViewContext, "onLeave">, spec: ChartSpec): C
       drawn = init(canvas);
       const { pick } = spec;
       if (pick) drawn.getZr().on("click", (event: { offsetX: number; offsetY: number }) => picked(drawn, pick, [event.offsetX, event.offsetY]));
+      if (spec.range) drawRange = rangeSelect(drawn, canvas, spec.range.within, spec.range.chosen, spec.range.choose);
       drawn.on("datazoom", () => {
         if (spec.roomy && spec.roomy(width, shareOf()) !== wasRoomy) requestAnimationFrame(redraw);
       });

@@ -1,0 +1,216 @@
+"""Call tree of a range: self and total time of host operators, Python frames or modules by path.
+
+One row per rank and path of calls, in tree order, the most total time first. Calls of all threads are added up.
+
+    --by operators   operators, named ranges and runtime calls, nested as by torch's `key_averages()` (default)
+    --by frames      Python frames                     --by modules   calls of nn.Modules
+    --steps 10       what ran in this step; or --from-ns and --to-ns, on the trace's clock, as `start_ns` elsewhere
+    --rank 1         only this rank; --against 0 adds what each path took more than on rank 0
+    --merge          all ranks added up, in one tree: rank is null
+    --invert         from the inside: top level are the names, and inside each its callers
+
+    self  = Σ duration − calls directly inside, both cut to the range
+    total = self + Σ self of all calls inside it
+
+Self times add up to the time in which the thread had any call open, so nothing is counted twice. Of ranges that cross,
+the later one counts as inside while the earlier is open. In an inverted tree both times are the self time of the name
+at the top when these callers called it. Steps are one name, `ProfilerStep*`; addresses of objects are left out, so that
+ranks can be compared.
+
+How to read it: follow the largest total from the top to where self time is spent. On a slow rank, sort by
+`self_difference_ns` with `--against` a fast one: the first rows are what made it slow. The timeline shows the same for
+a measured range, as a flame graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.call_tree import CallTree, call_tree, combined, inverted, preorder, shared_name, within
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.phases import MODULE_FRAME
+from rankscope.primitives.steps import host_steps
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Inputs,
+    Parameter,
+    Parameters,
+    Tables,
+    by_window,
+    concat_ranks,
+)
+
+COLUMNS = (
+    Column("rank", pl.Int64, "", "the rank; null with `--merge`"),
+    Column("node", pl.Int64, "", "number of the row in its tree, from 0"),
+    Column("parent", pl.Int64, "", "node around it (with `--invert`: node that it called); null at top level"),
+    Column("depth", pl.Int64, "", "number of nodes around it"),
+    Column("name", pl.String, "", "the operator, range, frame or module"),
+    Column("calls", pl.Int64, "count", "number of calls that touch the range"),
+    Column("self_ns", pl.Int64, "ns", "time in it, without calls inside it"),
+    Column("self_share", pl.Float64, "ratio", "share of all self time in the tree"),
+    Column("total_ns", pl.Int64, "ns", "time in it, with calls inside it"),
+    Column("self_difference_ns", pl.Int64, "ns", "self time less that of the other rank; null without `--against`"),
+    Column("total_difference_ns", pl.Int64, "ns", "total time less that of the other rank; null without `--against`"),
+)
+_CALL = ("start_ns", "end_ns", "name", "pid", "tid")
+_VALUES = ("calls", "self_ns", "total_ns")
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """The tree of a rank, its files added up."""
+    names: dict[str, int] = {}
+    trees = [tree for window in by_window(tables, inputs) for tree in _trees_of(window, inputs, names)]
+    return _rows(combined(trees)[0], list(names), inputs.rank)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another, added up, or less another rank."""
+    rank, against = inputs.parameters.get("rank"), inputs.parameters.get("against")
+    names: dict[str, int] = {}
+    trees = {part["rank"].to_list()[0]: _read(part, names) for part in parts if part.height}
+    none = combined([])[0]
+    compared = trees.get(against, none) if against is not None else None
+    kept = {one: tree for one, tree in trees.items() if (rank is None or one == rank) and one != against}
+    found: dict[int | None, CallTree] = {**kept}
+    if inputs.parameters.get("merge"):
+        found = {None: combined(list(kept.values()))[0]} if kept else {}
+    if inputs.parameters.get("invert"):
+        found = {one: inverted(tree) for one, tree in found.items()}
+        compared = inverted(compared) if compared is not None else None
+    spelled = list(names)
+    frames = [
+        _rows(tree, spelled, one) if compared is None else _less(tree, compared, spelled, one)
+        for one, tree in found.items()
+    ]
+    return concat_ranks(frames, COLUMNS), []
+
+
+def _trees_of(window: Tables, inputs: Inputs, names: dict[str, int]) -> list[CallTree]:
+    """The tree of each chosen range of a file; `names` gets the names' numbers."""
+    calls = _calls(window, str(inputs.parameters.get("by", "operators")))
+    text = calls["name"].fill_null("")
+    # A trace has few names.
+    number = {each: names.setdefault(shared_name(each), len(names)) for each in text.unique(maintain_order=True)}
+    name = text.replace_strict(list(number), list(number.values()), return_dtype=pl.Int64).to_numpy()
+    thread = calls.select(pl.struct("pid", "tid").rank("dense").cast(pl.Int64)).to_series().to_numpy()
+    start = calls["start_ns"].to_numpy()
+    end = np.maximum(start, calls["end_ns"].to_numpy())
+    found = []
+    for low, high in _ranges(window, inputs, start, end):
+        rows = within(start, end, low, high)
+        cut = np.maximum(start[rows], low), np.minimum(end[rows], high)
+        found.append(call_tree(thread[rows], *cut, name[rows]))
+    return found
+
+
+def _calls(window: Tables, by: str) -> pl.DataFrame:
+    """The calls, of equal starts the longest first: cut to a range, the outer one still comes first."""
+    if by == "operators":
+        ranges = window["annotations"].filter(~pl.col("on_device"))
+        calls = pl.concat([each.select(_CALL) for each in (ranges, window["host_ops"], window["runtime_calls"])])
+    else:
+        calls = window["python_frames"].select(_CALL)
+        if by == "modules":
+            calls = calls.filter(pl.col("name").str.starts_with(MODULE_FRAME))
+    return calls.sort("start_ns", "end_ns", descending=[False, True], maintain_order=True)
+
+
+def _ranges(window: Tables, inputs: Inputs, start: Int64, end: Int64) -> list[tuple[int, int]]:
+    """The ranges to look at: the chosen steps, or all of the file, cut to `--from-ns` and `--to-ns`."""
+    if inputs.options.steps is not None:
+        steps = host_steps(window["annotations"]).filter(inputs.options.keeps(pl.col("step")))
+        ranges = list(steps.select("start_ns", "end_ns").iter_rows())
+    else:
+        ranges = [(int(start.min()), int(end.max()) + 1)] if start.size else []
+    low, high = (inputs.parameters.get(name) for name in ("from_ns", "to_ns"))
+    cut = [
+        (max(first, int(low)) if low is not None else first, min(last, int(high)) if high is not None else last)
+        for first, last in ranges
+    ]
+    return [(first, last) for first, last in cut if last > first]
+
+
+def _rows(
+    tree: CallTree, names: Sequence[str], rank: int | None, difference: tuple[Int64, Int64] | None = None
+) -> pl.DataFrame:
+    """A tree as rows in preorder, with the differences of self and total time if there are any."""
+    order = preorder(tree, tree.total_ns)
+    place = np.empty(order.size, dtype=np.int64)
+    place[order] = np.arange(order.size)
+    parent = pl.Series(np.where(tree.parent < 0, -1, place[tree.parent])[order], dtype=pl.Int64)
+    whole = int(tree.total_ns[tree.depth == 0].sum())
+    null = pl.lit(None, pl.Int64)
+    own, total = (null, null) if difference is None else (pl.Series(each[order]) for each in difference)
+    return pl.DataFrame(
+        {
+            "node": np.arange(order.size, dtype=np.int64),
+            "parent": parent.set(parent < 0, None),
+            "depth": tree.depth[order],
+            "name": pl.Series([names[number] for number in tree.name[order]], dtype=pl.String),
+            "calls": tree.calls[order],
+            "self_ns": tree.self_ns[order],
+            "self_share": tree.self_ns[order] / whole if whole else np.zeros(order.size),
+            "total_ns": tree.total_ns[order],
+        }
+    ).select(
+        pl.lit(rank, pl.Int64).alias("rank"),
+        pl.all(),
+        own.alias("self_difference_ns"),
+        total.alias("total_difference_ns"),
+    )
+
+
+def _read(part: pl.DataFrame, names: dict[str, int]) -> CallTree:
+    """A tree from its rows; `names` gets the names' numbers."""
+    name = np.array([names.setdefault(each, len(names)) for each in part["name"]], dtype=np.int64)
+    parent = part["parent"].fill_null(-1).to_numpy()
+    depth, *values = (part[field].to_numpy() for field in ("depth", *_VALUES))
+    return CallTree(parent, name, depth, *values)
+
+
+def _less(tree: CallTree, other: CallTree, names: Sequence[str], rank: int | None) -> pl.DataFrame:
+    """The rows of a tree, and of paths that only the other has, with what it has more than the other."""
+    both, (own, its) = combined([tree, other])
+
+    def spread(values: Int64, node: Int64) -> Int64:
+        found = np.zeros(both.name.size, dtype=np.int64)
+        found[node] = values
+        return found
+
+    mine = CallTree(both.parent, both.name, both.depth, *(spread(getattr(tree, field), own) for field in _VALUES))
+    self_ns, total_ns = (getattr(mine, field) - spread(getattr(other, field), its) for field in ("self_ns", "total_ns"))
+    return _rows(mine, names, rank, (self_ns, total_ns))
+
+
+def reads_more(parameters: Parameters) -> dict[str, tuple[str, ...]]:
+    """Python frames, the largest table of a trace, or operators: not both."""
+    if parameters.get("by", "operators") == "operators":
+        return {"host_ops": _CALL, "runtime_calls": _CALL, "annotations": ("name", "pid", "tid")}
+    return {"python_frames": _CALL}
+
+
+analysis = Analysis(
+    name="call_tree",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={"annotations": ("start_ns", "end_ns", "on_device", "step")},
+    reads_more=reads_more,
+    parameters=(
+        Parameter("by", "what the calls are", default="operators", choices=("operators", "frames", "modules")),
+        Parameter("from_ns", "start of the range, on the trace's clock", kind="number"),
+        Parameter("to_ns", "end of the range, on the trace's clock", kind="number"),
+        Parameter("rank", "only this rank", kind="number", of_reduce=True),
+        Parameter("against", "the rank to compare with", kind="number", of_reduce=True),
+        Parameter("merge", "add up the ranks", kind="flag", default=False, of_reduce=True),
+        Parameter("invert", "from each name to its callers", kind="flag", default=False, of_reduce=True),
+    ),
+    in_report=False,
+)
