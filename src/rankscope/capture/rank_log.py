@@ -214,15 +214,15 @@ class LostWindows:
             self._log.add_skipped(first, last, reason, on_all_ranks=True)
             self._log.warn_once(reason, f"steps {first} to {last} were not recorded: {reason}")
 
-    def too_short(self, steps: int, window: Window | None, aside: str = "") -> None:
-        """The loop ended after ``steps`` steps, before a window was complete, or without any because this rank stood
-        ``aside`` for a reason. Silent if a loss was reported already."""
+    def too_short(self, steps: int, window: Window | None, deferred: str = "") -> None:
+        """The loop ended after ``steps`` steps, before a window was complete, or without any because the schedule was
+        ``deferred`` to a script's profiler, for this reason. Silent if a loss was reported already."""
         if self._log is None or self._any:
             return
         first, last = (window.first, window.last) if window is not None else (None, None)
         reason = f"the loop ended after {steps} steps, before step {first} was complete"
         advice = "choose a smaller wait or warmup, or run more steps"
-        if aside:
-            reason, advice = aside, "--take-over records on all ranks instead"
+        if deferred:
+            reason, advice = deferred, "--take-over records on all ranks instead"
         self._log.add_skipped(first, last, reason)
         self._log.warn_once("short", f"no trace was written: {reason}; {advice}")
