@@ -81,7 +81,7 @@ def _of_cpu(wide: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
             ranks=tuple(sorted(rank for rank, value in spent.items() if value >= _MOST * step)),
             steps=steps_of(inputs),
             evidence=(
-                Evidence(f"time in them, {unit.per}, at worst", spent[worst], "ns"),
+                Evidence(f"time in them ({unit.per}, worst rank)", spent[worst], "ns"),
                 Evidence(unit.length, step, "ns"),
             ),
             anchor=event_anchor(inputs, "wide_type", worst),
