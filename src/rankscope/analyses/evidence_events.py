@@ -195,8 +195,8 @@ def _of_host(window: Tables, sets: Activity) -> list[pl.DataFrame]:
     found = [
         _events("data_loading", loading, idle(loading, sets.busy | covered_time(calls))),
         # On the CPU nothing says what else could have run.
-        _events("garbage_collection", collections, idle(collections, EMPTY if sets.host_only else sets.busy)),
-        _events("compile_overhead", compiler, idle(compiler, EMPTY if sets.host_only else sets.busy)),
+        _events("garbage_collection", collections, idle(collections, sets.busy if device.height else EMPTY)),
+        _events("compile_overhead", compiler, idle(compiler, sets.busy if device.height else EMPTY)),
     ]
     return [*found, _events("host_wait", waits, idle_after(waits, covered_time(device)))]
 
@@ -225,7 +225,7 @@ def _kernels(window: Tables, inputs: Inputs, sets: Activity) -> list[pl.DataFram
     duration = pl.col("end_ns") - pl.col("start_ns")
     labelled = with_category(device, inputs.options.communication).filter(in_steps(device["launch_ns"], annotations))
     kernels = labelled.filter(pl.col("category") == COMPUTE)
-    if sets.host_only:
+    if device.is_empty():
         gloo = gloo_ranges(operators, annotations)
         compute, transfers = computing_operators(operators, gloo), gloo
     else:
@@ -236,7 +236,7 @@ def _kernels(window: Tables, inputs: Inputs, sets: Activity) -> list[pl.DataFram
         window, np.ones(operators.height, dtype=np.bool_), device, inputs.options.communication
     )
     products = products.filter(in_steps(products["launch_ns"], annotations))
-    wide = (calls if sets.host_only else products).filter(pl.col("number").is_in(_WIDE))
+    wide = (calls if device.is_empty() else products).filter(pl.col("number").is_in(_WIDE))
 
     def alone(frame: pl.DataFrame, other: IntervalSet) -> Int64:
         start, end = _span(frame)
