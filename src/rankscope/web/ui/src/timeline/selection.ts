@@ -2,6 +2,7 @@
 import { h } from "../components/dom.ts";
 import { ApiError } from "../data/api.ts";
 import type { Finding } from "../data/payload.ts";
+import { aroundList, eventsAround } from "./around.ts";
 import { saidOf } from "./anchor.ts";
 import { grouped } from "../format/units.ts";
 import type { EventDetail } from "./detail.ts";
@@ -87,11 +88,19 @@ export class Selection {
       select: (to) => void this.select(to), zoomTo: () => this.zoomTo(), close: () => { this.clear({ history: true }); this.#stage.element.focus({ preventScroll: true }); },
       find: this.#acts.find, measure: () => this.#acts.measure({ from: detail.start_ns, to: Math.max(detail.end_ns, detail.start_ns + 1) }),
     }));
+    void this.#around(detail, asked);
     this.#acts.panel(true);
     if (had) this.enter();
     this.#notice.announce([...reasons.map((reason) => `${reason}.`), spoken(model, detail)].join(" "));
     model.changed();
     if (history) this.#permalink.push();
+  }
+
+  /** What was open on the host, below what is known at once. */
+  async #around(detail: EventDetail, asked: number): Promise<void> {
+    const found = await eventsAround(this.#model, detail).catch((error: unknown) => { this.#notice.say(error); return null; });
+    const list = found && asked === this.#asked ? aroundList(found, (to) => void this.select(to)) : null;
+    if (list) this.element.querySelector(".tl-around")?.replaceChildren(list);
   }
 
   clear({ history }: { history: boolean }): void {
