@@ -6,8 +6,8 @@ A vote is one `compare_set` of the job's store: the first wins, and each rank ge
 made in a thread, over a connection of its own, and nothing waits for another rank.
 
 A rank that has no answer when the warm-up begins records, and asks again before the trace gets its final name: a window
-that was to be skipped is dropped then. Without a store, or with one that fails, each rank records every window: the
-same rule for all.
+that was to be skipped is dropped then. Without a store (neither torchrun nor a process group), or with one that fails,
+each rank records every window, as long as it can hold the recordings: the same rule for all.
 
 A rank on which the script's own profiler is adopted records that one's windows and no others. It leaves a note in the
 store, and the other ranks then vote to skip every window: those that it lacks.
@@ -19,12 +19,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-import torch.distributed as dist
-
 from rankscope.capture import profiler_conflicts
+from rankscope.capture.process import job_store
 from rankscope.capture.writer import Writer
 from rankscope.rundir.schedule import Window
 
@@ -215,7 +213,7 @@ class WindowVotes:
     def _ask(self, key: str, expected: str, wanted: str) -> str:
         """The value of a key once it is ``wanted`` if it was ``expected``; empty without a store that works."""
         try:
-            self._store = self._store or _own_connection()
+            self._store = self._store or job_store()
             if self._store is not None and not self._failed:
                 return bytes(self._store.compare_set(key, expected, wanted)).decode()
         except Exception:
@@ -226,14 +224,3 @@ class WindowVotes:
         with self._changed:
             self._changed.wait_for(lambda: first in self._answers, limit_s)
             return self._answers.get(first)
-
-
-def _own_connection() -> Any:
-    """The job's store, over a connection of its own where torch can make one; ``None`` without a process group."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return None
-    # Torch has no public name for it.
-    store: Any = dist.distributed_c10d._get_default_store()
-    with suppress(Exception):
-        return store.clone()
-    return store

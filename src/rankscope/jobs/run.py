@@ -14,15 +14,15 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from rankscope.errors import LaunchError
+from rankscope.errors import ConfigError, LaunchError
 from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, command, refuse_to_nest
 from rankscope.rundir.config import variable_of
-from rankscope.rundir.directory import directory_of, is_store_url
+from rankscope.rundir.directory import absolute_directory, is_store_url
 from rankscope.rundir.names import ENDINGS
 
 UPLOAD_VARIABLE = variable_of("upload_to")
@@ -49,8 +49,8 @@ class JobResult:
 
     def traces(self) -> list[Path]:
         """The traces in the run directory."""
-        found = {path for ending in ENDINGS.values() for path in self.run_dir.rglob(f"*{ending}")}
-        return sorted(path for path in found if not path.name.startswith("."))
+        files = (Path(folder, name) for folder, _, names in os.walk(self.run_dir) for name in names)
+        return sorted(file for file in files if file.name.endswith(tuple(ENDINGS.values())) and file.name[0] != ".")
 
     def not_uploaded(self) -> list[str]:
         """The traces, by their path in the run directory, that this host's ranks could not upload."""
@@ -129,7 +129,7 @@ def run_job(
     Args:
         options: torchrun's options.
         script: the script and its arguments.
-        run_dir: the run directory, made if it is not there; ``RANKSCOPE_RUN_DIR``, else ``rankscope_run_<time>``.
+        run_dir: the run directory, made if it can be; ``RANKSCOPE_RUN_DIR``, else ``rankscope_run_<time>``.
         run_id: the run's id; ``RANKSCOPE_RUN_ID``, else made up.
         env: variables to add.
         output: called with each line of the job's output; ``None`` leaves the terminal to the job.
@@ -167,7 +167,13 @@ def run_command(
     if is_store_url(wanted):
         # The ranks write here, and upload from here.
         environ, wanted = {UPLOAD_VARIABLE: str(wanted), **environ}, None
-    folder = make_run_dir(wanted)
+    try:
+        folder = make_run_dir(wanted)
+    except ConfigError as error:
+        if run_dir:
+            raise
+        folder = make_run_dir(None)  # as a rank does that a launcher started
+        print(f"rankscope: {RUN_DIR_VARIABLE}: {error.what}: the traces go to {folder}", file=sys.stderr)
     name = run_id or environ.get(RUN_ID_VARIABLE) or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
     environ = {**environ, RUN_DIR_VARIABLE: str(folder), RUN_ID_VARIABLE: name}
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -216,30 +222,29 @@ def run_command(
 
 
 def make_run_dir(wanted: str | os.PathLike[str] | None) -> Path:
-    """Make the run directory, by default a new ``rankscope_run_<time>`` in the working directory.
+    """The run directory, by default a new ``rankscope_run_<time>`` in the working directory.
+
+    One that cannot be made is no reason not to start a job: its ranks warn, and keep their traces elsewhere.
 
     Raises:
-        LaunchError: it cannot be made.
         ConfigError: what was named is no directory.
     """
-    try:
-        if wanted is not None:
-            folder = Path(directory_of(wanted)).expanduser().absolute()
+    if wanted is not None:
+        folder = Path(absolute_directory(wanted))
+        with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            return folder
-        base = Path.cwd() / f"rankscope_run_{time.strftime('%Y%m%d_%H%M%S')}"
-        for attempt in range(1000):
-            folder = base if attempt == 0 else base.with_name(f"{base.name}_{attempt + 1}")
-            try:
-                folder.mkdir()
-            except FileExistsError:
-                continue
-            return folder
-    except OSError as error:
-        raise LaunchError(
-            f"the run directory cannot be made: {error.strerror}", path=error.filename, hint="choose one by --run-dir"
-        ) from error
-    raise LaunchError("a thousand run directories of this second exist already", path=base)
+        return folder
+    base = Path(absolute_directory(f"rankscope_run_{time.strftime('%Y%m%d_%H%M%S')}"))
+    for attempt in range(1000):
+        folder = base if attempt == 0 else base.with_name(f"{base.name}_{attempt + 1}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        except OSError:
+            pass
+        return folder
+    return base.with_name(f"{base.name}_{uuid.uuid4().hex}")
 
 
 def _read(stream: Iterator[str], tail: deque[str], output: Callable[[str], object]) -> None:
