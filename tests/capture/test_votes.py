@@ -153,30 +153,30 @@ def test_a_rank_that_died_after_its_vote_is_not_waited_for(monkeypatch):
 
 
 @pytest.mark.parametrize("voted_first", [True, False])
-def test_a_rank_that_stands_aside_takes_the_others_along(monkeypatch, voted_first):
+def test_when_a_rank_defers_to_a_script_profiler_all_ranks_do(monkeypatch, voted_first):
     why = "the script's own profiler records on rank 0 instead: profile, train.py:9"
-    aside, other = ranks_on(dist.HashStore(), monkeypatch)
+    deferring, other = ranks_on(dist.HashStore(), monkeypatch)
     other.connect()
-    assert other.why_aside() == ""
+    assert other.why_deferred() == ""
     if voted_first:
         other.vote(5)
         assert answered(other, 5) == ""
-    aside.stand_aside(why, 5)
-    assert aside._thread.drain(60)
+    deferring.defer(why, 5)
+    assert deferring._thread.drain(60)
     other.vote(5)
     other.vote(9)
     assert other._thread.drain(60)
     assert [other.final(5), other.final(9)] == [why] * 2
-    assert other.why_aside() == why
+    assert other.why_deferred() == why
 
 
-def test_windows_before_a_rank_stood_aside_stay(monkeypatch):
-    aside, other = ranks_on(dist.HashStore(), monkeypatch)
-    for rank in (aside, other):
+def test_windows_before_a_rank_deferred_stay(monkeypatch):
+    deferring, other = ranks_on(dist.HashStore(), monkeypatch)
+    for rank in (deferring, other):
         rank.vote(5)
         assert answered(rank, 5) == ""
-    aside.stand_aside("the script's own profiler records", 9)
-    assert aside._thread.drain(60)
+    deferring.defer("the script's own profiler records", 9)
+    assert deferring._thread.drain(60)
     assert other.final(5) == ""  # its writer was slow
 
 

@@ -51,7 +51,7 @@ def checks(folder: Path) -> Iterator[Check]:
         (file, wrong), *others = found.broken
         many = f" and {len(others)} more" if others else ""
         what = f"{file} is incomplete{many}: {wrong}"
-        fix = "copy it again; if the original is cut off, the disk was full or the job was killed while it was written"
+        fix = "copy it again; if the original is truncated, the disk was full or the job was killed during the write"
         yield Check("run", "broken", "fail", what, fix)
     for line in uneven:
         yield Check("run", "windows", "warn", line, "only steps that all ranks recorded can be compared")

@@ -124,7 +124,7 @@ def run_job(
 ) -> JobResult:
     """Run ``torchrun options script`` with a run directory, and wait for its end.
 
-    SIGINT, SIGTERM and SIGHUP go on to the job; when this process must go, the job goes first.
+    SIGINT, SIGTERM and SIGHUP are passed on to the job, and this process ends after it.
 
     Args:
         options: torchrun's options.
@@ -196,14 +196,14 @@ def run_command(
     if job.stdout is not None and output is not None:
         reader = threading.Thread(target=_read, args=(job.stdout, tail, output), daemon=True)
         reader.start()
-    with _forwarded(job) as came:
+    with _forwarded(job) as received:
         try:
             code = job.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise LaunchError(
                 f"the job was ended after {timeout_s:.0f} s; its last lines:\n{''.join(tail)}",
-                hint="a hang at the start is often a rank that never came, or a script that starts its ranks itself "
-                "(mp.spawn); at the end, a collective not all ranks call",
+                hint="a hang at the start is often a rank that never connected, or a script that starts its ranks "
+                "itself (mp.spawn); at the end, a collective not all ranks call",
             ) from None
         finally:
             _end(job)
@@ -216,7 +216,7 @@ def run_command(
         folder,
         name,
         "".join(tail),
-        came[0] if came else None,
+        received[0] if received else None,
         environ.get(UPLOAD_VARIABLE),
     )
 
@@ -255,20 +255,20 @@ def _read(stream: Iterator[str], tail: deque[str], output: Callable[[str], objec
 
 @contextmanager
 def _forwarded(job: subprocess.Popen[str]) -> Iterator[list[int]]:
-    """Signals that reach this process go on to the job, which then ends and lets us end. Gives those that came."""
-    came: list[int] = []
+    """Signals to this process are passed on to the job; yields those that were received."""
+    received: list[int] = []
 
     def forward(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
+        received.append(number)
         if job.poll() is None:
             job.send_signal(number)
 
     if threading.current_thread() is not threading.main_thread():
-        yield came  # only the main thread can set handlers; in a notebook's thread the kernel keeps its own
+        yield received  # only the main thread can set handlers; in a notebook's thread the kernel keeps its own
         return
     before = {number: signal.signal(number, forward) for number in _SIGNALS}
     try:
-        yield came
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -284,7 +284,7 @@ def _end(job: subprocess.Popen[str]) -> None:
             job.kill()
             job.wait()
     if sys.platform != "win32":
-        # Workers are sessions of their own, or not, as torchrun pleases; what is left of the group goes.
+        # torchrun may or may not start workers in sessions of their own; what is left of the group is killed.
         try:
             os.killpg(job.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):

@@ -31,7 +31,7 @@ class Completeness:
     """The ids of the runs whose manifests or traces are here; one, as it should be."""
     world_size: int | None
     expected: tuple[int, ...] | None
-    """The ranks that were profiled; None where nothing says how many there are."""
+    """The ranks that were profiled; None if their number is not known."""
     present: tuple[int, ...]
     """The ranks of which there is a manifest or a trace."""
     traces: int
@@ -39,7 +39,7 @@ class Completeness:
     """Of the traces on disk."""
     hosts: tuple[str, ...]
     absent_traces: tuple[tuple[int, str], ...]
-    """Rank and file of traces that were written and are not here, or not whole."""
+    """Rank and file of traces that were written and are missing or incomplete here."""
     broken: tuple[tuple[str, str], ...]
     """Traces that no manifest lists and that do not end correctly, with what is wrong."""
     running: tuple[int, ...]
@@ -211,9 +211,9 @@ def _expected(
         choice = parse_ranks("all")
     local = {m.rank: m.local_rank for m in manifests}
     chosen = tuple(rank for rank in range(world_size) if choice.selects(rank, local.get(rank)))
-    # "node" chooses by a number that only the rank itself knows: those that spoke, at least.
-    spoke = {m.rank for m in manifests if m.rank is not None}
-    return tuple(sorted({*chosen, *spoke}))
+    # "node" chooses by the local rank, which only the rank itself knows: those with a manifest, at least.
+    known = {m.rank for m in manifests if m.rank is not None}
+    return tuple(sorted({*chosen, *known}))
 
 
 def ranges(ranks: tuple[int, ...]) -> str:
