@@ -188,7 +188,7 @@ function greatest(table: Table, rows: readonly number[], chosen: string | null, 
   /** Names of events are buttons: they show where these are in both steps. */
   const label = (row: number): HTMLElement => {
     const text = String(table.cell(row, "name") ?? "unnamed");
-    if (!["kernels", "operators"].includes(String(table.cell(row, "section")))) return named(table.cell(row, "section") === "steps" ? columnLabel(text) : text, 90);
+    if (!IN_TIMELINE.has(String(table.cell(row, "section")))) return named(table.cell(row, "section") === "steps" ? columnLabel(text) : text, 90);
     const mark = button({ class: "link", "aria-pressed": String(text === chosen), title: "Highlight in both steps" }, () => {
       const on = mark.getAttribute("aria-pressed") !== "true";
       for (const each of marks) each.setAttribute("aria-pressed", String(each === mark && on));
