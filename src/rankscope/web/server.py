@@ -23,6 +23,7 @@ from rankscope.report.experiments.tables import measured
 from rankscope.report.html_report import PAYLOAD_SCHEMA_VERSION, located, not_shown, origins_of, table_of
 from rankscope.results import Finding, Result, by_severity
 from rankscope.results.failures import FAILURES
+from rankscope.timeline.call_trees import CALLS, call_trees
 from rankscope.timeline.event_details import details
 from rankscope.timeline.pyramid import MAX_LEVELS
 from rankscope.timeline.search import InvalidPatternError, Query, Search
@@ -183,6 +184,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
             route("/api/heat", about_run(_heat, changes)),
             route("/api/search", about_run(_search, drawn)),
             route("/api/range", about_run(_range, drawn)),
+            route("/api/calls", about_run(_calls, drawn)),
             route("/api/counters", about_run(_counters, lanes)),
         ],
         exception_handlers={404: _nowhere, 405: _nowhere},
@@ -370,6 +372,15 @@ def _range(request: Request, run: ServedRun) -> Response:
     text = request.query_params.get("ranks")
     ranks = numbers(text, "ranks", 1 << 30) if text else None
     return answer(request, measure(timeline, *span(request), ranks), BINARY, _tag(request))
+
+
+def _calls(request: Request, run: ServedRun) -> Response:
+    timeline = _timeline(run)
+    by, text = request.query_params.get("by", "operators"), request.query_params.get("ranks")
+    if by not in CALLS:
+        raise RefusedError(400, f"by must be one of {', '.join(CALLS)}")
+    ranks = numbers(text, "ranks", 1 << 30) if text else None
+    return answer(request, call_trees(timeline, *span(request), by, ranks), BINARY, _tag(request))
 
 
 def _counters(request: Request, run: ServedRun) -> Response:
