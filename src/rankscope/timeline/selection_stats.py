@@ -12,6 +12,7 @@ import numpy as np
 from rankscope.primitives.intervals import IntervalSet
 from rankscope.primitives.nesting import nest
 from rankscope.timeline.call_trees import chosen, events_in
+from rankscope.timeline.categories import OTHER
 from rankscope.timeline.column_file import column_file
 from rankscope.timeline.timeline import Timeline
 
@@ -61,6 +62,9 @@ def measure(
     busy = np.array(rows, dtype=np.int64).reshape(-1, 4)
     none = np.empty(0, dtype=np.int64)
     name, kind, count, time, own = (np.concatenate([none, *each]) for each in (names, kinds, counts, times, owns))
+    # The profiler's marks of its own recording enclose everything, and are no work of the job.
+    job = kind != OTHER
+    name, kind, count, time, own = name[job], kind[job], count[job], time[job], own[job]
     key, group = np.unique(name << 8 | kind, return_inverse=True)
     group = group.reshape(-1)
     total = np.bincount(group, weights=time, minlength=key.size)
