@@ -73,7 +73,7 @@ def test_an_accelerator_is_not_woken_to_find_out(released, monkeypatch):
     accelerated = [*CPU, torch.profiler.ProfilerActivity.CUDA]
     assert stop_mode.choose_stop_mode(CaptureConfig(stop_off_loop="always"), accelerated) == (
         stop_mode.THREAD,
-        "asked for",
+        "requested",
     )
     assert tried
     assert all(kinds == CPU for kinds in tried)
@@ -138,7 +138,7 @@ def test_the_trial_leaves_nothing_behind():
 
 @pytest.mark.parametrize("stop_off_loop", ["always", "never"])
 def test_both_modes_give_the_same_trace(tmp_path, monkeypatch, off_loop_everywhere, stop_off_loop):
-    if stop_mode.choose_stop_mode(CaptureConfig(stop_off_loop=stop_off_loop), CPU)[1] != "asked for":
+    if stop_mode.choose_stop_mode(CaptureConfig(stop_off_loop=stop_off_loop), CPU)[1] != "requested":
         pytest.skip("this torch cannot stop off the loop")
     threads = []
     original = recording.Recording.save

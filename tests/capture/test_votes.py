@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import threading
 
@@ -14,7 +15,7 @@ from rankscope.capture.votes import BUSY as WRITER_BUSY
 from rankscope.capture.votes import WAITING_LIMIT
 from rankscope.rundir.manifest import read_rank_manifest
 
-from .conftest import traces
+from .conftest import clean_environ, traces
 from .two_ranks import TRAIN, run
 
 SLOW_ON_ONE = """
@@ -69,6 +70,36 @@ def test_all_ranks_record_the_same_windows_with_a_slow_writer_on_one(tmp_path, w
     )
 
 
+WITHOUT_GROUP = """
+import os, time, torch
+rank = int(os.environ["RANK"])
+{before}
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(80):
+    open(f"step{{step}}_{{rank}}", "w").close()
+    while not os.path.exists(f"step{{step}}_{{1 - rank}}"): time.sleep(0.001)  # as if they communicated
+    time.sleep(0.01)
+    optimizer.zero_grad(); model(torch.ones(2, 4)).sum().backward(); optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_ranks_without_a_process_group_agree_through_torchruns_store(tmp_path):
+    (tmp_path / "job.py").write_text(WITHOUT_GROUP.format(before=SLOW_ON_ONE))
+    options = ["--wait", "4", "--warmup", "1", "--active", "2", "--repeat", "0", "--stop-off-loop", "never"]
+    command = [sys.executable, "-m", "rankscope", "run", "--run-dir", "run", "--nproc-per-node", "2", *options]
+    done = subprocess.run(
+        [*command, "job.py"], cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    (first, first_skipped), (second, second_skipped) = windows_of(tmp_path)
+    assert first == second
+    assert first
+    assert first_skipped == second_skipped
+    assert any(reason.endswith(" on rank 1") for reason in first_skipped.values())
+
+
 # --- votes on a real store ----------------------------------------------------------------------------------
 
 BUSY = "the previous trace was still being written on rank 1"
@@ -76,7 +107,7 @@ BUSY = "the previous trace was still being written on rank 1"
 
 def ranks_on(store, monkeypatch, number=2):
     """The votes of several ranks, as if each had a connection of its own to this store."""
-    monkeypatch.setattr(votes, "_own_connection", lambda: store)
+    monkeypatch.setattr(votes, "job_store", lambda: store)
     return [votes.WindowVotes("test") for _ in range(number)]
 
 
@@ -122,30 +153,30 @@ def test_a_rank_that_died_after_its_vote_is_not_waited_for(monkeypatch):
 
 
 @pytest.mark.parametrize("voted_first", [True, False])
-def test_a_rank_that_stands_aside_takes_the_others_along(monkeypatch, voted_first):
+def test_when_a_rank_defers_to_a_script_profiler_all_ranks_do(monkeypatch, voted_first):
     why = "the script's own profiler records on rank 0 instead: profile, train.py:9"
-    aside, other = ranks_on(dist.HashStore(), monkeypatch)
+    deferring, other = ranks_on(dist.HashStore(), monkeypatch)
     other.connect()
-    assert other.why_aside() == ""
+    assert other.why_deferred() == ""
     if voted_first:
         other.vote(5)
         assert answered(other, 5) == ""
-    aside.stand_aside(why, 5)
-    assert aside._thread.drain(60)
+    deferring.defer(why, 5)
+    assert deferring._thread.drain(60)
     other.vote(5)
     other.vote(9)
     assert other._thread.drain(60)
     assert [other.final(5), other.final(9)] == [why] * 2
-    assert other.why_aside() == why
+    assert other.why_deferred() == why
 
 
-def test_windows_before_a_rank_stood_aside_stay(monkeypatch):
-    aside, other = ranks_on(dist.HashStore(), monkeypatch)
-    for rank in (aside, other):
+def test_windows_before_a_rank_deferred_stay(monkeypatch):
+    deferring, other = ranks_on(dist.HashStore(), monkeypatch)
+    for rank in (deferring, other):
         rank.vote(5)
         assert answered(rank, 5) == ""
-    aside.stand_aside("the script's own profiler records", 9)
-    assert aside._thread.drain(60)
+    deferring.defer("the script's own profiler records", 9)
+    assert deferring._thread.drain(60)
     assert other.final(5) == ""  # its writer was slow
 
 
@@ -190,7 +221,7 @@ def test_a_store_that_never_answers_is_not_asked_again(monkeypatch):
 def test_all_ranks_record_when_the_store_dies(monkeypatch):
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     port = server.port
-    monkeypatch.setattr(votes, "_own_connection", lambda: dist.TCPStore("127.0.0.1", port, is_master=False))
+    monkeypatch.setattr(votes, "job_store", lambda: dist.TCPStore("127.0.0.1", port, is_master=False))
     ranks = [votes.WindowVotes("test") for _ in range(2)]
     for rank in ranks:
         rank.vote(5, BUSY)

@@ -72,7 +72,9 @@ class Claim:
 
     def named_rank(self) -> int | None:
         """The rank that the title says is the worst."""
-        found = re.search(r"on rank (\d+)$", self.finding.title)
+        found = re.search(r"on rank (\d+)(?: \(worst of (\d+) ranks\))?$", self.finding.title)
+        if found and found[2]:
+            self.require(int(found[2]) == len(self.finding.ranks), "the title has another number of ranks")
         return int(found[1]) if found else None
 
     def close(self) -> None:

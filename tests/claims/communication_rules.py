@@ -80,9 +80,9 @@ def exposed_communication(claim: Claim, raw: Raw) -> None:
     claim.require(abs(waits - wait) <= max(here, unknown) + 0.02 * exposed + 2, f"the wait is {wait:.0f}")
     if claim.has("most of it in"):
         _heaviest(claim, known, steps)
-    if claim.has("without a complete trace, at least"):
+    if claim.has("ranks without a complete trace, at least"):
         missing = missing_ranks(raw, known)
-        said = str(claim.take("without a complete trace, at least").value)
+        said = str(claim.take("ranks without a complete trace, at least").value)
         claim.require(int(said.split()[0].replace(",", "")) == missing > 0, f"{missing} ranks are missing")
         claim.require(claim.finding.saving_ns is None and "not known" in claim.finding.title, "nobody knows")
         return
@@ -168,7 +168,7 @@ def small_collectives(claim: Claim, raw: Raw) -> None:
         spare[rank] = sum(sum(r.duration for r in rows) - min(r.duration for r in rows) for rows in often) / count
     least = min(spare, key=lambda rank: (spare[rank], rank))
     claim.is_near("small collectives", calls[least], within=0.51)
-    said = claim.take("most of them").value
+    said = claim.take("most frequent").value
     claim.require(kinds[str(said)] == max(kinds.values()), f"most of them are {kinds}")
     claim.is_near(f"time in them per step, rank {least}", total[least])
     if missing_ranks(raw, known):
@@ -210,7 +210,7 @@ def slow_network(claim: Claim, raw: Raw) -> None:
     alike = [v for k, v in rates.items() if k[0] == kind and k[2] < key[2] and k[3] == key[3] and len(v) >= 3]
     better = max(map(statistics.median, alike))
     claim.is_near("bus bandwidth", rate, relative=0.02, within=0.01)
-    claim.is_near("the best at a smaller size", better, relative=0.05, within=0.01)
+    claim.is_near("best bus bandwidth at a smaller size", better, relative=0.05, within=0.01)
     measured = claim.number("collectives measured")
     claim.require(measured >= 3 and rate < 0.5 * better * 1.02, "it is not slow, or hardly measured")
     median = claim.is_near("median transfer", statistics.median(transfers[key]), relative=0.02)

@@ -234,7 +234,7 @@ def tensor_cores(claim: Claim, raw: Raw) -> None:
         )
     step = step_of(claim, raw)
     worst = max(saved, key=lambda rank: saved[rank])
-    claim.is_near("operators that they could do", calls[worst])
+    claim.is_near("operators that tensor cores can run", calls[worst])
     claim.is_near("time in their kernels", device[worst])
     claim.is_near("of it on tensor cores", tensor[worst])
     claim.is_near("products on ordinary cores", off[worst])

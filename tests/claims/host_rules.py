@@ -459,7 +459,7 @@ def profiler_cost(claim: Claim, raw: Raw) -> None:
     shares = {r: m["active"] / m["wait"] - 1 for r, m in medians.items() if m.get("active") and m.get("wait")}
     worst = max(sorted(shares), key=lambda rank: shares[rank])
     claim.is_near("median step, not recorded", medians[worst]["wait"])
-    claim.is_near("more when recorded", medians[worst]["active"] - medians[worst]["wait"])
+    claim.is_near("added by recording", medians[worst]["active"] - medians[worst]["wait"])
     claim.is_ranks([rank for rank, share in shares.items() if share >= 0.05])
     said = re.search(r"takes (\d+) % longer", claim.finding.title)
     claim.require(said and abs(float(said[1]) - 100 * shares[worst]) <= 0.51, f"the title's share: {shares[worst]}")

@@ -57,7 +57,7 @@ def memory_limit(claim: Claim, raw: Raw) -> None:
     share, top, size, file = max(shares.values(), key=lambda each: each[0])
     claim.is_near("allocated at the peak", top.allocated, within=0)
     claim.is_near("memory of the device", size, within=0)
-    name = claim.take("in").value
+    name = claim.take("operator at the peak").value
     inside = [e for e in file.plain.operators if e.start <= top.at < e.end]
     claim.require(name == "no operator" or name in {e.name for e in inside}, f"the peak is not in {name}")
     claim.require(f"{100 * share:.0f} %" in claim.finding.title, "the title's share")
@@ -128,7 +128,7 @@ def memory_retries(claim: Claim, raw: Raw) -> None:
         (number,) = re.findall(r"step (\d+)$", claim.left[0].name)
         claim.is_near("device idle in driver calls for memory", idle[rank][int(number)])
         slow = {n for n, cost in idle[rank].items() if cost >= 0.05 * step}
-        said = str(claim.take("steps with as much as 5 %").value)
+        said = str(claim.take("steps that lose 5 %").value)
         claim.require(said.endswith(f" of {len(raw.steps)}") and int(said.split()[0]) <= len(slow), f"steps {slow}")
         claim.require(slow >= set(wanted) or len(raw.ranks) > 1, f"steps {slow}")
         claim.require(claim.finding.saving_ns is None, "nobody knows how often such steps come")
@@ -158,7 +158,7 @@ def memory_fragmentation(claim: Claim, raw: Raw) -> None:
     (rank,) = claim.finding.ranks
     top, unused, size = found[rank]
     claim.is_near("reserved", top, within=0)
-    claim.is_near("not allocated of it", unused, within=1e-6)
+    claim.is_near("share of reserved memory not allocated", unused, within=1e-6)
     claim.is_near("memory of the device", size, within=0)
     claim.require(unused >= 0.2 and top / size >= 0.85, "it is in use, or there is room")
     claim.require(f"{100 * unused:.0f} %" in claim.finding.title, "the title's share")

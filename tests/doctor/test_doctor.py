@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.jobs.test_gather import part
 from rankscope.doctor import Check, devices, disk, host, launcher, logs, network, run, run_checks, software, worst
 from rankscope.doctor.__main__ import report
 from rankscope.doctor.devices import Answer
-from rankscope.rundir.manifest import LostWindow, RankManifest, RunManifest, to_json
+from rankscope.rundir.manifest import LostWindow, RankManifest, RunManifest, WrittenTrace, to_json
 from rankscope.rundir.metadata import ClockAnchor
 
 
@@ -432,6 +433,27 @@ def test_what_ranks_say(tmp_path):
     assert found["settings"].what == "NCCL_NET differs: 'IB' on rank 0, not set on rank 1"
     assert found["cores"].what == "ranks 0-1 share core 3 of h0"
     assert found["clock"].what == "the clock of h0 jumped by 5.0 ms while rank 0 ran"
+
+
+def test_windows_that_only_some_ranks_have(tmp_path):
+    busy = "the previous trace was still being written on rank 1"
+    warned = f"steps 5 to 6 were not recorded: {busy}"
+    ranks = []
+    for rank, steps in ((0, (3, 5)), (1, (3,))):
+        written = tuple(WrittenTrace(f"rank{rank}_iter{n}_{n + 1}.trace.json", n, n + 1, 2) for n in steps)
+        ranks.append(manifest(rank, written=written, skipped=(LostWindow(8, 9, busy),), warnings=(warned,)))
+    folder = a_run(tmp_path / "a", *ranks)
+    for each in ranks:
+        for trace in each.written:
+            (folder / trace.file).write_text("{}")
+    found = wrong(run.checks(folder))
+    assert found.keys() == {"windows", "skipped"}
+    assert found["windows"].what == "no trace on rank 1 of steps 5-6, which rank 0 recorded"
+    assert found["skipped"].what == f"1 window skipped on ranks 0-1: {busy}"
+    # What is still running may still write it.
+    running = replace(ranks[1], state="running")
+    (folder / "ranks" / "rank1.json").write_bytes(to_json(running))
+    assert "windows" not in wrong(run.checks(folder))
 
 
 def test_a_window_that_is_kept_elsewhere_is_not_lost(tmp_path):

@@ -18,7 +18,7 @@ import pytest
 from tests.kineto import kernel, small_step, trace, write, write_ranks
 
 from rankscope.errors import ConfigError
-from rankscope.executors import WorkerDiedError, executor_names, make_executor, run_tasks
+from rankscope.executors import WorkerDiedError, make_executor, run_tasks
 from rankscope.pipeline import open_run
 
 KINDS = ["serial", "processes"]
@@ -46,9 +46,9 @@ def threads(_: int) -> str:
 
 
 def test_the_kinds() -> None:
-    assert executor_names() == ["processes", "serial"]
-    with pytest.raises(ConfigError, match="no executor 'dusk'"):
+    with pytest.raises(ConfigError, match="no executor 'dusk'") as refused:
         make_executor("dusk")
+    assert "processes, serial" in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,6 +11,7 @@ from tests.kineto import small_step, trace, write
 from rankscope.errors import NoTracesError
 from rankscope.ingest.manifests import capture_findings, window_gaps
 from rankscope.pipeline import open_run
+from rankscope.rundir.coverage import KEPT
 from rankscope.rundir.manifest import LostWindow, RankManifest, WrittenTrace, to_json
 from rankscope.store.trace_info import TraceInfo
 
@@ -35,14 +36,21 @@ def test_windows_lost_for_one_reason_are_one_finding() -> None:
         (0, 1, 2),
         (10, 11, 12),
     )
-    assert (
-        failed.title
-        == "3 windows were recorded but not written to the run directory: OSError: no space left: 0 bytes wanted"
+    assert failed.title == (
+        "1 window was recorded but not written to the run directory on 3 ranks: OSError: no space left: 0 bytes wanted"
     )
+    assert "lost" in failed.advice
     assert [(each.name, each.value) for each in failed.evidence][:1] == [("rank 0, steps 10–12", full[0].reason)]
     assert (killed.ranks, killed.steps) == ((2,), (20, 21, 22))
     assert (skipped.id, skipped.severity, skipped.ranks, skipped.steps) == ("windows-skipped", "info", (2,), ())
-    assert skipped.title == "1 window was not recorded: no reason given"
+    assert skipped.title == "1 window was not recorded on 1 rank: no reason given"
+
+
+def test_a_kept_trace_is_not_called_lost() -> None:
+    reason = f"TraceKeptError: disk full; {KEPT}/tmp/kept-run-1/rank0.json: rankscope gather adds it"
+    (kept,) = capture_findings([says(0, failed=(LostWindow(1, 2, reason),))], [])
+    assert "lost" not in kept.advice
+    assert "rankscope gather" in kept.advice
 
 
 def test_traces_that_are_gone_and_captures_that_did_not_end() -> None:
@@ -164,6 +172,7 @@ def test_a_window_that_one_rank_withdrew_is_left_out_on_the_others(tmp_path: Pat
     if left_out:
         withdrawn = found["window-withdrawn"]
         assert (withdrawn.ranks, withdrawn.steps, withdrawn.evidence[1].value) == ((0,), (5,), why)
+        assert withdrawn.title == "The trace of step 5 on rank 0 is left out: rank 1 has none of these steps"
 
 
 def test_many_ranks_have_folders_of_manifests(tmp_path: Path) -> None:

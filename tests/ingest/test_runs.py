@@ -129,9 +129,12 @@ def test_windows_of_one_process_stay_together_however_far_apart() -> None:
     assert len(parts([window(f"rank0_{hour}.json", 0, 3600 * hour, steps=(hour, hour)) for hour in range(3)])) == 1
 
 
-def test_a_second_profiler_in_one_process_is_the_same_run_and_doubtful() -> None:
-    same = [window("a", 0, 0, pid=10, threads=(10, 77)), window("b", 0, 60, pid=10, threads=(10, 77, 80))]
-    (finding,) = findings(same)
+def test_a_profiler_per_epoch_is_one_run() -> None:
+    epochs = [window(f"{n}", 0, 60 * n, pid=10, threads=(10, 77, 80 + n)) for n in range(3)]
+    assert len(parts(epochs)) == 1
+    assert findings(epochs) == []
+    # Without a thread that both list, a container may have given the process id twice.
+    (finding,) = findings([window("a", 0, 0, pid=10, threads=(10,)), window("b", 0, 60, pid=10, threads=(10,))])
     assert (finding.id, finding.severity) == ("run-doubtful", "warning")
     assert "the steps of rank 0 begin again" in finding.title
     # A container gives the same process ids again, but not the same threads.

@@ -138,9 +138,9 @@ def test_what_is_said_of_each(tmp_path):
     found = {path.name: wrong for path, wrong in wrong_ends(tmp_path.iterdir()).items()}
     assert set(found) == set(said)
     for name, word in {
-        "a.json": "empty", "b.json": "JSON breaks off", "c.json.gz": "data break off", "d.json.gz": "nothing",
-        "e.json.gz": "damaged", "f.json.gz": "damaged", "g.json.gz": "JSON breaks off",
-        "h.json.zst": "compressed data break off", "i.json.zst": "damaged",
+        "a.json": "empty", "b.json": "JSON ends too early", "c.json.gz": "data ends too early", "d.json.gz": "empty",
+        "e.json.gz": "damaged", "f.json.gz": "damaged", "g.json.gz": "JSON ends too early",
+        "h.json.zst": "compressed data ends too early", "i.json.zst": "damaged",
     }.items():  # fmt: skip
         assert word in found[name], name
     assert "cannot be read" in wrong_end(tmp_path / "nowhere.json")
@@ -155,11 +155,13 @@ def test_gather_and_doctor_name_the_file(tmp_path):
     (tmp_path / "rank1_iter3_4.trace.json.gz").write_bytes(whole[:-20])
     found = completeness(tmp_path, 2)
     assert not found.whole
-    assert found.broken == (("rank1_iter3_4.trace.json.gz", "it is cut: its compressed data break off"),)
-    assert "incomplete: rank1_iter3_4.trace.json.gz: it is cut: its compressed data break off" in found.report()
+    assert found.broken == (("rank1_iter3_4.trace.json.gz", "it is truncated: its compressed data ends too early"),)
+    assert (
+        "incomplete: rank1_iter3_4.trace.json.gz: it is truncated: its compressed data ends too early" in found.report()
+    )
     check = next(check for check in doctor.checks(tmp_path) if check.name == "broken")
     assert check.status == "fail"
-    assert check.what.startswith("rank1_iter3_4.trace.json.gz is incomplete: it is cut")
+    assert check.what.startswith("rank1_iter3_4.trace.json.gz is incomplete: it is truncated")
 
 
 def test_traces_of_others_are_found_by_their_names(tmp_path):

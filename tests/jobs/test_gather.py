@@ -494,6 +494,15 @@ def test_traces_without_manifests_say_how_many_they_are(tmp_path):
     assert (other.runs, other.whole) == (("r1", "r2"), False)
 
 
+def test_steps_that_only_some_ranks_recorded_are_named(tmp_path):
+    kept = ours(ours(tmp_path / "kept", 0), 1)
+    for n in (5, 8, 11):
+        shutil.copy(kept / "rank0_iter3_4.trace.json.gz", kept / f"rank0_iter{n}_{n}.trace.json.gz")
+    found = completeness(kept)
+    assert found.report()[1:] == ["no trace on rank 1 of steps 5, 8, 11, which rank 0 recorded"]
+    assert found.whole
+
+
 @pytest.mark.parametrize("with_manifest", ["here", "there", "neither"])
 def test_traces_of_another_run_are_refused(tmp_path, with_manifest):
     here = part(tmp_path / "run", (0,)) if with_manifest == "here" else ours(tmp_path / "run", 0)

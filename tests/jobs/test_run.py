@@ -142,6 +142,17 @@ def test_no_nested_job(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+STEPS = """
+import torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(9):
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+"""
+SHORT = ["--wait", "1", "--warmup", "1", "--active", "2"]
+
+
 def test_run_directories(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders = [make_run_dir(None) for _ in range(3)]
@@ -149,8 +160,46 @@ def test_run_directories(tmp_path, monkeypatch):
     assert all(f.name.startswith("rankscope_run_") and f.is_dir() for f in folders)
     assert make_run_dir("a/b") == tmp_path / "a" / "b"
     (tmp_path / "file").write_text("")
-    with pytest.raises(LaunchError, match="cannot be made"):
-        make_run_dir("file/x")
+    assert make_run_dir("file/x") == tmp_path / "file" / "x"
+    assert make_run_dir("~nobody-of-this-name/x") == tmp_path / "~nobody-of-this-name" / "x"
+
+
+@pytest.mark.parametrize("named", ["file/run", "n" * 300, "file"])
+@pytest.mark.parametrize("how", ["run", "exec"])
+def test_a_run_directory_that_cannot_be_made_stops_no_job(tmp_path, how, named):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "tmp").mkdir()
+    script(tmp_path, STEPS)
+    command = ["run", "--nproc-per-node", "1"] if how == "run" else ["exec"]
+    done = subprocess.run(
+        [sys.executable, "-m", "rankscope", *command, "--run-dir", named, *SHORT, "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("cannot be written") == 1
+    (kept,) = (tmp_path / "tmp").rglob("*.trace.json.gz")
+    assert str(kept.parent) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_variable_that_names_no_directory_stops_no_job(tmp_path):
+    """A word of the command line is refused; what a shell's profile has set is not the job's fault."""
+    script(tmp_path, STEPS)
+    done = subprocess.run(
+        [sys.executable, "-m", "rankscope", "run", "--nproc-per-node", "1", *SHORT, "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "RANKSCOPE_RUN_DIR": "file://elsewhere/x"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "RANKSCOPE_RUN_DIR: 'file://elsewhere/x' is not a directory" in done.stderr
+    assert list(tmp_path.glob("rankscope_run_*/*.trace.json.gz"))
 
 
 @pytest.mark.parametrize(

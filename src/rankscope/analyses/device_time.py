@@ -134,7 +134,7 @@ def _chosen(window: Tables, inputs: Inputs) -> Activity:
     steps, keep = host_steps(annotations), inputs.options.keeps(pl.col("step"))
     if device.is_empty():
         whole, ranges = activity(device, host_ops, annotations), covered_time(steps.filter(keep))
-        return Activity(whole.compute & ranges, whole.communication & ranges, EMPTY, EMPTY, host_only=True)
+        return Activity(whole.compute & ranges, whole.communication & ranges, EMPTY, EMPTY)
     # No event of these steps on the device is still a device trace: the host's operators are not its work.
     chosen = events_launched_in(device, steps, keep)
     return activity(chosen, host_ops.clear(), annotations.clear(), inputs.options.communication)

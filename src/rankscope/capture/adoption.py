@@ -1,9 +1,9 @@
 """The windows of the script's own torch profilers become windows of the run: named, compressed and described as
 rankscope's own, and listed in the manifest.
 
-While one of the script's profilers is started at the end of a step of the training, rankscope's own schedule stands
-aside, for good: there is one schedule, the script's. A profiler that was started and stopped before the end of the
-first step, to count the FLOPs of a model for example, leaves it in place.
+Once one of the script's profilers is started at the end of a step of the training, rankscope defers to it: the script's
+schedule replaces rankscope's for the rest of the job. A profiler that was started and stopped before the end of the
+first step, to count the FLOPs of a model for example, does not.
 
 In: profilers of the script (`script_profilers`), and steps of the training. Out: recordings for the trace queue.
 """
@@ -19,6 +19,7 @@ from typing import Any
 from rankscope.capture import script_profilers, signals
 from rankscope.capture.adopted_window import AdoptedWindow
 from rankscope.capture.profiler import Profiler
+from rankscope.capture.rank_log import RankLog
 from rankscope.capture.step_log import RunSnapshot
 from rankscope.capture.trace_queue import EndedRecording
 from rankscope.rundir.manifest import ScriptProfiler
@@ -34,14 +35,14 @@ class AdoptingProfiler(Profiler):
     """A profiler that also takes the windows of the script's own profilers.
 
     Args:
-        aside: whether one of these is started already.
+        deferring: whether one of these is started already.
     """
 
-    def __init__(self, *, aside: bool) -> None:
+    def __init__(self, *, deferring: bool) -> None:
         super().__init__()
-        self._aside = aside
-        self._aside_for = ""
-        if aside:
+        self._deferring = deferring
+        self._deferred_to = ""
+        if deferring:
             # Otherwise it would be tried out by a recording of its own.
             self.config = replace(self.config, stop_off_loop="never")
 
@@ -57,34 +58,34 @@ class AdoptingProfiler(Profiler):
         self.step_num, self._next, self._pid = 0, sys.maxsize, os.getpid()
         self._guarded("start", lambda: self._start(0, None))
 
-    def step_beside(self, script_profiler_is_open: bool) -> None:
-        """After each step: stand aside for a profiler of the script's, or take the turn if there was none after all."""
+    def after_step(self, script_profiler_is_open: bool) -> None:
+        """After each step: defer to a profiler of the script's, or no longer if it was open in the first step only."""
         if self._log is None:
             return
         if script_profiler_is_open:
-            self._aside_for = script_profilers.name_of_open()
-            self._take_other_ranks_along()
-        if self._aside == script_profiler_is_open:
+            self._deferred_to = script_profilers.name_of_open()
+            self._defer_on_all_ranks()
+        if self._deferring == script_profiler_is_open:
             return
-        if not self._aside:
-            self._aside = True
+        if not self._deferring:
+            self._deferring = True
             self._windows = iter(())
             if self._recording is None:  # else it ends by itself, or before the script's begins
                 self._window = None
                 self._rest_until(None)
         elif self.step_num == 1:
-            self._aside = False
+            self._deferring = False
             self._plan_windows(self.step_num)
             self._guarded("step", self._begin_step)
 
-    def _take_other_ranks_along(self) -> None:
+    def _defer_on_all_ranks(self) -> None:
         """No rank is to record the windows of rankscope's schedule that this one lacks."""
-        if self._decisions is None or self._decisions.aside:
+        if self._decisions is None or self._decisions.deferred:
             return
         # A window that is being recorded ends by itself, or before the script's profiler begins.
         planned = self._window or next(windows(self.config, AUTO_START_STEP), None)
         upcoming = planned if self._recording is None else None
-        self._decisions.stand_aside(upcoming, script_profilers.name_of_open())
+        self._decisions.defer(upcoming, script_profilers.name_of_open())
 
     # --- windows of the script's profilers ------------------------------------------------------------------
 
@@ -105,7 +106,7 @@ class AdoptingProfiler(Profiler):
             log.warn_once(cannot, f"{source}: {cannot}")
             self._writer.submit(log.save)
             return None
-        signals.arm(self._on_signal, self._on_signal_in_a_hang, window=True)
+        self._end.watch_signals(window=True)
         queue.check_disks()
         return AdoptedWindow(profile, owner, source, self.step_num)
 
@@ -157,24 +158,33 @@ class AdoptingProfiler(Profiler):
     # --- what differs from a profiler with a schedule of its own --------------------------------------------
 
     def _plan_windows(self, step: int) -> None:
-        if not self._aside:
+        if not self._deferring:
             super()._plan_windows(step)
         if self._log is not None:
             steps = self.config.repeat * self.config.active
-            self._log.update(requested_steps=None if self._aside else steps or None)
+            self._log.update(requested_steps=None if self._deferring else steps or None)
 
     def _report_nothing_recorded(self, window: Window | None) -> None:
-        if not self._aside:
+        if not self._deferring:
             super()._report_nothing_recorded(window)
         elif self._last_log is not None:
             known = {each.name: each for each in self._last_log.manifest.script_profilers}
-            name = self._aside_for
+            name = self._deferred_to
             if name and known.get(name, ScriptProfiler(name, ADOPTED)).treatment == ADOPTED:
                 self._last_log.note_script_profiler(ScriptProfiler(name, NO_STEP, self._exports_of(name)))
             reason = f"the script's own profiler{f' ({name})' if name else ''} recorded no step"
             self._last_log.add_skipped(None, None, reason)
             self._last_log.warn_once("short", f"no trace was written: {reason}; --take-over records instead of it")
 
-    def _at_exit(self) -> None:
+    def _amend_manifest(self, log: RankLog) -> None:
+        """No manifest has the schedule if profilers of the script's own recorded instead."""
+        rank, decisions = self._rank, self._decisions
+        if rank is None or decisions is None or not all(each.adopted for each in log.manifest.written):
+            return
+        if decisions.deferred or (rank.process.rank == 0 and decisions.why_deferred()):
+            log.update(requested_steps=None)
+            rank.drop_schedule()
+
+    def _stop_at_exit(self) -> None:
         script_profilers.stop_recording()
-        super()._at_exit()
+        super()._stop_at_exit()

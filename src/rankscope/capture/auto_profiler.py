@@ -66,9 +66,9 @@ class _StepCounter:
             self._start()
         else:
             self.profiler.step()
-            self.profiler.step_beside(script_profilers.any_open())
+            self.profiler.after_step(script_profilers.any_open())
 
-    def _make_profiler(self, *, aside: bool) -> AdoptingProfiler | None:
+    def _make_profiler(self, *, deferring: bool) -> AdoptingProfiler | None:
         data = sys.modules.get("torch.utils.data")
         if data is not None and data.get_worker_info() is not None:
             # It may train before the rank makes its first step, and owns the rank.
@@ -79,17 +79,17 @@ class _StepCounter:
         # there.
         from rankscope.capture.adoption import AdoptingProfiler
 
-        return AdoptingProfiler(aside=aside)
+        return AdoptingProfiler(deferring=deferring)
 
     def _start(self) -> None:
         try:
-            self.profiler = self._make_profiler(aside=script_profilers.any_open())
+            self.profiler = self._make_profiler(deferring=script_profilers.any_open())
             if self.profiler is None:
                 return
             # By now the process group exists, and the first step, which compiles and allocates, is over. It is taken
             # to have begun when the first optimizer was created.
             self.profiler.start(AUTO_START_STEP, first_began_ns=self.first_optimizer_ns)
-            self.profiler.step_beside(script_profilers.any_open())
+            self.profiler.after_step(script_profilers.any_open())
         except Exception as error:
             self.disabled = True
             warn(f"this job is not profiled: {error}")
@@ -108,7 +108,7 @@ class _StepCounter:
         self.own_profilers.setdefault(source, [])
         if self.profiler is None and not self.disabled:
             try:
-                self.profiler = self._make_profiler(aside=True)
+                self.profiler = self._make_profiler(deferring=True)
                 if self.profiler is not None:
                     self.profiler.start_before_first_step()
             except Exception as error:

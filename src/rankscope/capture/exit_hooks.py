@@ -7,7 +7,8 @@ registered, without its parent's threads.
 A recording can be stopped only by the thread that began it: a loop in another thread than the main one ends with that
 thread.
 
-In: functions to call. Out: calls of them, once, at the process's end.
+In: functions to call, signals, and the exception that ended the loop. Out: calls of these functions, once, at the
+process's end; what the manifest says about the end (`EndOfRun`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import atexit
 import multiprocessing
 import multiprocessing.util
 import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+
+from rankscope.capture import signals
 
 _PRIORITY = 100
 """Before other finalizers of ``multiprocessing``: what they shut down may still be needed."""
@@ -57,30 +61,6 @@ def before_thread_pools_end(action: Callable[[], None]) -> None:
             at_exit(action)
 
 
-class AtThreadEnd:
-    """Calls ``action`` in this thread when it ends, if it is not the main one."""
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self._local = threading.local()
-        if threading.current_thread() is not threading.main_thread():
-            self._local.end = _End(action)
-
-    def cancel(self) -> None:
-        """Do not call it; harmless in another thread."""
-        end = getattr(self._local, "end", None)
-        if end is not None:
-            end.action = None
-
-
-class _End:
-    def __init__(self, action: Callable[[], None]) -> None:
-        self.action: Callable[[], None] | None = action
-
-    def __del__(self) -> None:
-        if self.action is not None:
-            self.action()
-
-
 def unregister(action: Callable[[], None]) -> None:
     """Do not call it; harmless if it was not registered."""
     call = _atexit_calls.pop(action, None)
@@ -89,3 +69,96 @@ def unregister(action: Callable[[], None]) -> None:
     finalizer = _finalizers.pop(action, None)
     if finalizer is not None:
         finalizer.cancel()
+
+
+class EndOfRun:
+    """How a profiled run ends: with its loop, by an exception or a signal, or with its process or thread.
+
+    Args:
+        stop: ends the capture; called once, whichever end comes first.
+        note_loss: called with the signal, in another thread, where the main thread is inside a native call and cannot
+            stop the recording.
+    """
+
+    def __init__(self, stop: Callable[[], None], note_loss: Callable[[str], None]) -> None:
+        self.ended_by: str | None = None
+        """The signal or exception; ``None`` if the loop came to its end."""
+        self._stop, self._note_loss = stop, note_loss
+        self._thread_end: _ThreadEnd | None = None
+
+    def watch(self, *, threads_needed: bool) -> None:
+        """Notice the end from now on. Without it, an exit or exception before a stop would crash inside torch.
+
+        Args:
+            threads_needed: whether the stop needs the thread pools of ``concurrent.futures``.
+        """
+        register(self._at_exit)
+        if threads_needed:
+            before_thread_pools_end(self._at_exit)
+        self._thread_end = _ThreadEnd(self._at_exit)
+        self.watch_signals(window=False)
+
+    def watch_signals(self, *, window: bool) -> None:
+        """Notice signals from now on.
+
+        Args:
+            window: also those that jobs use for themselves, because a recording would be lost.
+        """
+        signals.arm(self._on_signal, self._on_signal_in_a_hang, window=window)
+
+    def cancel(self) -> None:
+        """The loop has ended by itself."""
+        unregister(self._at_exit)
+        if self._thread_end is not None:
+            self._thread_end.cancel()
+
+    def interrupted_by(self, exception: type[BaseException] | None) -> None:
+        """An exception ends the loop, or ``None`` does not."""
+        if exception is not None and not issubclass(exception, SystemExit):
+            self.ended_by = "SIGINT" if issubclass(exception, KeyboardInterrupt) else exception.__name__
+
+    def manifest_fields(self, first_step: int, step: int) -> dict[str, object]:
+        """What the rank's manifest says about an end in ``step`` of a loop that began with ``first_step``."""
+        return {
+            "state": "finished" if self.ended_by is None else "interrupted",
+            "ended_by": self.ended_by,
+            "steps": step - first_step,
+            "last_step": step - 1 if step > first_step else None,
+        }
+
+    def _at_exit(self) -> None:
+        if self.ended_by is None and not hasattr(sys, "ps1"):
+            self.interrupted_by(getattr(sys, "last_type", None))
+        self._stop()
+
+    def _on_signal(self, name: str) -> None:
+        self.ended_by = name
+        self._at_exit()
+
+    def _on_signal_in_a_hang(self, name: str) -> None:
+        self.ended_by = name
+        self._note_loss(name)
+
+
+class _ThreadEnd:
+    """Calls ``action`` in this thread when it ends, if it is not the main one."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._local = threading.local()
+        if threading.current_thread() is not threading.main_thread():
+            self._local.deleted_at_end = _CallWhenDeleted(action)
+
+    def cancel(self) -> None:
+        """Do not call it; harmless in another thread."""
+        end = getattr(self._local, "deleted_at_end", None)
+        if end is not None:
+            end.action = None
+
+
+class _CallWhenDeleted:
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action: Callable[[], None] | None = action
+
+    def __del__(self) -> None:
+        if self.action is not None:
+            self.action()

@@ -43,7 +43,7 @@ class InertProfile(torch.autograd.profiler.profile):
         return self.function_events.key_averages()
 
     def table(self, *_args: Any, **_options: Any) -> str:
-        """No rows."""
+        """Empty."""
         return ""
 
     def total_average(self) -> Any:

@@ -23,6 +23,7 @@ from typing import IO, Any
 from rankscope.capture.staging import SPARE_BYTES, free_bytes, kept_folder, remove_saved, temporary_path
 from rankscope.capture.trace_edits import Change, Edits, apply_changes
 from rankscope.rundir.atomic import claim
+from rankscope.rundir.coverage import KEPT
 
 _GZIP_LEVEL = 1
 """On traces, level 1 is ten times as fast as level 9 and the file 1.6 times as large."""
@@ -95,7 +96,7 @@ def finish_trace(
             if kept is None:
                 raise
             advice = f"rankscope gather adds what is in {kept.parent} to a run"
-            raise TraceKeptError(f"{error}; the trace is kept as {kept}: {advice}") from error
+            raise TraceKeptError(f"{error}; {KEPT}{kept}: {advice}") from error
     finally:
         remove_saved(saved)
 

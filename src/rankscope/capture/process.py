@@ -14,15 +14,21 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
 from rankscope.capture.notices import warn
 from rankscope.errors import ConfigError, LauncherError
-from rankscope.rundir.directory import directory_of
+from rankscope.rundir.directory import absolute_directory
 from rankscope.rundir.launcher import Identity, identify
 from rankscope.rundir.metadata import Mesh, ProcessGroup
+
+CONNECT_LIMIT_S = 5.0
+"""How long torchrun's store is tried."""
 
 
 @dataclass(frozen=True)
@@ -87,19 +93,34 @@ def this_process(environ: Mapping[str, str] | None = None) -> tuple[Process | No
     )
 
 
-def agree(key: str, own_value: str) -> str | None:
-    """One value for all ranks, through the job's store: the first value wins.
+def job_store() -> Any:
+    """The key-value store that all ranks of the job share, over a connection of its own; ``None`` if there is none.
 
-    ``None`` if ``torch.distributed`` is not initialised or its store cannot do it.
+    torchrun's, which is there before and without a process group, so that all ranks use the same one; else that of the
+    default group.
     """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        with suppress(Exception):
+            where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            limit = timedelta(seconds=CONNECT_LIMIT_S)
+            return dist.TCPStore(*where, is_master=False, timeout=limit)  # type: ignore[attr-defined]  # has no types
     if not (dist.is_available() and dist.is_initialized()):
         return None
-    if dist.get_world_size() == 1:
+    # Torch has no public name for it.
+    store: Any = dist.distributed_c10d._get_default_store()
+    with suppress(Exception):
+        return store.clone()
+    return store
+
+
+def agree(key: str, own_value: str, process: Process) -> str | None:
+    """One value for all ranks, through the job's store: the first value wins. ``None`` if the ranks have no store, or
+    one that cannot do it."""
+    if process.world_size == 1:
         return own_value
     try:
-        # Torch has no public name for the default group's store; without it, each rank keeps its own value.
-        store = dist.distributed_c10d._get_default_store()
-        return bytes(store.compare_set(f"rankscope/{key}", "", own_value)).decode()
+        store = job_store()
+        return None if store is None else bytes(store.compare_set(f"rankscope/{key}", "", own_value)).decode()
     except Exception:
         return None
 
@@ -116,11 +137,9 @@ def resolve_run_id(given: str | None, process: Process) -> tuple[str, str | None
     own_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
     if process.job_id:
         own_id = f"{process.job_id}-{own_id}"
-    agreed = agree("run_id", own_id)
+    agreed = agree("run_id", own_id, process)
     if agreed is not None:
         return agreed, None
-    if process.world_size == 1:
-        return own_id, None
     doubt = (
         "the ranks could not agree on a run id: start the Profiler after init_process_group, or set RANKSCOPE_RUN_ID"
     )
@@ -131,17 +150,14 @@ def resolve_run_dir(given: str | None, run_id: str, process: Process) -> str:
     """The run directory: given, else ``rankscope_run_<time>``, the same for all ranks."""
     if given:
         try:
-            given = directory_of(given)
+            return absolute_directory(given)  # before any chdir of the job
         except ConfigError as error:
             warn(f"{error.what}: the traces go to a directory rankscope_run_<time>. {error.hint}")
-            given = None
-    if given:
-        return os.path.abspath(os.path.expanduser(given))  # noqa: PTH100, PTH111  # before any chdir of the job
     own_name = f"rankscope_run_{time.strftime('%Y%m%d_%H%M%S')}"
-    name = own_name if process.world_size == 1 else agree("run_dir", own_name)
+    name = agree("run_dir", own_name, process)
     if name is None:
         name = "rankscope_run_" + re.sub(r"[^A-Za-z0-9._-]", "-", run_id)
-    return os.path.abspath(name)  # noqa: PTH100  # links stay
+    return absolute_directory(name)
 
 
 def process_groups(mesh_dims: Mapping[str, str] | None = None) -> tuple[ProcessGroup, ...]:

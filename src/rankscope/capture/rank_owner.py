@@ -1,5 +1,5 @@
 """Which process of a rank is profiled: the first one. Those that it starts, and theirs, inherit its rank with its
-environment, and some train as well (an evaluation, a data loader's worker): they stand aside.
+environment, and some train as well (an evaluation, a data loader's worker): these are not profiled.
 
 A profiled process leaves a file in the temporary directory, and a process that is to be profiled looks for the files
 of its ancestors. An inherited variable would not reach the processes that were started before the profiling began.

@@ -361,7 +361,7 @@ def _call_after(action: Callable[..., object]) -> Callable[[Callable[..., Any]],
 
 
 def _replace(kind: Any, name: str, replacement: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace a method of a class, once; a torch without it keeps its ways."""
+    """Replace a method of a class, once; a torch without it stays as it is."""
     original = getattr(kind, name, None)
     key = (kind, name, _taken_over)
     if original is not None and key not in _replaced:

@@ -40,7 +40,7 @@ _releases: bool | None = None
 def choose_stop_mode(config: CaptureConfig, activities: Sequence[torch.profiler.ProfilerActivity]) -> tuple[str, str]:
     """``loop`` or ``thread``, and the reason."""
     if config.stop_off_loop == "never":
-        return LOOP, "asked for"
+        return LOOP, "requested"
     if config.profile_memory:
         return LOOP, "torch loses memory events when another thread stops it"
     try:
@@ -54,7 +54,7 @@ def choose_stop_mode(config: CaptureConfig, activities: Sequence[torch.profiler.
         return LOOP, "an accelerator is recorded"
     if not other_threads_run():
         return LOOP, "torch blocks other threads while it stops"
-    return THREAD, "asked for" if requested else "torch lets other threads run while it stops"
+    return THREAD, "requested" if requested else "torch lets other threads run while it stops"
 
 
 def other_threads_run() -> bool:

@@ -6,8 +6,8 @@ A vote is one `compare_set` of the job's store: the first wins, and each rank ge
 made in a thread, over a connection of its own, and nothing waits for another rank.
 
 A rank that has no answer when the warm-up begins records, and asks again before the trace gets its final name: a window
-that was to be skipped is dropped then. Without a store, or with one that fails, each rank records every window: the
-same rule for all.
+that was to be skipped is dropped then. Without a store (neither torchrun nor a process group), or with one that fails,
+each rank records every window, as long as it can hold the recordings: the same rule for all.
 
 A rank on which the script's own profiler is adopted records that one's windows and no others. It leaves a note in the
 store, and the other ranks then vote to skip every window: those that it lacks.
@@ -19,12 +19,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-import torch.distributed as dist
-
 from rankscope.capture import profiler_conflicts
+from rankscope.capture.process import job_store
 from rankscope.capture.writer import Writer
 from rankscope.rundir.schedule import Window
 
@@ -37,8 +35,8 @@ SKIP_LEAD_STEPS, RECORD_LEAD_STEPS = 4, 2
 same step, give or take one."""
 LOOP_LIMIT_S = 0.05
 """How long the training loop waits for an answer, only where it has voted to skip and the warm-up begins already."""
-ASIDE_LIMIT_S = 1.0
-"""How long the training loop waits for the store once, when this rank begins to stand aside."""
+DEFER_LIMIT_S = 1.0
+"""How long the training loop waits for the store once, when this rank defers to a script's profiler."""
 ANSWER_LIMIT_S = 5.0
 """How long a finished recording waits for an answer. After that, the store counts as failed."""
 _EXIT_LIMIT_S = 2.0
@@ -58,8 +56,8 @@ class WindowDecisions:
 
     def __init__(self, votes: WindowVotes | None, rank: int, waiting: Callable[[], int], steps_between: int) -> None:
         self._votes, self._rank, self._waiting, self._steps_between = votes, rank, waiting, steps_between
-        self.aside = ""
-        """Why this rank itself stands aside."""
+        self.deferred = ""
+        """Why this rank no longer records the schedule: the script's own profiler that it defers to."""
 
     def vote(self, step: int, window: Window) -> int:
         """Vote on the next window if it is time to. Returns the next step at which something is due."""
@@ -99,23 +97,23 @@ class WindowDecisions:
         self._votes.withdraw(window.first, reason)
         return reason
 
-    def stand_aside(self, window: Window | None, profiler: str) -> None:
-        """This rank records no further window.
+    def defer(self, window: Window | None, profiler: str) -> None:
+        """This rank records no further window of the schedule, and no other rank does.
 
         Args:
             window: the next one, which is dropped on all ranks.
             profiler: the profiler of the script's own that records instead.
         """
-        self.aside = f"the script's own profiler records on rank {self._rank} instead: {profiler}"
+        self.deferred = f"the script's own profiler records on rank {self._rank} instead: {profiler}"
         if self._votes is not None:
-            self._votes.stand_aside(self.aside, None if window is None else window.first)
+            self._votes.defer(self.deferred, None if window is None else window.first)
 
-    def why_aside(self) -> str:
+    def why_deferred(self) -> str:
         """Why the schedule is no longer recorded on any rank; empty if it is, as far as this rank can find out."""
-        return self.aside or (self._votes.why_aside() if self._votes is not None else "")
+        return self.deferred or (self._votes.why_deferred() if self._votes is not None else "")
 
     def _why_not_ready(self) -> str:
-        """Why this rank had better not record the next window; empty if it can."""
+        """Why this rank votes to skip the next window; empty if it can record it."""
         on_rank = f" on rank {self._rank}" if self._votes is not None else ""
         if self._waiting():
             return BUSY + on_rank
@@ -137,7 +135,7 @@ class WindowVotes:
         self._answers: dict[int, str] = {}
         self.voted: dict[int, str] = {}
         """By first step: why this rank voted to skip a window; empty if it voted to record it."""
-        self._aside = ""
+        self._deferred = ""
         self._changed = threading.Condition()
 
     def connect(self) -> None:
@@ -160,20 +158,21 @@ class WindowVotes:
         yet."""
         self._submit(first, _RECORD, reason)
 
-    def stand_aside(self, why: str, first: int | None) -> None:
+    def defer(self, why: str, first: int | None) -> None:
         """This rank records no further window, and not the one that begins at step ``first``."""
         self._thread.submit(lambda: self._note(why))
         if first is not None:
             self.vote(first, why)
             self.withdraw(first, why)  # the other ranks may have voted to record it
         # Until then, the others might begin and write a short window.
-        self._thread.drain(ASIDE_LIMIT_S)
+        self._thread.drain(DEFER_LIMIT_S)
 
-    def why_aside(self) -> str:
-        """Why a rank stands aside; empty if none does. Not for the training loop: waits for the store."""
+    def why_deferred(self) -> str:
+        """Why a rank no longer records the schedule; empty if all do. Not for the training loop: waits for the
+        store."""
         self._thread.submit(self._note)
         self._thread.drain(_EXIT_LIMIT_S)
-        return self._aside
+        return self._deferred
 
     def decision(self, first: int) -> str | None:
         """Why the window is skipped; empty if it is recorded, ``None`` if that is not known yet."""
@@ -200,7 +199,7 @@ class WindowVotes:
     def _ask_about(self, first: int, expected: str, wanted: str) -> None:
         if wanted == _RECORD:
             self._note()
-            wanted = self._aside or _RECORD
+            wanted = self._deferred or _RECORD
         answer = self._ask(f"{self._scope}/{first}", expected, wanted)
         with self._changed:
             self._answers[first] = "" if answer in ("", _RECORD) else answer
@@ -209,13 +208,13 @@ class WindowVotes:
             self._changed.notify_all()
 
     def _note(self, why: str = "") -> None:
-        """Read why a rank stands aside; ``why`` is the reason of this one, if it is the first."""
-        self._aside = self._aside or self._ask(f"{self._scope}/aside", "", why)
+        """Read why a rank defers; ``why`` is the reason of this one, if it is the first."""
+        self._deferred = self._deferred or self._ask(f"{self._scope}/deferred", "", why)
 
     def _ask(self, key: str, expected: str, wanted: str) -> str:
         """The value of a key once it is ``wanted`` if it was ``expected``; empty without a store that works."""
         try:
-            self._store = self._store or _own_connection()
+            self._store = self._store or job_store()
             if self._store is not None and not self._failed:
                 return bytes(self._store.compare_set(key, expected, wanted)).decode()
         except Exception:
@@ -226,14 +225,3 @@ class WindowVotes:
         with self._changed:
             self._changed.wait_for(lambda: first in self._answers, limit_s)
             return self._answers.get(first)
-
-
-def _own_connection() -> Any:
-    """The job's store, over a connection of its own where torch can make one; ``None`` without a process group."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return None
-    # Torch has no public name for it.
-    store: Any = dist.distributed_c10d._get_default_store()
-    with suppress(Exception):
-        return store.clone()
-    return store

@@ -93,14 +93,14 @@ class Format(str, Enum):
 class TableOptions:
     """How and where a result is written."""
 
-    form: Annotated[Format, typer.Option("--format", "-f", help="How to write it.")] = Format.table
+    form: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None
     limit: Annotated[int, typer.Option("--limit", help="Rows of a table to show; 0 for all.", min=0)] = 50
     sort: Annotated[
         str | None,
         typer.Option("--sort", metavar="COLUMN", help="Sort the rows by this column: numbers from the largest down."),
     ] = None
-    reverse: Annotated[bool, typer.Option("--reverse", help="With --sort: the other way round.")] = False
+    reverse: Annotated[bool, typer.Option("--reverse", help="Reverse the order of --sort.")] = False
 
 
 TABLE = TableOptions()

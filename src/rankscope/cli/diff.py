@@ -49,7 +49,7 @@ def diff(
         list[str] | None,
         typer.Option(metavar="CONDITION", help="Exit with status 1 if it holds: 'step_time > 5%'. Repeatable."),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", "-f", help="How to write it.")] = Format.table,
+    form: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
     limit: Annotated[int, typer.Option(help="Rows to show per section; 0 for all.", min=0)] = 12,
     run_b: Annotated[str | None, typer.Option(help="Run id in B, if it has several runs.")] = None,

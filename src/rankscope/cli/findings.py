@@ -41,7 +41,7 @@ class Severity(str, Enum):
 @with_options()
 def findings(
     source: Source,
-    form: Annotated[Format, typer.Option("--format", "-f", help="How to write them.")] = Format.table,
+    form: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
     fail_on: Annotated[
         Severity | None, typer.Option(help="Exit with status 1 if there is a finding of this severity or worse.")

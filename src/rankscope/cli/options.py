@@ -35,7 +35,7 @@ class RunOptions:
     ] = None
     executor: Annotated[str, typer.Option("--executor", help="Where tasks run: processes or serial.")] = "processes"
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="How many tasks at once. Default: one per core.")
+        int | None, typer.Option("--workers", min=1, help="Number of tasks to run at once. Default: one per core.")
     ] = None
 
 

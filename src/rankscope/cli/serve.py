@@ -42,7 +42,9 @@ _ANY = ("0.0.0.0", "::")
 @with_options()
 def serve(
     source: Source,
-    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 for any that is free.")] = 0,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, help="Port to listen on; 0 chooses a free one.")
+    ] = 0,
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     public_host: Annotated[
         str | None,

@@ -37,7 +37,7 @@ class JobOptions:
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0
     layers: Annotated[int, typer.Option(help="Layers per pipeline stage.")] = 4
     kernels_per_layer: Annotated[int, typer.Option(help="Kernels in a layer's forward pass.")] = 8
-    microbatches: Annotated[int, typer.Option(help="0: twice the pipeline's depth.")] = 0
+    microbatches: Annotated[int, typer.Option(help="Microbatches per step. 0: twice the pipeline's depth.")] = 0
     fsdp: Annotated[bool, typer.Option("--fsdp", help="Shard parameters instead of all-reducing gradients.")] = False
     sequence_parallel: Annotated[
         bool, typer.Option("--sequence-parallel", help="all_gather and reduce_scatter along tp.")
@@ -75,9 +75,12 @@ class RecordingOptions:
     """How the job is recorded, and what goes wrong with it."""
 
     clock_offset: Annotated[
-        list[str] | None, typer.Option(help="RANK=TIME (3=5s, 3=-20us), or TIME: every rank up to so much off.")
+        list[str] | None,
+        typer.Option(help="RANK=TIME (3=5s, 3=-20us), or TIME: a random offset of up to TIME on every rank."),
     ] = None
-    drift: Annotated[list[str] | None, typer.Option(help="RANK=PPM, or PPM: every rank up to so much.")] = None
+    drift: Annotated[
+        list[str] | None, typer.Option(help="RANK=PPM, or PPM: a random drift of up to PPM on every rank.")
+    ] = None
     lose: Annotated[
         list[str] | None,
         typer.Option(help="RANK=COUNT or RANK=FRACTION of events, with :kernel, :collective, :launch, :operator."),
@@ -86,9 +89,11 @@ class RecordingOptions:
     window_start: Annotated[list[str] | None, typer.Option(help="RANK=TIME: begins later (negative: earlier).")] = None
     window_end: Annotated[list[str] | None, typer.Option(help="RANK=TIME: ends later (negative: earlier).")] = None
     missing: Annotated[str, typer.Option(help="Ranks without a file: 3,7.")] = ""
-    truncate: Annotated[list[str] | None, typer.Option(help="RANK=FRACTION of the file's bytes that is there.")] = None
+    truncate: Annotated[
+        list[str] | None, typer.Option(help="RANK=FRACTION: keep only this fraction of the file's bytes.")
+    ] = None
     base_time: Annotated[str, typer.Option(help="shared, per-rank or epoch.")] = "shared"
-    collective_metadata: Annotated[bool, typer.Option(help="Kernels say which collective they are.")] = True
+    collective_metadata: Annotated[bool, typer.Option(help="Kernels carry the metadata of their collective.")] = True
     sequence_numbers: Annotated[bool, typer.Option("--sequence-numbers", help="Seq on collectives.")] = False
     group_names: Annotated[str, typer.Option(help="unique, or shared by a dimension's groups.")] = "unique"
     stacks: Annotated[bool, typer.Option("--stacks", help="Python frames.")] = False
@@ -133,13 +138,17 @@ _JOB, _RECORDING = JobOptions(), RecordingOptions()
 def simulate(
     out: Annotated[Path, typer.Argument(help="The run directory to write; must be new or empty.")],
     job_options: JobOptions = _JOB,
-    events_per_rank: Annotated[int, typer.Option(help="Choose the kernels so that a file has about so many.")] = 0,
+    events_per_rank: Annotated[
+        int, typer.Option(help="Choose the number of kernels so that a file has about this many events.")
+    ] = 0,
     target_size: Annotated[
-        str, typer.Option(help="Choose the kernels so that a file's JSON is about so large: 2GB.")
+        str, typer.Option(help="Choose the number of kernels so that a file's JSON has about this size: 2GB.")
     ] = "",
     recording_options: RecordingOptions = _RECORDING,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes that write.")] = 1,
-    costs: Annotated[bool, typer.Option(help="Run again without each fault, for its cost.")] = True,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Number of processes that write files.")] = 1,
+    costs: Annotated[
+        bool, typer.Option(help="Determine the cost of each fault by simulating the job without it.")
+    ] = True,
 ) -> None:
     """Write Kineto-like traces of a simulated job, with the truth in a file next to them.
 

@@ -165,7 +165,7 @@ def on_worst_rank(inputs: Inputs, rank: int, ranks: Sequence[int]) -> str:
     """
     if len({info.rank for info in inputs.traces}) < 2:
         return ""
-    return f" on rank {rank}" if tuple(ranks) == (rank,) else f" at worst, on rank {rank}"
+    return f" on rank {rank}" if tuple(ranks) == (rank,) else f" on rank {rank} (worst of {len(ranks)} ranks)"
 
 
 _STEP = StepWords("step", "a step", "per step", "step time (median, slowest rank)")

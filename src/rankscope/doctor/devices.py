@@ -161,7 +161,7 @@ def _of_kind(kind: str, shown: str, devices: list[dict[str, object]]) -> Iterato
     for index, device in enumerate(devices):
         free, total = fields.count(device.get("free_bytes")), fields.count(device.get("total_bytes")) or 0
         if device.get("error"):
-            fix = "another process may hold it exclusively: nvidia-smi says"
+            fix = "another process may hold it exclusively: see nvidia-smi"
             yield Check("devices", f"{kind}-use", "fail", f"device {index}: {device['error']}", fix)
         elif free is not None and free < total // 2:
             taken.append(f"{index} ({free / _GIB:.0f} GiB free)")

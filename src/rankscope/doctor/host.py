@@ -71,9 +71,7 @@ def _source(path: Path) -> Iterator[Check]:
         return
     if name in _SLOW_CLOCKS:
         what = f"the kernel reads time from {name}, which takes microseconds: profiling slows the job down"
-        yield Check(
-            "clock", "source", "warn", what, "it should be tsc or kvm-clock; the kernel's log says why it is not"
-        )
+        yield Check("clock", "source", "warn", what, "it should be tsc or kvm-clock; the kernel's log has the reason")
     else:
         yield Check("clock", "source", "ok", f"clock source {name}")
 

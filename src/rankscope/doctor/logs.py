@@ -41,7 +41,7 @@ SIGNS = (
         "fail",
         "a collective timed out: some rank did not call it",
         "rankscope analyze stragglers on what was recorded; py-spy dump on the missing rank; the flight recorder "
-        "(TORCH_NCCL_TRACE_BUFFER_SIZE) says which call",
+        "(TORCH_NCCL_TRACE_BUFFER_SIZE) has the call",
     ),
     _sign(
         "memory",
@@ -90,7 +90,7 @@ SIGNS = (
         r"unhandled system error|unhandled cuda error|ncclSystemError|ncclUnhandledCudaError",
         "fail",
         "a system call or CUDA call of NCCL failed",
-        "the NCCL WARN line before it says where; NCCL_DEBUG=INFO says more (rankscope job --nccl-debug INFO)",
+        "the NCCL WARN line before it names the call; NCCL_DEBUG=INFO logs more (rankscope job --nccl-debug INFO)",
     ),
     _sign(
         "plugin",

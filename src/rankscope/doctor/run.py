@@ -6,7 +6,7 @@ In: a run directory. Out: checks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rankscope.doctor.check import Check
@@ -14,8 +14,10 @@ from rankscope.errors import ConfigError
 from rankscope.jobs.gather.complete import completeness, ranges
 from rankscope.jobs.gather.merge import STAGE, rank_manifests
 from rankscope.rundir import fields
-from rankscope.rundir.manifest import LostWindow, RankManifest
+from rankscope.rundir.coverage import lost_by_reason, other_warnings
+from rankscope.rundir.manifest import RankManifest
 from rankscope.rundir.names import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
+from rankscope.rundir.plurals import counted
 
 # Each rank has its own of these.
 _OWN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "NCCL_DEBUG_FILE")
@@ -34,8 +36,9 @@ def checks(folder: Path) -> Iterator[Check]:
         yield Check("run", "directory", "fail", f"{error.path}: {error.what}", error.hint or "")
         return
     summary, *rest = found.report()
-    ended = not (found.running or found.interrupted)
-    yield Check("run", "ranks", "ok" if found.whole and ended else "warn", summary, "; ".join(rest))
+    ended, uneven = not (found.running or found.interrupted), found.uneven()
+    more = "; ".join(line for line in rest if line not in uneven)
+    yield Check("run", "ranks", "ok" if found.whole and ended else "warn", summary, more)
     if found.missing:
         what = f"{ranges(found.missing)} of {found.world_size} are not here"
         yield Check("run", "missing", "fail", what, f"rankscope gather {folder} HOST:DIR of the hosts they ran on")
@@ -48,8 +51,10 @@ def checks(folder: Path) -> Iterator[Check]:
         (file, wrong), *others = found.broken
         many = f" and {len(others)} more" if others else ""
         what = f"{file} is incomplete{many}: {wrong}"
-        fix = "copy it again; if the original is cut off, the disk was full or the job was killed while it was written"
+        fix = "copy it again; if the original is truncated, the disk was full or the job was killed during the write"
         yield Check("run", "broken", "fail", what, fix)
+    for line in uneven:
+        yield Check("run", "windows", "warn", line, "only steps that all ranks recorded can be compared")
     manifests = rank_manifests(folder)
     yield from _lost(manifests)
     yield from _warned(manifests)
@@ -63,35 +68,18 @@ def checks(folder: Path) -> Iterator[Check]:
 
 
 def _lost(manifests: Sequence[RankManifest]) -> Iterator[Check]:
-    for status, name, advice in (
-        ("fail", "failed", "make room where traces are written, or record fewer steps; these recordings are lost"),
-        ("warn", "skipped", "let more steps pass between windows, or record fewer steps"),
-    ):
-        lost: dict[str, list[int]] = {}
-        for manifest in manifests:
-            windows: Iterable[LostWindow] = getattr(manifest, name)
-            for window in windows:
-                lost.setdefault(window.reason or "no reason given", []).append(manifest.rank or 0)
-        for reason, ranks in list(lost.items())[:_MOST]:
-            what = (
-                f"{len(ranks)} window{'s' * (len(ranks) != 1)} {name} on {ranges(tuple(sorted(set(ranks))))}: {reason}"
-            )
-            yield Check(
-                "run",
-                name,
-                "fail" if status == "fail" else "warn",
-                what,
-                _KEPT if "the trace is kept as " in reason else advice,
-            )
+    for group in lost_by_reason(manifests, "failed")[:_MOST]:
+        what = f"{counted(group.windows, 'window')} failed on {ranges(group.ranks)}: {group.reason}"
+        lost = "make room where traces are written, or record fewer steps; these recordings are lost"
+        yield Check("run", "failed", "fail", what, _KEPT if group.is_kept else lost)
+    for group in lost_by_reason(manifests, "skipped")[:_MOST]:
+        what = f"{counted(group.windows, 'window')} skipped on {ranges(group.ranks)}: {group.reason}"
+        yield Check("run", "skipped", "warn", what, "let more steps pass between windows, or record fewer steps")
 
 
 def _warned(manifests: Sequence[RankManifest]) -> Iterator[Check]:
-    ranks_by_text: dict[str, list[int]] = {}
-    for manifest in manifests:
-        for text in manifest.warnings:
-            ranks_by_text.setdefault(text, []).append(manifest.rank or 0)
-    for text, ranks in list(ranks_by_text.items())[:_MOST]:
-        yield Check("run", "warned", "warn", f"{ranges(tuple(sorted(set(ranks))))}: {text}")
+    for text, ranks in list(other_warnings(manifests).items())[:_MOST]:
+        yield Check("run", "warned", "warn", f"{ranges(ranks)}: {text}")
 
 
 def _settings(manifests: Sequence[RankManifest]) -> Iterator[Check]:

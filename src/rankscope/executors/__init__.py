@@ -24,11 +24,6 @@ class WorkerDiedError(RankscopeError):
     """A task whose worker died while it worked on it."""
 
 
-def executor_names() -> list[str]:
-    """The kinds that there are."""
-    return list(_kinds())
-
-
 @cache
 def _kinds() -> tuple[str, ...]:
     # Looking into the folder takes longer than some analyses do.

@@ -6,11 +6,12 @@ for what the traces do not show. `window_gaps` needs no manifest: steps that onl
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
+from typing import Literal
 
 from rankscope.results import Evidence, Finding, Severity
+from rankscope.rundir.coverage import gaps, lost_by_reason, other_warnings
 from rankscope.rundir.manifest import (
     LostWindow,
     RankManifest,
@@ -26,7 +27,6 @@ from rankscope.store.trace_info import TraceInfo
 # Reasons and steps that one finding lists; a manifest holds up to a thousand windows.
 _MOST = 16
 _MOST_STEPS = 1000
-_NUMBER = re.compile(r"\d+")
 
 
 def read_manifests(
@@ -79,14 +79,8 @@ def capture_findings(
     """
     here = {PurePath(trace.replace("\\", "/")).name for trace in traces}
     return [
-        *_lost(
-            manifests,
-            lambda manifest: manifest.failed,
-            "windows-failed",
-            "warning",
-            "recorded but not written to the run directory",
-        ),
-        *_lost(manifests, lambda manifest: manifest.skipped, "windows-skipped", "info", "not recorded"),
+        *_lost(manifests, "failed", "warning", "recorded but not written to the run directory"),
+        *_lost(manifests, "skipped", "info", "not recorded"),
         *_gone(manifests, here, folders),
         *_interrupted(manifests),
         *_unfinished(manifests),
@@ -95,38 +89,32 @@ def capture_findings(
 
 
 def _lost(
-    manifests: Sequence[RankManifest],
-    windows_of: Callable[[RankManifest], Sequence[LostWindow]],
-    kind: str,
-    severity: Severity,
-    what: str,
+    manifests: Sequence[RankManifest], kind: Literal["failed", "skipped"], severity: Severity, what: str
 ) -> list[Finding]:
-    """A finding for each reason, numbers in it aside: ranks report the same one with other numbers."""
-    by_reason: dict[str, list[tuple[int, LostWindow]]] = {}
-    for manifest in manifests:
-        for window in windows_of(manifest):
-            by_reason.setdefault(_NUMBER.sub("#", window.reason), []).append((manifest.rank or 0, window))
-    findings = []
-    for lost in by_reason.values():
-        ranks = tuple(sorted({rank for rank, _ in lost}))
-        reason = lost[0][1].reason or "no reason given"
-        findings.append(
-            Finding(
-                id=kind,
-                severity=severity,
-                title=f"{counted(len(lost), 'window was', 'windows were')} {what}: {reason}",
-                ranks=ranks,
-                steps=_steps([window for _, window in lost]),
-                evidence=tuple(
-                    Evidence(f"rank {rank}, {_named(window.first_step, window.last_step)}", window.reason)
-                    for rank, window in lost[:_MOST]
-                ),
-                advice="Results cover the recorded windows only."
-                if severity == "info"
-                else "Free space where the traces are written, or write fewer; what was recorded then is lost.",
-            )
+    return [
+        Finding(
+            id=f"windows-{kind}",
+            severity=severity,
+            title=f"{counted(group.windows, 'window was', 'windows were')} {what} on "
+            f"{counted(len(group.ranks), 'rank')}: {group.reason}",
+            ranks=group.ranks,
+            steps=_steps([window for _, window in group.entries]),
+            evidence=tuple(
+                Evidence(f"rank {rank}, {_named(window.first_step, window.last_step)}", window.reason)
+                for rank, window in group.entries[:_MOST]
+            ),
+            advice=_advice(kind, is_kept=group.is_kept),
         )
-    return findings
+        for group in lost_by_reason(manifests, kind)
+    ]
+
+
+def _advice(kind: str, *, is_kept: bool) -> str:
+    if kind == "skipped":
+        return "Results cover the recorded windows only."
+    if is_kept:
+        return "Add the kept traces: rankscope gather RUN DIRECTORY. Free space where traces are written."
+    return "Free space where the traces are written, or write fewer; what was recorded then is lost."
 
 
 def _gone(manifests: Sequence[RankManifest], here: set[str], folders: Sequence[str]) -> list[Finding]:
@@ -204,21 +192,15 @@ def _unfinished(manifests: Sequence[RankManifest]) -> list[Finding]:
 
 def _warned(manifests: Sequence[RankManifest]) -> list[Finding]:
     """Warnings of capture, except for lost windows, which have other findings."""
-    ranks_of: dict[str, list[int]] = {}
-    for manifest in manifests:
-        reasons = [window.reason for window in (*manifest.failed, *manifest.skipped) if window.reason]
-        for text in manifest.warnings:
-            if not any(reason in text for reason in reasons):
-                ranks_of.setdefault(text, []).append(manifest.rank or 0)
     return [
         Finding(
             id="capture-warned",
             severity="info",
             title=f"Capture warned: {text}",
-            ranks=tuple(sorted(set(ranks))),
-            evidence=(Evidence("ranks", len(set(ranks)), "count"),),
+            ranks=ranks,
+            evidence=(Evidence("ranks", len(ranks), "count"),),
         )
-        for text, ranks in list(ranks_of.items())[:_MOST]
+        for text, ranks in list(other_warnings(manifests).items())[:_MOST]
     ]
 
 
@@ -247,7 +229,7 @@ def without_withdrawn(
             if by is not None and not trace.adopted:
                 left_out[PurePath(trace.file).name] = by
     kept: dict[int, list[TraceInfo]] = {}
-    findings: list[Finding] = []
+    gone: dict[tuple[int, int | None, str], list[TraceInfo]] = {}
     for rank, infos in members.items():
         by_name = {PurePath(info.path.replace("\\", "/")).name: info for info in infos}
         out = {name: info for name, info in by_name.items() if name in left_out}
@@ -255,20 +237,25 @@ def without_withdrawn(
             out = {}
         kept[rank] = [info for info in infos if info not in out.values()]
         for name, info in out.items():
-            other, reason = left_out[name]
-            findings.append(
-                Finding(
-                    id="window-withdrawn",
-                    severity="info",
-                    title=f"The trace of {_named(info.first_step, info.last_step)} on rank {rank} is left out: "
-                    f"rank {other} has none",
-                    ranks=(rank,),
-                    steps=_steps([LostWindow(info.first_step, info.last_step)]),
-                    evidence=(Evidence("file", info.path), Evidence(f"rank {other}", reason)),
-                    advice="Results cover the windows that all ranks recorded.",
-                )
-            )
-    return kept, findings[:_MOST]
+            gone.setdefault((rank, *left_out[name]), []).append(info)
+    return kept, [_withdrawn(*key, infos) for key, infos in list(gone.items())[:_MOST]]
+
+
+def _withdrawn(rank: int, other: int | None, reason: str, infos: Sequence[TraceInfo]) -> Finding:
+    """The traces of a rank that are left out because another has none of their steps."""
+    which = f"the trace of {_named(infos[0].first_step, infos[0].last_step)}"
+    if len(infos) > 1:
+        which = f"{len(infos)} traces"
+    return Finding(
+        id="window-withdrawn",
+        severity="warning",
+        title=f"{which[0].upper()}{which[1:]} on rank {rank} {'is' if len(infos) == 1 else 'are'} left out: "
+        f"rank {other} has none of {'these steps' if len(infos) == 1 else 'their steps'}",
+        ranks=(rank,),
+        steps=_steps([LostWindow(info.first_step, info.last_step) for info in infos]),
+        evidence=(*(Evidence("file", info.path) for info in infos[:_MOST]), Evidence(f"rank {other}", reason)),
+        advice="Results cover the windows that all ranks recorded.",
+    )
 
 
 def window_gaps(members: Members) -> list[Finding]:
@@ -281,31 +268,22 @@ def window_gaps(members: Members) -> list[Finding]:
         ]
         for rank, infos in members.items()
     }
-    stepped = {rank: own for rank, own in spans.items() if own}
-    windows = sorted({window for own in stepped.values() for window in own})
-    findings: list[Finding] = []
-    for first, last in windows:
-        has = [rank for rank, own in stepped.items() if any(a <= last and first <= b for a, b in own)]
-        lacks = sorted(stepped.keys() - set(has))
-        # Of overlapping windows, one finding is enough.
-        if not lacks or any(tuple(lacks) == each.ranks and first in each.steps for each in findings):
-            continue
-        findings.append(
-            Finding(
-                id="window-gap",
-                severity="warning",
-                title=f"{counted(len(lacks), 'rank has', 'ranks have')} no trace of {_named(first, last)}, "
-                "which others recorded",
-                ranks=tuple(lacks),
-                steps=_steps([LostWindow(first, last)]),
-                evidence=(
-                    Evidence("ranks that recorded them", len(has), "count"),
-                    Evidence("ranks that did not", len(lacks), "count"),
-                ),
-                advice="Only steps that all ranks recorded can be compared: --steps chooses them.",
-            )
+    return [
+        Finding(
+            id="window-gap",
+            severity="warning",
+            title=f"{counted(len(gap.lacking), 'rank has', 'ranks have')} no trace of {_named(gap.first, gap.last)}, "
+            "which others recorded",
+            ranks=gap.lacking,
+            steps=_steps([LostWindow(gap.first, gap.last)]),
+            evidence=(
+                Evidence("ranks that recorded them", len(gap.recorded), "count"),
+                Evidence("ranks that did not", len(gap.lacking), "count"),
+            ),
+            advice="Only steps that all ranks recorded can be compared: --steps chooses them.",
         )
-    return findings[:_MOST]
+        for gap in gaps({rank: own for rank, own in spans.items() if own}, _MOST)
+    ]
 
 
 def _named(first: int | None, last: int | None) -> str:

@@ -13,9 +13,6 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-ALLOWED_GLOBALS: frozenset[str] = frozenset()
-"""Names that a file may import: plain values need none."""
-
 MAX_DEPTH = 200
 MAX_HEIGHT = 100_000
 MAX_INTEGER_BYTES = 32

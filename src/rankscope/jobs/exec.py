@@ -21,7 +21,7 @@ from typing import NoReturn
 from rankscope.errors import LaunchError, RankscopeError
 from rankscope.rundir.capture_files import HOOK_FOLDER, HOOK_VARIABLE
 from rankscope.rundir.config import OPTIONS, SWITCH_FIELDS, CaptureConfig, variable_of
-from rankscope.rundir.directory import directory_of, is_store_url
+from rankscope.rundir.directory import absolute_directory, is_store_url
 
 SWITCHES = frozenset(
     spelled for option, name in OPTIONS.items() if name in SWITCH_FIELDS for spelled in (option, "--" + name)
@@ -83,7 +83,7 @@ def take_options(arguments: Sequence[str], flags: Collection[str] = ()) -> tuple
         variable = variable_of(name)
         if variable in variables and not (name == "save_dir" and is_store_url(variables[variable])):
             # Before any change of directory in the job.
-            variables[variable] = str(Path(directory_of(variables[variable])).expanduser().absolute())
+            variables[variable] = absolute_directory(variables[variable])
     return variables, [*kept, *rest]
 
 

@@ -14,15 +14,15 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from rankscope.errors import LaunchError
+from rankscope.errors import ConfigError, LaunchError
 from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, command, refuse_to_nest
 from rankscope.rundir.config import variable_of
-from rankscope.rundir.directory import directory_of, is_store_url
+from rankscope.rundir.directory import absolute_directory, is_store_url
 from rankscope.rundir.names import ENDINGS
 
 UPLOAD_VARIABLE = variable_of("upload_to")
@@ -49,8 +49,8 @@ class JobResult:
 
     def traces(self) -> list[Path]:
         """The traces in the run directory."""
-        found = {path for ending in ENDINGS.values() for path in self.run_dir.rglob(f"*{ending}")}
-        return sorted(path for path in found if not path.name.startswith("."))
+        files = (Path(folder, name) for folder, _, names in os.walk(self.run_dir) for name in names)
+        return sorted(file for file in files if file.name.endswith(tuple(ENDINGS.values())) and file.name[0] != ".")
 
     def not_uploaded(self) -> list[str]:
         """The traces, by their path in the run directory, that this host's ranks could not upload."""
@@ -124,12 +124,12 @@ def run_job(
 ) -> JobResult:
     """Run ``torchrun options script`` with a run directory, and wait for its end.
 
-    SIGINT, SIGTERM and SIGHUP go on to the job; when this process must go, the job goes first.
+    SIGINT, SIGTERM and SIGHUP are passed on to the job, and this process ends after it.
 
     Args:
         options: torchrun's options.
         script: the script and its arguments.
-        run_dir: the run directory, made if it is not there; ``RANKSCOPE_RUN_DIR``, else ``rankscope_run_<time>``.
+        run_dir: the run directory, made if it can be; ``RANKSCOPE_RUN_DIR``, else ``rankscope_run_<time>``.
         run_id: the run's id; ``RANKSCOPE_RUN_ID``, else made up.
         env: variables to add.
         output: called with each line of the job's output; ``None`` leaves the terminal to the job.
@@ -167,7 +167,13 @@ def run_command(
     if is_store_url(wanted):
         # The ranks write here, and upload from here.
         environ, wanted = {UPLOAD_VARIABLE: str(wanted), **environ}, None
-    folder = make_run_dir(wanted)
+    try:
+        folder = make_run_dir(wanted)
+    except ConfigError as error:
+        if run_dir:
+            raise
+        folder = make_run_dir(None)  # as a rank does that a launcher started
+        print(f"rankscope: {RUN_DIR_VARIABLE}: {error.what}: the traces go to {folder}", file=sys.stderr)
     name = run_id or environ.get(RUN_ID_VARIABLE) or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
     environ = {**environ, RUN_DIR_VARIABLE: str(folder), RUN_ID_VARIABLE: name}
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -190,14 +196,14 @@ def run_command(
     if job.stdout is not None and output is not None:
         reader = threading.Thread(target=_read, args=(job.stdout, tail, output), daemon=True)
         reader.start()
-    with _forwarded(job) as came:
+    with _forwarded(job) as received:
         try:
             code = job.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise LaunchError(
                 f"the job was ended after {timeout_s:.0f} s; its last lines:\n{''.join(tail)}",
-                hint="a hang at the start is often a rank that never came, or a script that starts its ranks itself "
-                "(mp.spawn); at the end, a collective not all ranks call",
+                hint="a hang at the start is often a rank that never connected, or a script that starts its ranks "
+                "itself (mp.spawn); at the end, a collective not all ranks call",
             ) from None
         finally:
             _end(job)
@@ -210,36 +216,35 @@ def run_command(
         folder,
         name,
         "".join(tail),
-        came[0] if came else None,
+        received[0] if received else None,
         environ.get(UPLOAD_VARIABLE),
     )
 
 
 def make_run_dir(wanted: str | os.PathLike[str] | None) -> Path:
-    """Make the run directory, by default a new ``rankscope_run_<time>`` in the working directory.
+    """The run directory, by default a new ``rankscope_run_<time>`` in the working directory.
+
+    One that cannot be made is no reason not to start a job: its ranks warn, and keep their traces elsewhere.
 
     Raises:
-        LaunchError: it cannot be made.
         ConfigError: what was named is no directory.
     """
-    try:
-        if wanted is not None:
-            folder = Path(directory_of(wanted)).expanduser().absolute()
+    if wanted is not None:
+        folder = Path(absolute_directory(wanted))
+        with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            return folder
-        base = Path.cwd() / f"rankscope_run_{time.strftime('%Y%m%d_%H%M%S')}"
-        for attempt in range(1000):
-            folder = base if attempt == 0 else base.with_name(f"{base.name}_{attempt + 1}")
-            try:
-                folder.mkdir()
-            except FileExistsError:
-                continue
-            return folder
-    except OSError as error:
-        raise LaunchError(
-            f"the run directory cannot be made: {error.strerror}", path=error.filename, hint="choose one by --run-dir"
-        ) from error
-    raise LaunchError("a thousand run directories of this second exist already", path=base)
+        return folder
+    base = Path(absolute_directory(f"rankscope_run_{time.strftime('%Y%m%d_%H%M%S')}"))
+    for attempt in range(1000):
+        folder = base if attempt == 0 else base.with_name(f"{base.name}_{attempt + 1}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        except OSError:
+            pass
+        return folder
+    return base.with_name(f"{base.name}_{uuid.uuid4().hex}")
 
 
 def _read(stream: Iterator[str], tail: deque[str], output: Callable[[str], object]) -> None:
@@ -250,20 +255,20 @@ def _read(stream: Iterator[str], tail: deque[str], output: Callable[[str], objec
 
 @contextmanager
 def _forwarded(job: subprocess.Popen[str]) -> Iterator[list[int]]:
-    """Signals that reach this process go on to the job, which then ends and lets us end. Gives those that came."""
-    came: list[int] = []
+    """Signals to this process are passed on to the job; yields those that were received."""
+    received: list[int] = []
 
     def forward(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
+        received.append(number)
         if job.poll() is None:
             job.send_signal(number)
 
     if threading.current_thread() is not threading.main_thread():
-        yield came  # only the main thread can set handlers; in a notebook's thread the kernel keeps its own
+        yield received  # only the main thread can set handlers; in a notebook's thread the kernel keeps its own
         return
     before = {number: signal.signal(number, forward) for number in _SIGNALS}
     try:
-        yield came
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -279,7 +284,7 @@ def _end(job: subprocess.Popen[str]) -> None:
             job.kill()
             job.wait()
     if sys.platform != "win32":
-        # Workers are sessions of their own, or not, as torchrun pleases; what is left of the group goes.
+        # torchrun may or may not start workers in sessions of their own; what is left of the group is killed.
         try:
             os.killpg(job.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):

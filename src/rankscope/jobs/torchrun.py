@@ -1,4 +1,4 @@
-"""torchrun as ``rankscope run`` calls it: its command line, whose options go through untouched, and its endings.
+"""torchrun as ``rankscope run`` calls it: its command line, whose options go through untouched, and how it ends.
 
 ``python -m rankscope.jobs.torchrun [torchrun's arguments]`` is torchrun, except that a signal ends it as it ends other
 programs (no traceback, exit code 128 + its number) and that of a failed worker it prints the table alone.
@@ -47,10 +47,10 @@ _RENDEZVOUS_VARIABLES = ("PET_NNODES", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", 
 
 @dataclass(frozen=True)
 class Options:
-    """Those of a torchrun."""
+    """The options that a torchrun has."""
 
     names: frozenset[str] = frozenset()
-    """All, in each way of writing them; none where they are not known."""
+    """All, in each spelling; empty if they are not known."""
     flags: frozenset[str] = FLAGS
     """Those that take no value."""
 
@@ -139,9 +139,9 @@ def command(options: Sequence[str], script: Sequence[str], environ: Mapping[str,
         environ: the environment, which may hold torchrun's ``PET_*`` settings.
 
     Raises:
-        LaunchError: no script, one that does not exist, or an option that torchrun has not.
+        LaunchError: no script, one that does not exist, or an option that torchrun lacks.
     """
-    # Before the script: a switch that is none has taken it for its value.
+    # Before the script is looked at: an option that torchrun lacks may have taken it for its value.
     options = checked(options, installed_options())
     if not script:
         raise LaunchError(

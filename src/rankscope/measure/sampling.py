@@ -35,14 +35,14 @@ class Sampling:
     warmup_steps: int = option(8, "Steps of a job before its first block.", "--warmup", least=1)
     repeats: int = option(1, "Jobs of each configuration, interleaved.", least=1)
     traced_steps: int = option(4, "Steps to record after the blocks; 0 for none.", "--trace-steps", least=0)
-    seed: int = option(0, "For the order of blocks and jobs, and for the intervals.", least=0)
+    seed: int = option(0, "Random seed for the order of blocks and jobs, and for the intervals.", least=0)
     limit_s: float | None = option(
         300.0,
-        f"After so many seconds a job begins no new round of blocks, once it has {LEAST_BLOCKS} of them.",
+        f"Seconds after which a job begins no new round of blocks, if it has at least {LEAST_BLOCKS} of them.",
         "--limit",
         least=1,
     )
-    timeout_s: float = option(3600.0, "A job that has not ended after so many seconds is ended.", "--timeout", least=1)
+    timeout_s: float = option(3600.0, "Seconds after which a job that is still running is ended.", "--timeout", least=1)
 
     def __post_init__(self) -> None:
         for name in ("blocks", "block_steps", "repeats"):

@@ -68,12 +68,20 @@ class AnalysisMethods:
         """Peak memory of each rank: how much, when, and in which operator."""
     def memory_blocks(self) -> pl.DataFrame:
         """Memory blocks: who allocated each, its size and lifetime."""
+    def memory_categories(self) -> pl.DataFrame:
+        """Memory by category: parameters, gradients, optimizer state, activations, temporary."""
+    def memory_composition(self) -> pl.DataFrame:
+        """Memory over time by category, downsampled for drawing: what makes up each rise of the curve."""
     def memory_curve(self) -> pl.DataFrame:
         """Memory over time on each rank and device: every allocation and release."""
+    def memory_modules(self) -> pl.DataFrame:
+        """Memory by module: what each nn.Module's own code allocated, by category, at the peak and in total."""
     def memory_operators(self) -> pl.DataFrame:
         """Memory by operator: what each allocates and releases, itself and in total."""
     def memory_outline(self) -> pl.DataFrame:
         """Memory over time on each rank and device, downsampled for drawing."""
+    def memory_sites(self) -> pl.DataFrame:
+        """Memory by call site: which line of the user's code allocated it, by category, at the peak and in total."""
     def memory_snapshot(self) -> pl.DataFrame:
         """Memory snapshot of each device: in use, free, and fragmented."""
     def memory_stacks(self) -> pl.DataFrame:

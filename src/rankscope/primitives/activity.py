@@ -42,14 +42,12 @@ class Activity:
         communication: communication kernels; without a device, `gloo:*` ranges.
         memcpy: copies.
         memset: fills.
-        host_only: whether the trace has no device event at all.
     """
 
     compute: IntervalSet
     communication: IntervalSet
     memcpy: IntervalSet
     memset: IntervalSet
-    host_only: bool
 
     @property
     def memory(self) -> IntervalSet:
@@ -130,11 +128,10 @@ def activity(
             communication=covered_time(labelled.filter(pl.col("category") == COMMUNICATION)),
             memcpy=covered_time(device.filter(pl.col("kind") == "memcpy")),
             memset=covered_time(device.filter(pl.col("kind") == "memset")),
-            host_only=False,
         )
     gloo = gloo_ranges(operators, annotations)
     compute = computing_operators(operators, gloo)
-    return Activity(covered_time(compute), covered_time(gloo), EMPTY, EMPTY, host_only=True)
+    return Activity(covered_time(compute), covered_time(gloo), EMPTY, EMPTY)
 
 
 def is_data_loading(annotations: pl.DataFrame) -> npt.NDArray[np.bool_]:

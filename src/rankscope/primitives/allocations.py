@@ -101,7 +101,7 @@ def memory_blocks(found: pl.DataFrame) -> pl.DataFrame:
 
     Returns:
         memory, address, bytes, allocated_ns, released_ns, step, released_step, operator_row, releasing_row, and
-        ``event``: the allocation's row in `found`; null where there is none.
+        ``event`` and ``releasing_event``: rows of `found`; null where there is none.
     """
     where = ["memory", "address"]
     ordered = (
@@ -114,7 +114,12 @@ def memory_blocks(found: pl.DataFrame) -> pl.DataFrame:
         (releases & ~(before > 0).fill_null(False)).over(where).alias("orphan"),
         *(
             pl.col(column).shift(-1).over(where).alias(name)
-            for column, name in (("time_ns", "next_ns"), ("step", "next_step"), ("operator_row", "next_row"))
+            for column, name in (
+                ("time_ns", "next_ns"),
+                ("step", "next_step"),
+                ("operator_row", "next_row"),
+                ("event", "next_event"),
+            )
         ),
     )
     paired, orphan = pl.col("paired"), pl.col("orphan")
@@ -131,6 +136,7 @@ def memory_blocks(found: pl.DataFrame) -> pl.DataFrame:
             pl.when(~orphan).then("operator_row").alias("operator_row"),
             pl.when(orphan).then("operator_row").when(paired).then("next_row").alias("releasing_row"),
             pl.when(~orphan).then("event").alias("event"),
+            pl.when(orphan).then("event").when(paired).then("next_event").alias("releasing_event"),
             pl.coalesce(pl.when(~orphan).then("time_ns"), "time_ns").alias("began_ns"),
         )
         .sort("began_ns", maintain_order=True)

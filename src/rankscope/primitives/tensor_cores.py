@@ -94,11 +94,6 @@ def _is_ordinary(name: str) -> bool:
     return any(pattern.search(name) for pattern in (_FMA, _ORDINARY, _ORDINARY_PART))
 
 
-def tensor_core_kernels(names: Iterable[str]) -> set[str]:
-    """The names of kernels that run on tensor cores for certain."""
-    return {name for name, use in tensor_core_use(names).items() if use}
-
-
 def ordinary_products(names: Iterable[str]) -> set[str]:
     """The names of kernels that multiply matrices, or convolve, on the ordinary cores for certain."""
     return {

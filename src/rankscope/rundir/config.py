@@ -39,13 +39,13 @@ class CaptureConfig:
 
     save_dir: str | None = option(
         None,
-        "The run directory, or a URL as of upload_to. Default: rankscope_run_{time} in the working directory.",
+        "The run directory, or a URL as for upload_to. Default: rankscope_run_{time} in the working directory.",
         "--run-dir",
         metavar="DIR",
     )
     upload_to: str | None = option(
         None,
-        "URL that complete files are uploaded to (s3://…, gs://…, any that fsspec knows), from the run directory.",
+        "URL to upload complete files to (s3://…, gs://…, or another that fsspec knows); the local copies stay.",
         metavar="URL",
     )
     run_id: str | None = option(
@@ -60,11 +60,11 @@ class CaptureConfig:
     repeat: int = option(1, "Windows to record; 0 for no limit.", least=0)
     skip_first: int = option(0, "Steps to let pass once, before the first wait.", least=0)
     period_steps: int | None = option(
-        None, "Period in steps, of which the last are recorded (active), instead of wait and repeat.", least=1
+        None, "Record the last active steps of every period of this many steps; replaces wait and repeat.", least=1
     )
     preset: str | None = option(
         None,
-        "Several options in one word, each of which can still be given: "
+        "A set of options; those that are given as well override it: "
         + "; ".join(f"{name} ({_described(options)})" for name, options in PRESETS.items())
         + ".",
         metavar="NAME",
@@ -80,7 +80,7 @@ class CaptureConfig:
     )
     # The training loop writes there alone, so that a slow run directory does not delay it.
     staging_dir: str | None = option(
-        None, "Local directory for a trace until it is complete. Default: $TMPDIR.", metavar="DIR"
+        None, "Local directory for traces that are not complete yet. Default: $TMPDIR.", metavar="DIR"
     )
     keep_windows: int = option(0, "Newest windows of each process to keep; 0 keeps all.", least=0)
     keep_bytes: int = option(
@@ -88,14 +88,14 @@ class CaptureConfig:
     )
     stop_off_loop: str = option(
         "auto",
-        "Stop and save recordings in another thread than the training loop: never, always (where torch lets other "
-        "threads run during that), or auto (there, if only the CPU is recorded).",
+        "Stop and save recordings in a separate thread: never, always (if torch lets other threads run meanwhile), or "
+        "auto (the same, but only if no accelerator is recorded).",
     )
 
     take_over: bool = option(
         False,
-        "Make the script's own torch profilers inert and record this schedule instead. By default the windows that "
-        "they record are adopted (run and exec).",
+        "Disable the script's own torch profilers and record this schedule instead. By default, run and exec adopt "
+        "the windows that they record.",
     )
 
     def __post_init__(self) -> None:

@@ -50,3 +50,16 @@ def directory_of(named: str | os.PathLike[str]) -> str:
         hint="name a directory on a file system that all hosts see, and copy the run when the job has ended: traces "
         "behind URLs are read where they are",
     )
+
+
+def absolute_directory(named: str | os.PathLike[str]) -> str:
+    """The absolute path of a directory, as :func:`directory_of` reads it; ``~`` is the home directory.
+
+    Raises:
+        ConfigError: as of :func:`directory_of`.
+    """
+    path = os.path.expanduser(directory_of(named))  # noqa: PTH111  # Path's raises for an unknown user
+    try:
+        return os.path.abspath(path)  # noqa: PTH100  # links stay
+    except OSError:  # the working directory is gone
+        return path

@@ -11,7 +11,7 @@ not a contradiction. Two process managers that give one process different ranks 
 set by hand next to a launcher that counts as many ranks in another order. torchrun assigns ranks in any order, so its
 own are never compared with those of the level above.
 
-In: environment variables. Out: `Process`, or an error that names the variables.
+In: environment variables. Out: an `Identity`, or an error that names the variables.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class Identity:
     world_size: int | None = None
     local_rank: int | None = None
     local_world_size: int | None = None
-    node_rank: int | None = None
     launcher: str = "none"
     """``torchrun``, ``env`` (``RANK`` and ``WORLD_SIZE`` without torchrun), ``openmpi``, ``mvapich``,
     ``intelmpi``, ``pals``, ``pmi``, ``pmix``, ``flux``, ``slurm``, ``none``."""
@@ -67,7 +66,6 @@ class _Family:
     world_size: tuple[str, ...] = ()
     local_rank: tuple[str, ...] = ()
     local_size: tuple[str, ...] = ()
-    node: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,8 @@ class _Seen:
     size_variable: str
     local_rank: int | None
     local_size: int | None
-    node: int | None
 
-    def says(self) -> str:
+    def described(self) -> str:
         size = f", {self.size_variable}={self.world_size}" if self.world_size is not None else ""
         return f"{self.rank_variable}={self.rank}{size}"
 
@@ -94,7 +91,6 @@ _TORCH = _Family(
     ("WORLD_SIZE",),
     ("LOCAL_RANK",),
     ("LOCAL_WORLD_SIZE",),
-    ("GROUP_RANK", "NODE_RANK"),
 )
 _PROCESS_MANAGERS = (
     _Family(
@@ -117,7 +113,6 @@ _PROCESS_MANAGERS = (
         ("PMI_SIZE",),
         ("PALS_LOCAL_RANKID",),
         ("PALS_LOCAL_SIZE",),
-        ("PALS_NODEID",),
     ),
     _Family(
         "pmi",
@@ -136,7 +131,6 @@ _RESOURCE_MANAGERS = (
         ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
         ("SLURM_LOCALID",),
         ("SLURM_NTASKS_PER_NODE",),
-        ("SLURM_NODEID",),
     ),
 )
 _JOB_IDS = (("slurm", "SLURM_JOB_ID"), ("flux", "FLUX_JOB_ID"), ("pbs", "PBS_JOBID"))
@@ -195,7 +189,6 @@ def identify(environ: Mapping[str, str]) -> Identity:
         world_size=world_size,
         local_rank=local_rank,
         local_world_size=local_size,
-        node_rank=chosen.node,
         launcher=_name(chosen, by_torchrun, environ),
         started_by_launcher=chosen.family.name != "slurm" or _is_slurm_task(environ),
         restart_count=restart or 0,
@@ -234,7 +227,7 @@ def _check_same_order(torch: _Seen, other: _Seen) -> None:
 
 def _contradiction(one: _Seen, other: _Seen) -> None:
     raise LauncherError(
-        f"two launchers contradict each other about this process: {one.says()}; {other.says()}",
+        f"two launchers contradict each other about this process: {one.described()}; {other.described()}",
         hint="start the job with one of them, or unset the variables that the other left behind",
     )
 
@@ -252,7 +245,6 @@ def _seen(family: _Family, environ: Mapping[str, str]) -> _Seen | None:
         _first(family.local_rank, environ),
         _first(family.local_size, environ),
     )
-    node_variable = _first(family.node, environ)
     local_rank = _whole(local_variable, environ) if local_variable else None
     local_size = _whole(local_size_variable, environ) if local_size_variable else None
     _below(rank_variable, rank, size_variable, world_size)
@@ -260,10 +252,9 @@ def _seen(family: _Family, environ: Mapping[str, str]) -> _Seen | None:
         _below(local_variable, local_rank, size_variable, world_size)
         if family.name != "slurm":  # SLURM_NTASKS_PER_NODE is what was asked for, not what was started
             _below(local_variable, local_rank, local_size_variable or "", local_size)
-    node = _whole(node_variable, environ) if node_variable else None
     if family.name == "slurm":
         local_size = None
-    return _Seen(family, rank, rank_variable, world_size, size_variable, local_rank, local_size, node)
+    return _Seen(family, rank, rank_variable, world_size, size_variable, local_rank, local_size)
 
 
 def _below(variable: str, value: int, size_variable: str, size: int | None) -> None:

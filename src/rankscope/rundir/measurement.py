@@ -144,7 +144,7 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
     """Read a plan.
 
     Raises:
-        RankscopeError: it cannot be read, or is none.
+        RankscopeError: it cannot be read, or is not a plan.
     """
     return _read(Plan, Path(path), "plan of an experiment")
 
@@ -160,7 +160,7 @@ def read_measurements(folder: Path) -> list[RankMeasurement]:
     """What the ranks of a job measured, in their order; none where no rank wrote anything.
 
     Raises:
-        RankscopeError: a file that is none.
+        RankscopeError: a file that is not a measurement.
     """
     found = [_measurement(path) for path in (folder / "measured").glob("rank*.json")]
     return sorted(found, key=lambda each: each.rank)
@@ -183,7 +183,7 @@ def _read(cls: type[D], path: Path, what: str) -> D:
         raise RankscopeError(f"cannot be read: {error}", path=path) from None
     found = fields.read(cls, raw)
     if found is None:
-        raise RankscopeError(f"not a {what}: it is not an object with all that one has", path=path)
+        raise RankscopeError(f"not a {what}: a required field is missing", path=path)
     understood = json.loads(json.dumps(asdict(found)))
     if odd := sorted(key for key, value in raw.items() if key not in understood or understood[key] != value):
         raise RankscopeError(f"not a {what}: {', '.join(odd)} cannot be understood", path=path)

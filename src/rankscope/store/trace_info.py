@@ -126,8 +126,15 @@ class TraceInfo:
         """Whether a thread besides the main one is in both traces, as far as they list threads."""
         if self.pid is None or other.pid is None:
             return False
-        mine, others = ({*info.threads} - {info.pid} for info in (self, other))
+        mine, others = self._other_threads(), other._other_threads()
         return not mine or not others or not mine.isdisjoint(others)
+
+    def lists_thread_of(self, other: TraceInfo) -> bool:
+        """Whether a thread besides the main one is known to be in both traces: then they are of one process."""
+        return self.pid is not None and self.pid == other.pid and bool(self._other_threads() & other._other_threads())
+
+    def _other_threads(self) -> set[int]:
+        return {*self.threads} - {self.pid or 0}
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""

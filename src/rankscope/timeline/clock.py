@@ -49,6 +49,10 @@ class RankClock:
             moved = moved + np.rint(self.drift * (moved - self.at)).astype(np.int64)
         return moved.astype(np.int64)
 
+    def file_start(self, window: int, start: int | None) -> int | None:
+        """The first instant of one of the rank's files on the run's clock; None for a file without events."""
+        return None if start is None else int(self.run_time(window, np.array([start], dtype=np.int64))[0])
+
 
 @dataclass(frozen=True)
 class RunClock:

@@ -74,7 +74,8 @@ def test_without_a_rank_waiting_is_not_called_transfer(tmp_path: Path) -> None:
         found = {each.id: each for each in rankscope.open(alone, executor="serial").diagnose()}["exposed_communication"]
         assert (found.severity, found.saving_ns) == ("info", None)
         assert "not known" in found.title
-        assert ("without a complete trace, at least", "1 rank") in [(each.name, each.value) for each in found.evidence]
+        evidence = {each.name: each.value for each in found.evidence}
+        assert evidence["ranks without a complete trace, at least"] == "1 rank"
         assert "Record all ranks" in found.advice
 
 

@@ -18,7 +18,7 @@ from rankscope.measure.sampling import Sampling
 def binding(
     words: o.Words,
     affinities: Annotated[
-        str, typer.Option(metavar="NAME,…", help=f"Which to try: {', '.join(NAMES)}; none is always tried.")
+        str, typer.Option(metavar="NAME,…", help=f"Bindings to compare: {', '.join(NAMES)}; none is always included.")
     ] = f"{COMPACT},{SPREAD},{NUMA}",
     cpus: Annotated[
         str | None, typer.Option("--list", metavar="CPUS", help="A custom binding: 0-3:4-7, one list of CPUs per rank.")

@@ -64,7 +64,7 @@ class JobOptions:
             "--output",
             "-o",
             metavar="DIR",
-            help="Where results go, and from where the same command continues. Default: rankscope_measure/NAME_{time}.",
+            help="Directory for the results; the same command continues there. Default: rankscope_measure/NAME_{time}.",
         ),
     ] = None
     nproc: Annotated[int | None, typer.Option("--nproc", min=1, help="Ranks; one per device, or 2, by default.")] = None
@@ -77,7 +77,7 @@ class JobOptions:
         ),
     ] = None
     torchrun: Annotated[
-        str, typer.Option("--torchrun", metavar="OPTIONS", help="Further options of torchrun, as one word.")
+        str, typer.Option("--torchrun", metavar="OPTIONS", help="Further options of torchrun, quoted as one argument.")
     ] = ""
     oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="Run more ranks than there are devices.")] = (
         False

@@ -51,7 +51,7 @@ def find(inputs: Inputs) -> list[Finding]:
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=(
-                Evidence(f"data loading with an idle device, {unit.per}, at worst", loading[worst], "ns"),
+                Evidence(f"data loading with an idle device ({unit.per}, worst rank)", loading[worst], "ns"),
                 Evidence("mean over ranks", round(sum(loading.values()) / len(loading)), "ns"),
                 Evidence(unit.length, step, "ns"),
                 *unusual(frame, "data_loading_ns", worst, step),

@@ -58,7 +58,7 @@ def find(inputs: Inputs) -> list[Finding]:
     unit = step_words(inputs)
     # On the CPU compute and communication share the cores: hiding one behind the other gains little.
     certain = on_device(inputs) and least["exposed_transfer_ns"] >= _KNOWN * least["open"]
-    of_least = [Evidence(f"without waiting, rank {least['rank']}, which has the least", round(least["open"]), "ns")]
+    of_least = [Evidence(f"without waiting, rank {least['rank']} (the lowest)", round(least["open"]), "ns")]
     title = f"Exposed communication takes {unit.share(least['open'], step)} without waiting for other ranks"
     if saving < round(least["open"]):
         of_least.append(Evidence("compute that could run at the same time", saving, "ns"))
@@ -83,7 +83,8 @@ def _not_known(costs: pl.DataFrame, step: int, missing: int, inputs: Inputs) -> 
         return []
     share = step_words(inputs).share(exposed, step)
     title = f"Exposed communication takes {share}: how much of it is waiting for other ranks is not known"
-    evidence = _evidence(costs, [Evidence("without a complete trace, at least", counted(missing, "rank"))], inputs)
+    lacking = Evidence("ranks without a complete trace, at least", counted(missing, "rank"))
+    evidence = _evidence(costs, [lacking], inputs)
     advice = (
         "Record all ranks at the same steps and put their traces into one directory: the rank that waits least then "
         "shows the transfer. Only that could overlap with compute."

@@ -40,7 +40,7 @@ def find(inputs: Inputs) -> list[Finding]:
     if severity is None or worst["late_short_ns"] > worst["late_ns"] / 2:
         return []
     evidence = [
-        Evidence(f"device idle until a late launch, {unit.per}, at worst", saving, "ns"),
+        Evidence(f"device idle until a late launch ({unit.per}, worst rank)", saving, "ns"),
         Evidence("of it before kernels shorter than 10 µs", round(worst["late_short_ns"]), "ns"),
         Evidence(f"kernels {unit.per}", round(worst["pieces"]), "count"),
         Evidence(unit.length, step, "ns"),

@@ -36,7 +36,7 @@ def find(inputs: Inputs) -> list[Finding]:
     if worst is None:
         return []
     shown = few.filter(pl.col("rank") == worst.rank).sort("unfilled_ns", "name", descending=[True, False]).head(_SHOWN)
-    evidence = [Evidence(f"time without blocks, nothing else running, {unit.per}, at worst", worst.saving_ns, "ns")]
+    evidence = [Evidence(f"time without blocks, nothing else running ({unit.per}, worst rank)", worst.saving_ns, "ns")]
     for row in shown.iter_rows(named=True):
         said = f"{row['name'][:120]}: {row['blocks_per_sm']:.2f} blocks per SM, {counted(row['calls'], 'call')}"
         evidence.append(Evidence(said, row["total_ns"], "ns"))

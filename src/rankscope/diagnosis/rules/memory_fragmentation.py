@@ -64,11 +64,11 @@ def _of_trace(frame: pl.DataFrame | None) -> Finding | None:
     return Finding(
         rule.name,
         "info",
-        f"Of what rank {worst['rank']}'s allocator holds {100 * worst['unused_reserved']:.0f} % is not in use",
+        f"{100 * worst['unused_reserved']:.0f} % of the memory held by rank {worst['rank']}'s allocator is not in use",
         ranks=(worst["rank"],),
         evidence=(
             Evidence("reserved", worst["peak_reserved"], "bytes"),
-            Evidence("not allocated of it", worst["unused_reserved"], "ratio"),
+            Evidence("share of reserved memory not allocated", worst["unused_reserved"], "ratio"),
             Evidence("memory of the device", worst["total_memory"], "bytes"),
         ),
         advice=_ADVICE,

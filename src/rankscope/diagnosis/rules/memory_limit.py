@@ -38,7 +38,7 @@ def find(inputs: Inputs) -> list[Finding]:
             evidence=(
                 Evidence("allocated at the peak", worst["peak_allocated"], "bytes"),
                 Evidence("memory of the device", worst["total_memory"], "bytes"),
-                Evidence("in", worst["peak_operator"] or "no operator"),
+                Evidence("operator at the peak", worst["peak_operator"] or "no operator"),
             ),
             advice=(
                 "Before it grows: "

@@ -62,7 +62,7 @@ def find(inputs: Inputs) -> list[Finding]:
         f"{unit.share(saving, step)}{on_worst_rank(inputs, worst, ranks)}"
     )
     evidence = [
-        Evidence(f"device idle in driver calls for memory, {unit.per}, at worst", saving, "ns"),
+        Evidence(f"device idle in driver calls for memory ({unit.per}, worst rank)", saving, "ns"),
         *_calls(frame.filter(pl.col("rank") == worst), worst),
         Evidence(unit.length, step, "ns"),
     ]
@@ -85,7 +85,7 @@ def _in_some_steps(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Findi
     )
     evidence = [
         Evidence(f"device idle in driver calls for memory, step {worst['step']}", worst["allocator_ns"], "ns"),
-        Evidence("steps with as much as 5 % of a step, of all", f"{own.height} of {number_of_steps(inputs)}"),
+        Evidence("steps that lose 5 % of a step or more", f"{own.height} of {number_of_steps(inputs)}"),
         *_calls(own, worst["rank"]),
         Evidence(step_words(inputs).length, step, "ns"),
     ]

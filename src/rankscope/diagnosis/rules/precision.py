@@ -79,7 +79,7 @@ def _of_cpu(wide: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
             ranks=tuple(sorted(rank for rank, value in spent.items() if value >= _MOST * step)),
             steps=steps_of(inputs),
             evidence=(
-                Evidence(f"time in them, {unit.per}, at worst", spent[worst], "ns"),
+                Evidence(f"time in them ({unit.per}, worst rank)", spent[worst], "ns"),
                 Evidence(unit.length, step, "ns"),
             ),
             advice="On a CPU with bfloat16 instructions (avx512_bf16, amx_bf16) try torch.autocast('cpu').",

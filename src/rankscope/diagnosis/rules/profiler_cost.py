@@ -29,7 +29,7 @@ def find(inputs: Inputs) -> list[Finding]:
             ranks=ranks,
             evidence=(
                 Evidence("median step, not recorded", plain[worst] or 0, "ns"),
-                Evidence("more when recorded", added[worst], "ns"),
+                Evidence("added by recording", added[worst], "ns"),
             ),
             advice=(
                 "Compare runs with the same profiler settings. with_stack, record_shapes and profile_memory cost most; "

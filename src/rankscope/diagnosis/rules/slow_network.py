@@ -66,7 +66,7 @@ def find(inputs: Inputs) -> list[Finding]:
             steps=steps_of(inputs),
             evidence=(
                 Evidence("bus bandwidth", worst["bus_bandwidth"], "GB/s"),
-                Evidence("the best at a smaller size", worst["best"], "GB/s"),
+                Evidence("best bus bandwidth at a smaller size", worst["best"], "GB/s"),
                 Evidence("collectives measured", worst["measured"], "count"),
                 Evidence("median transfer", round(worst["transfer_ns"]), "ns"),
             ),

@@ -65,9 +65,11 @@ def find(inputs: Inputs) -> list[Finding]:
             steps=steps_of(inputs),
             evidence=(
                 Evidence(f"small collectives {unit.per}", round(least["calls"]), "count"),
-                Evidence("most of them", kinds[0]),
+                Evidence("most frequent", kinds[0]),
                 Evidence(
-                    f"time in them {unit.per}, rank {least['rank']}, which has the least", round(least["total"]), "ns"
+                    f"time in them {unit.per}, rank {least['rank']} (the lowest)",
+                    round(least["total"]),
+                    "ns",
                 ),
                 Evidence(unit.length, step, "ns"),
             ),

@@ -38,7 +38,7 @@ def find(inputs: Inputs) -> list[Finding]:
     if worst is None:
         return []
     places = frame.filter(pl.col("rank") == worst.rank).head(_SHOWN)
-    evidence = [Evidence(f"device idle after such calls, {unit.per}, at worst", by_rank[worst.rank], "ns")]
+    evidence = [Evidence(f"device idle after such calls ({unit.per}, worst rank)", by_rank[worst.rank], "ns")]
     for row in places.iter_rows(named=True):
         where = row["operator"] or "no operator"
         inside = f" in {row['range']}" if row["range"] else ""

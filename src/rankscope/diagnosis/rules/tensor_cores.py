@@ -35,7 +35,7 @@ def find(inputs: Inputs) -> list[Finding]:
             ranks=relevant_ranks(savings, step),
             steps=steps_of(inputs),
             evidence=(
-                Evidence("operators that they could do", own["calls"], "count"),
+                Evidence("operators that tensor cores can run", own["calls"], "count"),
                 Evidence("time in their kernels, entire file", own["device_ns"], "ns"),
                 Evidence("of it on tensor cores", own["tensor_ns"], "ns"),
                 Evidence("products on ordinary cores, by their names", own["off_ns"], "ns"),

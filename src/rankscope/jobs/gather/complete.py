@@ -6,6 +6,7 @@ In: a run directory. Out: what is missing.
 from __future__ import annotations
 
 import os
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rankscope.errors import ConfigError
 from rankscope.jobs.gather.endings import wrong_ends
 from rankscope.jobs.gather.merge import rank_manifests
 from rankscope.jobs.gather.traces import TraceHead, find_traces, read_head
+from rankscope.rundir.coverage import Gap, Span, gaps
 from rankscope.rundir.fields import MAX_RANKS
 from rankscope.rundir.manifest import RankManifest, RunManifest, attempts, read_run_manifest
 from rankscope.rundir.names import parse_trace_name
@@ -29,7 +31,7 @@ class Completeness:
     """The ids of the runs whose manifests or traces are here; one, as it should be."""
     world_size: int | None
     expected: tuple[int, ...] | None
-    """The ranks that were profiled; None where nothing says how many there are."""
+    """The ranks that were profiled; None if their number is not known."""
     present: tuple[int, ...]
     """The ranks of which there is a manifest or a trace."""
     traces: int
@@ -37,13 +39,15 @@ class Completeness:
     """Of the traces on disk."""
     hosts: tuple[str, ...]
     absent_traces: tuple[tuple[int, str], ...]
-    """Rank and file of traces that were written and are not here, or not whole."""
+    """Rank and file of traces that were written and are missing or incomplete here."""
     broken: tuple[tuple[str, str], ...]
     """Traces that no manifest lists and that do not end correctly, with what is wrong."""
     running: tuple[int, ...]
     """Ranks whose capture had not ended when they last wrote their manifest."""
     interrupted: tuple[tuple[int, str], ...] = ()
     """Ranks that a signal or an exception ended, with what is known of it."""
+    gaps: tuple[Gap, ...] = ()
+    """Steps that only some of the ranks recorded whose capture has ended."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -79,6 +83,7 @@ class Completeness:
         lines += [f"incomplete: {_printable(file)}: {wrong}" for file, wrong in self.broken[:10]]
         if len(self.broken) > 10:
             lines.append(f"and {len(self.broken) - 10} more that are incomplete")
+        lines += self.uneven()
         if self.running:
             lines.append(f"capture has not ended on {ranges(self.running)}: the job is still running, or was killed")
         by_cause: dict[str, list[int]] = {}
@@ -88,6 +93,18 @@ class Completeness:
         if len(by_cause) > 10:
             lines.append(f"and {counted(len(by_cause) - 10, 'other interruption')}")
         return lines
+
+    def uneven(self) -> list[str]:
+        """A line for each group of ranks that lacks steps which others recorded."""
+        steps: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = {}
+        for gap in self.gaps:
+            shown = f"{gap.first}" if gap.first == gap.last else f"{gap.first}-{gap.last}"
+            steps.setdefault((gap.lacking, gap.recorded), []).append(shown)
+        return [
+            f"no trace on {ranges(lacking)} of steps {', '.join(own[:8])}{' …' * (len(own) > 8)}, "
+            f"which {ranges(recorded)} recorded"
+            for (lacking, recorded), own in list(steps.items())[:10]
+        ]
 
 
 def completeness(run: Path, world_size: int | None = None) -> Completeness:
@@ -123,7 +140,11 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
     rank_of = {file: head.rank for file, head in heads.items() if head.rank is not None}
     by_name = {rank for file in files if (rank := rank_of.get(file, parse_trace_name(file).rank)) is not None}
     present = {m.rank for m in manifests if m.rank is not None} | by_name
+    absent = tuple(
+        (m.rank or 0, trace.file) for m in manifests for trace in m.written if not _there(run, trace.file, trace.bytes)
+    )
     ended = attempts(manifests)
+    running = tuple(sorted({m.rank or 0 for _, its in ended for m in its if m.state == "running"}))
     return Completeness(
         runs=tuple(sorted({each.run_id for each in facts if each.run_id})),
         world_size=world_size,
@@ -132,14 +153,9 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
         traces=len(files),
         bytes=sum(path.stat().st_size for path in files.values()),
         hosts=tuple(sorted({each.host for each in ranks if each.host})),
-        absent_traces=tuple(
-            (m.rank or 0, trace.file)
-            for m in manifests
-            for trace in m.written
-            if not _there(run, trace.file, trace.bytes)
-        ),
+        absent_traces=absent,
         broken=tuple(sorted((unknown[path], wrong) for path, wrong in wrong_ends(unknown).items())),
-        running=tuple(sorted({m.rank or 0 for _, its in ended for m in its if m.state == "running"})),
+        running=running,
         interrupted=tuple(
             sorted(
                 (m.rank or 0, f"{m.interruption} ({attempt})" if attempt else m.interruption)
@@ -148,7 +164,26 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
                 if m.interruption
             )
         ),
+        gaps=tuple(gaps(_spans(manifests, files, rank_of, {*running, *(rank for rank, _ in absent)}))),
     )
+
+
+def _spans(
+    manifests: Sequence[RankManifest], files: Iterable[str], rank_of: Mapping[str, int], left_out: Container[int]
+) -> dict[int, list[Span]]:
+    """The steps of each rank's traces, as its manifest has them, else their names; without ranks of which a trace says
+    neither."""
+    found: dict[int, list[Span]] = {m.rank or 0: [] for m in manifests}
+    written = {trace.file: (m.rank or 0, trace.first_step, trace.last_step) for m in manifests for trace in m.written}
+    unknown: set[int] = set()
+    for file in files:
+        name = parse_trace_name(file)
+        rank, first, last = written.get(file, (rank_of.get(file, name.rank), name.first, name.last))
+        if rank is not None and first is not None and last is not None:
+            found.setdefault(rank, []).append((first, last))
+        elif rank is not None:
+            unknown.add(rank)
+    return {rank: spans for rank, spans in found.items() if rank not in left_out and rank not in unknown}
 
 
 def _there(run: Path, file: str, size: int | None) -> bool:
@@ -176,9 +211,9 @@ def _expected(
         choice = parse_ranks("all")
     local = {m.rank: m.local_rank for m in manifests}
     chosen = tuple(rank for rank in range(world_size) if choice.selects(rank, local.get(rank)))
-    # "node" chooses by a number that only the rank itself knows: those that spoke, at least.
-    spoke = {m.rank for m in manifests if m.rank is not None}
-    return tuple(sorted({*chosen, *spoke}))
+    # "node" chooses by the local rank, which only the rank itself knows: those with a manifest, at least.
+    known = {m.rank for m in manifests if m.rank is not None}
+    return tuple(sorted({*chosen, *known}))
 
 
 def ranges(ranks: tuple[int, ...]) -> str:

@@ -25,6 +25,7 @@ _MAGIC = b"\x28\xb5\x2f\xfd"
 _CLOSES = {ord("}"): ord("{"), ord("]"): ord("[")}
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 _BLANK = b" \t\r\n\0"
+_CUT_DATA = "it is truncated: its compressed data ends too early"
 
 
 def wrong_ends(paths: Iterable[Path]) -> dict[Path, str]:
@@ -72,27 +73,27 @@ def _gzip(file: BinaryIO, *, json: bool) -> str | None:
                 total += len(chunk)
                 tail = (tail + chunk)[-_TAIL:]
     except EOFError:
-        return "it is cut: its compressed data break off"
+        return _CUT_DATA
     except (gzip.BadGzipFile, zlib.error) as error:
         return f"it is damaged: {error}"
     if not total:
-        return "it holds nothing"
+        return "it is empty"
     return _closed(start, tail, whole=total <= _TAIL) if json else None
 
 
 def _zstd(file: BinaryIO, size: int) -> str | None:
-    cut = "it is cut: its compressed data break off"
+    cut = _CUT_DATA
     frames = 0
     while magic := file.read(4):
         if len(magic) < 4:
             return cut
-        if magic[1:] == b"\x2a\x4d\x18" and magic[0] >> 4 == 5:  # a frame to be passed over
+        if magic[1:] == b"\x2a\x4d\x18" and magic[0] >> 4 == 5:  # a skippable frame
             length = file.read(4)
             if len(length) < 4:
                 return cut
             file.seek(int.from_bytes(length, "little"), os.SEEK_CUR)
         elif magic != _MAGIC:
-            return "it is damaged: what follows is no frame of Zstandard"
+            return "it is damaged: not a Zstandard frame"
         else:
             frames += 1
             wrong = _zstd_frame(file, size)
@@ -100,11 +101,11 @@ def _zstd(file: BinaryIO, size: int) -> str | None:
                 return cut if wrong == "" else wrong
         if file.tell() > size:
             return cut
-    return None if frames else "it holds nothing"
+    return None if frames else "it is empty"
 
 
 def _zstd_frame(file: BinaryIO, size: int) -> str | None:
-    """Pass over a frame's blocks; "" where they break off."""
+    """Pass over a frame's blocks; "" if they end too early."""
     descriptor = file.read(1)
     if not descriptor:
         return ""
@@ -120,7 +121,7 @@ def _zstd_frame(file: BinaryIO, size: int) -> str | None:
         block = int.from_bytes(header, "little")
         last, kind, length = block & 1, block >> 1 & 3, block >> 3
         if kind == 3:
-            return "it is damaged: a block of a kind that there is not"
+            return "it is damaged: an invalid Zstandard block"
         file.seek(1 if kind == 1 else length, os.SEEK_CUR)
         if file.tell() > size:
             return ""
@@ -139,14 +140,14 @@ def _closed(start: bytes, tail: bytes, *, whole: bool) -> str | None:
     """
     text = tail.rstrip(_BLANK)
     if not text:
-        return "it holds nothing"
+        return "it is empty"
     first = start.lstrip(_BLANK + b"\xef\xbb\xbf")
-    # The same kind; and where it opens is either in the text and its beginning, or too far away to be seen.
+    # Both are of one kind, and the opening one is at the beginning of the text, or too far away to be seen.
     if first and _CLOSES.get(text[-1]) == first[0]:
         opened = _opening(text)
         if opened == (len(start) - len(first) if whole else None):
             return None
-    return "it is cut: its JSON breaks off"
+    return "it is truncated: its JSON ends too early"
 
 
 def _opening(text: bytes) -> int | None:

@@ -32,7 +32,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 @dataclass(frozen=True)
 class Gathered:
-    """What one source brought."""
+    """What was copied from one source."""
 
     source: str
     files: int
@@ -71,12 +71,12 @@ def gather(
         raise RankscopeError(f"cannot be made: {error.strerror}", path=run, hint="choose another directory") from error
     done = []
     for source in sources:
-        done.append(_bring(run, source))
+        done.append(_copy_from(source, run))
         on_progress(done[-1])
     return done
 
 
-def _bring(run: Path, source: Source) -> Gathered:
+def _copy_from(source: Source, run: Path) -> Gathered:
     there = source.listing()
     for path in there:
         _check_path(path, source)
@@ -85,12 +85,12 @@ def _bring(run: Path, source: Source) -> Gathered:
     theirs = source.digests([path for path in here if _same_size(run / path, there[path])])
     same = {path for path, digest in theirs.items() if sha256(run / path) == digest}
     different = [path for path in here if path not in same]
-    # A rank writes its manifest again after each trace: a later state of what is here is no different file.
+    # A rank writes its manifest again after each trace: a later state of it is not a different file.
     later = [path for path in different if path.startswith(f"{RANKS_FOLDER}/")]
-    cut = _cut(run, there, [path for path in different if path not in later])
-    _refuse(source, run, [path for path in different if path not in later and path not in cut])
-    wanted = [*(path for path in there if path not in same and path not in different), *sorted(cut), *later]
-    # A source's own place: what was cut off is gone on with.
+    truncated = _truncated(run, there, [path for path in different if path not in later])
+    _refuse(source, run, [path for path in different if path not in later and path not in truncated])
+    wanted = [*(path for path in there if path not in same and path not in different), *sorted(truncated), *later]
+    # A folder for each source, so that an interrupted copy continues there.
     stage = run / STAGE / hashlib.sha256(source.shown.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     if wanted:
         stage.mkdir(parents=True, exist_ok=True)
@@ -106,8 +106,8 @@ def _bring(run: Path, source: Source) -> Gathered:
             )
         _check_run(run, stage, source)
         for path in wanted:
-            _move(stage / path, run / path, source, over=path in cut)
-    _tidy(run, stage)
+            _move(stage / path, run / path, source, replace=path in truncated)
+    _remove_stage(run, stage)
     return Gathered(source.shown, len(there), len(wanted), sum(there[path] for path in wanted))
 
 
@@ -146,8 +146,8 @@ def _refuse(source: Source, run: Path, paths: Sequence[str]) -> None:
         )
 
 
-def _cut(run: Path, there: Mapping[str, int], paths: Sequence[str]) -> set[str]:
-    """Files here that the manifest here of the rank that wrote them proves cut, and that are whole there."""
+def _truncated(run: Path, there: Mapping[str, int], paths: Sequence[str]) -> set[str]:
+    """Files that are shorter here than their rank's manifest here says, and complete there."""
     if not paths:
         return set()
     expected_bytes = {trace.file: trace.bytes for manifest in rank_manifests(run) for trace in manifest.written}
@@ -199,17 +199,17 @@ def rank_manifests(folder: Path) -> list[RankManifest]:
     return sorted(found, key=lambda manifest: (manifest.rank or 0, manifest.restart_count))
 
 
-def _move(staged: Path, target: Path, source: Source, *, over: bool) -> None:
-    """Give a whole file its name, unless another has it; ``over`` where what has it is known to be a part of it."""
+def _move(staged: Path, target: Path, source: Source, *, replace: bool) -> None:
+    """Give a complete file its name, unless another has it; with ``replace``, that one is known to be a part of it."""
     try:
-        if over:
+        if replace:
             staged.replace(target)
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(staged, target)
         except FileExistsError:
-            # Meanwhile, by another gather; or an earlier state of a manifest.
+            # Another gather has copied it meanwhile, or it is an earlier state of a manifest.
             if sha256(staged) != sha256(target):
                 if not _later(staged, target):
                     _refuse(source, target.parent, [target.name])
@@ -236,8 +236,8 @@ def _later(staged: Path, target: Path) -> bool:
     return process[0] == process[1] and grown and (new.state != "running" or old.state == "running")
 
 
-def _tidy(run: Path, stage: Path) -> None:
-    """Leave nothing behind but what a next time can go on with."""
+def _remove_stage(run: Path, stage: Path) -> None:
+    """Remove the folder of a source from which all has been copied."""
     shutil.rmtree(stage, ignore_errors=True)
     try:
         (run / STAGE).rmdir()

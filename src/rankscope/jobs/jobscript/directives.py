@@ -50,12 +50,12 @@ def _pbs(job: JobRequest) -> list[str]:
         f"-N {job.job_name}",
         *([f"-A {job.account}"] if job.account else []),
         *([f"-q {job.queue}"] if job.queue else []),
-        *([] if _says(given, "select") else [f"-l select={job.nodes}{_chunk(job)}"]),
+        *([] if _requests(given, "select") else [f"-l select={job.nodes}{_chunk(job)}"]),
         f"-l walltime={_clock(seconds(job.walltime))}",
         *([f"-l filesystems={job.filesystems}"] if job.filesystems else []),
         "-j oe",
         # Else two parts of the job may be put on one host, and it would have half of the nodes.
-        *([] if _says(given, "place") else ["-l place=scatter"]),
+        *([] if _requests(given, "place") else ["-l place=scatter"]),
     ]
     return [f"#PBS {line}" for line in (*lines, *given)]
 
@@ -63,14 +63,14 @@ def _pbs(job: JobRequest) -> list[str]:
 def _chunk(job: JobRequest) -> str:
     """What each node has to have, behind ``select=N``; nothing where the machine, which says how its nodes are given
     out, gives whole ones. A chunk that asks for nothing gets one core."""
-    if _says(job.machine.directives_lines, "place"):
+    if _requests(job.machine.directives_lines, "place"):
         return ""
     ranks = job.ranks_per_node or 1
     devices = "" if job.device == "cpu" else f":ngpus={min(ranks, job.machine.node_ranks or ranks)}"
     return f":ncpus={ranks * (job.cpus_per_rank or 1)}:mpiprocs={ranks}{devices}"
 
 
-def _says(lines: Sequence[str], resource: str) -> bool:
+def _requests(lines: Sequence[str], resource: str) -> bool:
     return any(line.removeprefix("-l").strip().startswith(f"{resource}=") for line in lines if line.startswith("-l"))
 
 

@@ -58,8 +58,8 @@ def _head(job: JobRequest) -> list[str]:
         lines += [f"#   {comment(source)}" for source in machine.sources]
     if machine.unverified:
         values = ", ".join(comment(each) for each in machine.with_values(machine.unverified))
-        said = f"NOT VERIFIED, as on none of these pages; check before you rely on it: {values}."
-        lines += [f"# {line}" for line in textwrap.wrap(said, 116, break_long_words=False, break_on_hyphens=False)]
+        text = f"NOT VERIFIED, as on none of these pages; check before you rely on it: {values}."
+        lines += [f"# {line}" for line in textwrap.wrap(text, 116, break_long_words=False, break_on_hyphens=False)]
     lines += ["", "set -euo pipefail"]
     if job.scheduler == "pbs":
         lines += ["# PBS starts jobs in the home directory.", 'cd "${PBS_O_WORKDIR:-$PWD}"']

@@ -3,6 +3,7 @@ import { h, styled } from "../components/dom.ts";
 import { onThemeChange } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { init, type EChartsOption, type EChartsType } from "./echarts.ts";
+import { rangeSelect, type RangeSpec } from "./range_select.ts";
 
 export interface ChartSpec {
   /** The chart's text for screen readers; its numbers are in a table on the same page. */
@@ -11,12 +12,14 @@ export interface ChartSpec {
   height(width: number): number;
   /** `share` is how much of the category axis is visible, 0 to 1. */
   option(width: number, share: number): EChartsOption;
-  /** Whether bars are wide enough for gaps and patterns; the chart is redrawn when a zoom changes the answer. */
-  roomy?(width: number, share: number): boolean;
+  /** How closely things are drawn; the chart is redrawn when a zoom changes the answer. */
+  density?(width: number, share: number): number;
   /** The chart has a zoom: the arrow keys move it, plus and minus change it. */
   readonly zoomed?: boolean;
   /** A click (or tap) anywhere in a bar's band, by its place on the category axis. */
   readonly pick?: { readonly axis: "x" | "y"; on(index: number): void };
+  /** A range of the horizontal axis that a drag chooses. */
+  readonly range?: { readonly within: RangeSpec; readonly chosen: RangeSpec | null; choose(range: RangeSpec): void };
 }
 
 export interface Chart {
@@ -30,7 +33,8 @@ export function chart(context: Pick<ViewContext, "onLeave">, spec: ChartSpec): C
     : { class: "chart", role: "img", "aria-label": spec.label, "data-testid": spec.testId });
   let drawn: EChartsType | null = null;
   let width = 0;
-  let wasRoomy: boolean | undefined;
+  let density: number | undefined;
+  let drawRange: (() => void) | null = null;
   const shareOf = (): number => {
     const zoom = drawn && zoomOf(drawn);
     return zoom ? (zoom.end - zoom.start) / 100 : 1;
@@ -42,10 +46,11 @@ export function chart(context: Pick<ViewContext, "onLeave">, spec: ChartSpec): C
     drawn.resize();
     const kept = zoomOf(drawn);
     const share = shareOf();
-    wasRoomy = spec.roomy?.(width, share);
+    density = spec.density?.(width, share);
     drawn.setOption(spec.option(width, share), { notMerge: true });
     if (kept) drawn.dispatchAction({ type: "dataZoom", ...kept });
     drawn.getZr().flush(); // printing takes the picture at once
+    drawRange?.();
   };
 
   const watch = new ResizeObserver(([entry]) => {
@@ -57,8 +62,9 @@ export function chart(context: Pick<ViewContext, "onLeave">, spec: ChartSpec): C
       drawn = init(canvas);
       const { pick } = spec;
       if (pick) drawn.getZr().on("click", (event: { offsetX: number; offsetY: number }) => picked(drawn, pick, [event.offsetX, event.offsetY]));
+      if (spec.range) drawRange = rangeSelect(drawn, canvas, spec.range.within, spec.range.chosen, spec.range.choose);
       drawn.on("datazoom", () => {
-        if (spec.roomy && spec.roomy(width, shareOf()) !== wasRoomy) requestAnimationFrame(redraw);
+        if (spec.density && spec.density(width, shareOf()) !== density) requestAnimationFrame(redraw);
       });
       canvas.dataset["drawn"] = "true";
     }

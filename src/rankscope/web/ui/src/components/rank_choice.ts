@@ -17,12 +17,12 @@ export interface RankChoice {
 const ALL = "all";
 
 /** The rank in the address, else the slowest, else the first. */
-export function rankChoice(context: ViewContext, id: string, table: Table): RankChoice {
+export function rankChoice(context: ViewContext, id: string, table: Table, withAll = true): RankChoice {
   const ranks = table.has("rank") ? table.distinct("rank") : [];
   if (ranks.length < 2) return { rank: null, rows: table.rows(), mixed: false, control: null };
   const wanted = context.place.params.get("rank") ?? String(context.table("overview")?.cell(0, "slowest_rank") ?? "");
-  const rank = wanted === ALL ? null : ranks.find((value) => String(value) === wanted) ?? ranks[0] ?? null;
-  const choices = [...ranks.map((value) => ({ value: String(value), label: String(value) })), { value: ALL, label: "all ranks" }];
+  const rank = withAll && wanted === ALL ? null : ranks.find((value) => String(value) === wanted) ?? ranks[0] ?? null;
+  const choices = [...ranks.map((value) => ({ value: String(value), label: String(value) })), ...(withAll ? [{ value: ALL, label: "all ranks" }] : [])];
   const control = h("div", { class: "controls" }, selector(`${id}-rank`, "Rank", choices, rank === null ? ALL : String(rank), (value) => context.router.update({ rank: value })));
   return { rank, rows: rank === null ? table.rows() : table.where("rank", rank), mixed: rank === null, control };
 }

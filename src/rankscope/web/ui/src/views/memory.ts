@@ -8,18 +8,21 @@ import { tables } from "../components/tables.ts";
 import { topNames } from "../components/top_names.ts";
 import type { Table } from "../data/table.ts";
 import { formatBytes } from "../format/units.ts";
+import { atPeak, inRange, ofRank, type Shown } from "./memory_parts.ts";
 import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
-const FOLDS = ["memory_steps", "memory_operators", "memory_outline", "memory_curve", "memory_blocks", "memory_stacks"] as const;
+const FOLDS = ["memory_categories", "memory_modules", "memory_sites", "memory_steps", "memory_operators", "memory_composition", "memory_outline", "memory_curve", "memory_blocks", "memory_stacks"] as const;
+/** Tables whose rows are at an instant, which a range filters, and the column that has it. */
+const INSTANTS: Readonly<Record<string, string>> = { memory_composition: "time_ns", memory_curve: "time_ns", memory_blocks: "allocated_ns" };
 
 export const memory: View = {
   id: "memory",
   title: "Memory",
   group: "work",
-  question: "How much memory does each rank use, when, for which operators, and does it grow?",
+  question: "How much memory does each rank use, when, what for, and does it grow?",
   answers: ["memory", "memory_snapshot"],
-  shows: ["memory", "memory_outline", "memory_operators", "memory_snapshot"],
-  wants: ["overview"],
+  shows: ["memory", "memory_outline", "memory_operators", "memory_snapshot", "memory_categories"],
+  wants: ["overview", "memory_composition", "memory_modules", "memory_sites"],
   tables: FOLDS,
   render(context) {
     const [ranks, curves, operators, snapshot] = ["memory", "memory_outline", "memory_operators", "memory_snapshot"].map((name) => context.table(name));
@@ -27,11 +30,20 @@ export const memory: View = {
       return present([emptyState("Memory was not recorded.", "Record it with `rankscope.Profiler(profile_memory=True)` or `rankscope run --profile-memory …`. A memory snapshot next to the traces (`memory_snapshot=True`) shows which code holds the memory."), tables(context, FOLDS.map((name) => ({ name })))]);
     }
     const device = chosenDevice(context, ranks ?? null);
+    const categories = context.table("memory_categories");
+    const rank = categories && rankChoice(context, "memory", categories, false);
+    const shown = categories && rank ? shownOf(categories, rank.rows, device.chosen) : null;
+    const range = (name: string): { open: true; rows: (table: Table) => readonly number[] } | null => {
+      const rows = name in INSTANTS ? inRange(context, shown, INSTANTS[name] ?? "") : null;
+      return rows && { open: true, rows };
+    };
     return present([
-      ranks && h("div", {}, device.control, h("div", { class: "pair" }, curves && curvesOf(context, curves, device.chosen), peaks(context, ranks, device.chosen))),
-      operators && growth(context, operators, device.chosen),
+      ranks && h("div", {}, device.control, h("div", { class: "pair" }, curves && curvesOf(context, curves, device.chosen), categories ? atPeak(context, categories, ofKind(categories, device.chosen)) : peaks(context, ranks, device.chosen))),
+      rank?.control,
+      shown && ofRank(context, shown),
+      operators && growth(context, operators, device.chosen, rank === null),
       snapshot && inUse(context, snapshot),
-      tables(context, [{ name: "memory", open: true }, { name: "memory_snapshot", open: ranks === null }, ...FOLDS.map((name) => ({ name, ...(name === "memory_operators" ? { sort: { column: "self_increase", descending: true } } : {}) }))]),
+      tables(context, [{ name: "memory", open: true }, { name: "memory_snapshot", open: ranks === null }, ...FOLDS.map((name) => ({ name, ...(name === "memory_operators" ? { sort: { column: "self_increase", descending: true } } : {}), ...range(name) }))]),
     ]);
   },
 };
@@ -46,6 +58,13 @@ function chosenDevice(context: ViewContext, table: Table | null): { chosen: stri
   const chosen = kinds.find((kind) => kind === context.place.params.get("device")) ?? kinds[0] ?? "";
   const control = kinds.length < 2 ? null : h("div", { class: "controls" }, selector("memory-device", "Memory of", kinds.map((kind) => ({ value: kind, label: kind === "cpu" ? "the host" : `${kind} devices` })), chosen, (value) => context.router.update({ device: value })));
   return { chosen, control };
+}
+
+/** Of one rank's rows the device of a kind, in the file with the highest peak. */
+function shownOf(table: Table, rows: readonly number[], kind: string): Shown | null {
+  const sorted = table.sorted(rows.filter((row) => kindOf(table.cell(row, "device")) === kind), { column: "peak_bytes", descending: true });
+  const [row] = sorted;
+  return row === undefined ? null : { rank: table.number(row, "rank") ?? 0, window: table.number(row, "window") ?? 0, device: String(table.cell(row, "device")) };
 }
 
 function ofKind(table: Table, kind: string): number[] {
@@ -91,11 +110,11 @@ function peaks(context: ViewContext, table: Table, kind: string): HTMLElement | 
 }
 
 /** Which operators left most behind. */
-function growth(context: ViewContext, table: Table, kind: string): HTMLElement | null {
+function growth(context: ViewContext, table: Table, kind: string, withControl: boolean): HTMLElement | null {
   const choice = rankChoice(context, "memory", table);
   const rows = choice.rows.filter((row) => kindOf(table.cell(row, "device")) === kind);
   const bars = topNames(table, { rows, mixed: choice.mixed }, { testId: "bars-memory", name: "name", column: "self_increase", title: "By operator: allocated minus released by the operator itself", category: () => "memory" });
-  return bars && h("div", {}, choice.control, bars);
+  return bars && h("div", {}, withControl ? choice.control : null, bars);
 }
 
 /** A snapshot's devices: in use, pending, free. */

@@ -1,0 +1,81 @@
+"""Memory over time by category, downsampled for drawing: what makes up each rise of the curve.
+
+The time between a trace's first and last memory event is cut into 240 equal intervals per device, as in
+`memory_outline`; one row for every interval with an event in it: the bytes that were live in each category
+(`memory_categories`) at the interval's instant with the most memory, so that no peak is lost:
+
+    total = Σ categories
+
+How to read it: activations rise through the forward and fall through the backward, while gradients rise; optimizer
+state appears in the first step and stays. A category that climbs from step to step is what grows.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.primitives.allocations import MEMORY_COLUMNS
+from rankscope.primitives.memory_categories import CATEGORIES, categorized_samples, live_bytes
+from rankscope.results import Analysis, Column, Inputs, Tables, rows_by_window
+
+PIECES = 240
+COLUMNS = (
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("at_ns", pl.Int64, "ns", "start of the interval, from the trace's first memory event"),
+    Column("time_ns", pl.Int64, "ns", "the instant with the most memory in it, on the trace's clock", instant=True),
+    Column("step", pl.Int64, "", "the step of that instant; null outside steps"),
+    Column("total", pl.Int64, "bytes", "memory that was live then: the sum of the next columns"),
+    Column("parameters", pl.Int64, "bytes", "made by constructors of nn.Modules"),
+    Column("gradients", pl.Int64, "bytes", "made in a backward and kept beyond it"),
+    Column("optimizer_state", pl.Int64, "bytes", "made in an optimizer's step and kept beyond it"),
+    Column("activations", pl.Int64, "bytes", "made in a forward and kept beyond it"),
+    Column("temporary", pl.Int64, "bytes", "released in the phase or operator that allocated it"),
+    Column("inputs", pl.Int64, "bytes", "made while loading data, or before the step's forward"),
+    Column("earlier", pl.Int64, "bytes", "allocated before the recording"),
+    Column("unknown", pl.Int64, "bytes", "all else"),
+)
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's pieces."""
+    return rows_by_window(tables, inputs, COLUMNS, _of_window)
+
+
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    if not window["memory_events"].height:
+        return pl.DataFrame(schema={"device": pl.String})
+    found = categorized_samples(window)
+    live = live_bytes(found).with_columns(found["time_ns"], found["step"])
+    if inputs.options.steps is not None:
+        live = live.filter(inputs.options.keeps(pl.col("step")))
+    first = pl.col("time_ns").min()
+    span = pl.col("time_ns").max() - first + 1
+    return (
+        live.with_columns(
+            (PIECES * (pl.col("time_ns") - first) // span).alias("piece"),
+            span.alias("span"),
+            pl.sum_horizontal(CATEGORIES).alias("total"),
+        )
+        .group_by("memory", "piece")
+        .agg(pl.col("span").first(), pl.all().exclude("span").get(pl.col("total").arg_max()))
+        .sort("memory", "piece")
+        .with_columns((pl.col("piece") * pl.col("span") // PIECES).alias("at_ns"), pl.col("memory").alias("device"))
+    )
+
+
+analysis = Analysis(
+    name="memory_composition",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    reads={
+        "memory_events": MEMORY_COLUMNS,
+        "host_ops": (
+            "start_ns", "end_ns", "name", "pid", "tid", "depth", "sequence", "forward_thread", "module_hierarchy",
+        ),
+        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
+        "python_frames": ("start_ns", "end_ns", "name", "pid", "tid"),
+    },
+)  # fmt: skip
