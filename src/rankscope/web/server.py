@@ -32,7 +32,7 @@ from rankscope.timeline.timeline import Timeline
 from rankscope.web.diff_runs import Comparisons
 from rankscope.web.downloads import parquet_answer
 from rankscope.web.page import served_page
-from rankscope.web.params import MAX_NS, number, numbers, span
+from rankscope.web.params import MAX_NS, number, numbers, ranks_of, span
 from rankscope.web.responses import (
     HEADERS,
     RefusedError,
@@ -129,8 +129,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
 
     def diff(request: Request) -> Response:
         run, other = runs.get(request.query_params.get("run")), request.query_params.get("with")
-        text = request.query_params.get("ranks")
-        ranks = numbers(text, "ranks", 1 << 30) if text else []
+        ranks = ranks_of(request) or []
         if other is None and len(ranks) != 2:
             raise RefusedError(400, "a diff needs two runs or two ranks", "add with=KEY or ranks=0,1")
         return json_answer(request, comparisons.ask(run, None if other is None else runs.get(other), ranks))
@@ -375,18 +374,15 @@ def _query(request: Request, search: Search, place: tuple[int, int, int]) -> Que
 
 def _range(request: Request, run: ServedRun) -> Response:
     timeline = _timeline(run)
-    text = request.query_params.get("ranks")
-    ranks = numbers(text, "ranks", 1 << 30) if text else None
-    return answer(request, measure(timeline, *span(request), ranks), BINARY, _tag(request))
+    return answer(request, measure(timeline, *span(request), ranks_of(request)), BINARY, _tag(request))
 
 
 def _calls(request: Request, run: ServedRun) -> Response:
     timeline = _timeline(run)
-    by, text = request.query_params.get("by", "operators"), request.query_params.get("ranks")
+    by = request.query_params.get("by", "operators")
     if by not in CALLS:
         raise RefusedError(400, f"by must be one of {', '.join(CALLS)}")
-    ranks = numbers(text, "ranks", 1 << 30) if text else None
-    return answer(request, call_trees(timeline, *span(request), by, ranks), BINARY, _tag(request))
+    return answer(request, call_trees(timeline, *span(request), by, ranks_of(request)), BINARY, _tag(request))
 
 
 def _counters(request: Request, run: ServedRun) -> Response:
