@@ -1,6 +1,7 @@
 /** Shared by the parts of the timeline: the data, the view, and the listeners for changes of the view. */
 import type { Api } from "../data/api.ts";
 import type { FindingEvent, Severity } from "../data/payload.ts";
+import type { CallsChoice } from "../calls/choice.ts";
 import type { Counters } from "./counters.ts";
 import type { EventDetail } from "./detail.ts";
 import type { Flag } from "./flags.ts";
@@ -54,6 +55,8 @@ export class Model {
   /** What findings say of the selected event: written next to it. */
   said: readonly FindingEvent[] = [];
   measured: Window | null = null;
+  /** How the calls of the measured range are shown; null for its statistics. */
+  calls: CallsChoice | null = null;
   /** The index of the rank that was jumped to last: the ruler names its steps while its row is visible. */
   jumped: number | null = null;
   /** The last search's name, to find it again. */
