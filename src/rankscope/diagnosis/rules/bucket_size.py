@@ -78,7 +78,7 @@ def find(inputs: Inputs) -> list[Finding]:
 
 
 def _usual_by_rank(buckets: pl.DataFrame) -> pl.DataFrame:
-    """By rank, medians over steps: its buckets, and what is saved if the last is too ``large`` or most too ``small``."""
+    """By rank, medians over steps: its buckets, and the saving if the last is too ``large`` or most too ``small``."""
     steps = (
         buckets.sort("bucket")
         .group_by("rank", "window", "step")
