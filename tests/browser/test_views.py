@@ -245,3 +245,13 @@ def test_two_runs_side_by_side(tmp_path: Path, opened: Callable[..., Page], shar
         for number, shown in rows:
             assert all(same(text, wanted[number][column]) for column, text in shown.items()), (shown, wanted[number])
     page.check(axe=True)
+    # One step of both, on one scale; from there into the timeline of either run.
+    page.id("diff-section").select_option("kernels")
+    page.id("diff-strip-b").wait_for()
+    said = [str(page.id(f"diff-strip-{side}").get_attribute("aria-label")) for side in ("a", "b")]
+    assert [label.partition(": ")[0] for label in said] == ["first, rank 0, step 0", "second, rank 0, step 1"]
+    before = page.tab.evaluate("() => new URLSearchParams(location.hash.split('?')[1]).get('run')")
+    page.id("diff-open-a").click()
+    page.settled()
+    place = page.tab.evaluate("() => Object.fromEntries(new URLSearchParams(location.hash.split('?')[1]))")
+    assert place["run"] != before and place["open"] == "0"

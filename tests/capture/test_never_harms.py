@@ -179,6 +179,38 @@ def test_a_full_disk(tmp_path):
         assert errors.count("CaptureWarning") <= 3, errors
 
 
+def test_a_disk_that_becomes_full(tmp_path):
+    """Others fill it while the job runs: the manifest still says how the job ended and what was lost."""
+    before = f"""
+from contextlib import suppress
+def fill(folder):
+    with suppress(OSError), open(folder + "/filler", "wb", buffering=0) as file:
+        while file.write(bytes(4096)): pass
+def at(step):
+    if step == 2: prof._writer.drain(60); fill({str(tmp_path / "run")!r})
+"""
+    (tmp_path / "tmp").mkdir()
+    with small_disk(tmp_path / "run", "size=256k") as disk:
+        code, output, errors = run(
+            job(
+                before,
+                work=3000,
+                arguments="wait=1, warmup=1, active=2, repeat=2",
+                steps=12,
+            ),
+            tmp_path,
+            TMPDIR=str(tmp_path / "tmp"),
+        )
+        assert (code, output) == (0, "done\n"), errors
+        manifest = read_rank_manifest(disk / "ranks" / "rank0.json")
+        assert (manifest.state, manifest.steps, len(manifest.failed)) == ("finished", 12, 2)
+        assert "the trace is kept as " in manifest.failed[0].reason
+        (kept,) = (tmp_path / "tmp").rglob("kept-run-*")
+        gather(tmp_path / "all", [parse_source(str(disk)), parse_source(str(kept))])
+        found = completeness(tmp_path / "all")
+        assert (found.whole, found.traces, found.running) == (True, 2, ())
+
+
 def test_a_disk_that_is_full_halfway(tmp_path):
     with small_disk(tmp_path / "run", "size=64k") as disk:
         code, output, errors = run(job(work=20_000, arguments="wait=1, warmup=1, active=2", steps=6), tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankscope.rundir.atomic import write_atomic
+from rankscope.rundir.atomic import overwrite, write_atomic
 from rankscope.rundir.manifest import (
     LostWindow,
     RankManifest,
@@ -13,6 +13,7 @@ from rankscope.rundir.manifest import (
     read_rank_manifest,
     read_run_manifest,
     redact,
+    shortened,
     to_json,
 )
 from rankscope.rundir.metadata import Device, Mesh
@@ -64,3 +65,23 @@ def test_redact():
     for plain in ("--lr 0.1", "--max-tokens 100", "--tokenizer gpt2", "@host/x", "--steps 5", "train.py"):
         assert plain in text
     assert len(kept) == len(given)
+
+
+def test_a_manifest_in_the_place_of_a_shorter_one(tmp_path):
+    lost = tuple(LostWindow(n, n + 1, f"OSError: [Errno 28] {n}") for n in range(100))
+    manifest = RankManifest("r", 3, state="interrupted", ended_by="SIGTERM", failed=lost, environment={"a": "b" * 9999})
+    path = tmp_path / "rank3.json"
+    for size in (100_000, 2000, 600):
+        text = shortened(manifest, size)
+        assert text is not None
+        path.write_bytes(b"x" * size)
+        assert overwrite(path, text)
+        assert path.stat().st_size == size
+        known = read_rank_manifest(path)
+        assert known is not None
+        assert (known.rank, known.state, known.ended_by) == (3, "interrupted", "SIGTERM")
+        # The latest are kept.
+        assert known.failed == lost[len(lost) - len(known.failed) :]
+        assert known.failed or size < 2000
+    assert shortened(manifest, 50) is None
+    assert not overwrite(path, b" " * 601)

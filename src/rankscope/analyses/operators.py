@@ -23,8 +23,8 @@ show it.
 
 How to read it: a high device self time names the kernel to look at; a host self time far above the device's means that
 the host launches many small kernels; tensor cores near 0 on an eligible operator mean that its data type or shape
-prevents their use. `--format table` prints the table of torch's `key_averages()`. `--steps` keeps the calls that start
-in these steps.
+prevents their use. `--format table` prints the table of torch's `key_averages()`, with FLOPs only where torch has them
+(`mm`, `addmm`, `bmm`, `baddbmm`, `conv2d`; not `mul` and `add`). `--steps` keeps the calls that start in these steps.
 """
 
 from __future__ import annotations

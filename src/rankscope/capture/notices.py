@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import logging
 import sys
+import sysconfig
 import warnings
+from pathlib import Path
 
 logger = logging.getLogger("rankscope.capture")
+_STDLIB = sysconfig.get_path("stdlib")
+_shown: dict[str | tuple[str, type[Warning], int], int] = {}
+"""The warnings without a line, as ``warnings`` notes which it has shown."""
 
 
 class CaptureWarning(UserWarning):
@@ -18,13 +23,25 @@ class CaptureWarning(UserWarning):
 
 def warn(text: str) -> None:
     """Issue a warning; log it instead where warnings are errors, because capture never stops a job."""
-    # Point at the user's line: the first frame outside capture and context managers.
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(
-        ("rankscope.capture", "contextlib")
-    ):
-        level, frame = level + 1, frame.f_back
+    message, line = f"rankscope: {text}", _users_line()
     try:
-        warnings.warn(f"rankscope: {text}", CaptureWarning, stacklevel=level)
+        if line is None:
+            warnings.warn_explicit(message, CaptureWarning, "rankscope", 1, registry=_shown)
+        else:
+            warnings.warn(message, CaptureWarning, stacklevel=line)
     except CaptureWarning:
         logger.warning("%s", text)
+
+
+def _users_line() -> int | None:
+    """How many frames above :func:`warn` the user's own code is; ``None`` if this thread runs none, as the writer's."""
+    level, frame = 1, sys._getframe(1)
+    while True:
+        path = Path(frame.f_code.co_filename)
+        own = frame.f_globals.get("__name__", "").startswith("rankscope.")
+        installed = path.is_relative_to(_STDLIB) or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+        if not own and not installed and not path.name.startswith("<frozen "):
+            return level
+        if frame.f_back is None:
+            return None
+        level, frame = level + 1, frame.f_back

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from rankscope.capture.notices import warn
 from rankscope.capture.packing import TraceKeptError
-from rankscope.rundir.atomic import write_atomic, write_new
-from rankscope.rundir.manifest import LostWindow, RankManifest, ScriptProfiler, WrittenTrace, to_json
+from rankscope.rundir.atomic import overwrite, write_atomic, write_new
+from rankscope.rundir.manifest import LostWindow, RankManifest, ScriptProfiler, WrittenTrace, shortened, to_json
 from rankscope.rundir.names import rank_manifest_name
 from rankscope.rundir.schedule import Window
 
@@ -25,6 +26,7 @@ _MAX_ENTRIES = 1000
 """Of each kind; the manifest of a job that runs for a year must not grow without bound."""
 
 _KEPT_PROFILERS = 20
+_BLOCK_BYTES = 4096
 
 
 class RankLog:
@@ -133,14 +135,15 @@ class RankLog:
             wanted = self._run_dir / rank_manifest_name(manifest.rank or 0, manifest.world_size, manifest.restart_count)
             try:
                 if self._path is None:
-                    self._path = write_new(wanted, to_json(manifest))
+                    self._path = write_new(wanted, _whole_blocks(manifest))
                 else:
-                    write_atomic(self._path, to_json(manifest), sync=True)
+                    write_atomic(self._path, _whole_blocks(manifest), sync=True)
                 return
             except OSError as error:
                 reason = str(error)
         if self._path is not None or self._kept_in is None:
             self.warn_once("manifest", f"the manifest {wanted} could not be written: {reason}")
+            self._save_in_place()
             return
         self.warn_once(
             "run_dir",
@@ -148,6 +151,13 @@ class RankLog:
             f"RANKSCOPE_RUN_DIR). Until then traces are kept in {self._kept_in}, as far as there is space: "
             f"rankscope gather RUN {self._kept_in}",
         )
+
+    def _save_in_place(self) -> None:
+        """The disk is full: how the job ends, and what was lost, goes over what the manifest was."""
+        with self._saving, suppress(OSError):
+            text = None if self._path is None else shortened(self._manifest, self._path.stat().st_size)
+            if self._path is not None and text is not None:
+                overwrite(self._path, text)
 
     @property
     def has_no_place(self) -> bool:
@@ -161,6 +171,12 @@ def rank_log_for(run_dir: str, manifest: RankManifest, kept_in: Path | None = No
     if key not in _logs:
         _logs[key] = RankLog(run_dir, manifest, kept_in)
     return _logs[key]
+
+
+def _whole_blocks(manifest: RankManifest) -> bytes:
+    """The manifest with blanks that fill its last block: room for what becomes known on a full disk."""
+    text = to_json(manifest)
+    return text + b" " * (-len(text) % _BLOCK_BYTES)
 
 
 class LostWindows:

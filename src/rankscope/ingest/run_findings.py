@@ -73,9 +73,12 @@ def doubtful_run(processes: Sequence[Sequence[TraceInfo]]) -> list[Finding]:
     infos = [info for process in processes for info in process]
     known = [process for process in processes if process[0].rank is not None]
     doubts = [
-        f"the steps of rank {process[0].rank} begin again in the same process"
+        f"the steps of rank {process[0].rank} begin again, perhaps in another process with the same id"
         for process in known
-        if any(one.steps_begin_again(other) for one, other in pairwise(process))
+        # A profiler made anew per epoch counts from 0 again, too.
+        if any(
+            one.steps_begin_again(other) and not one.certainly_one_process(other) for one, other in pairwise(process)
+        )
     ][:1]
     starts = [process[0].host_start_ns for process in known]
     ends = [max(info.host_end_ns for info in process) for process in known]

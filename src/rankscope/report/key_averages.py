@@ -1,7 +1,8 @@
 """The result of `operators` as the table that `torch.profiler`'s `key_averages().table()` prints.
 
 The same headings, order, units and widths, so that scripts which read it keep working: percentages are of all
-operators' self time, an average is total / calls. One table per rank.
+operators' self time, an average is total / calls. FLOPs are those of the operators that torch's profiler counts, less
+its element-wise ones; `operators` itself has more of them, and sums of enclosing operators. One table per rank.
 
 In: the frame of `operators`. Out: text.
 """
@@ -18,6 +19,8 @@ from rankscope.results import Result
 
 # Widths of torch's table.
 _WIDTH, _NAME, _SHAPES, _STACK = 12, 55, 80, 75
+# Element-wise `mul` and `add`, which torch counts as well, have no formula in `operators`.
+_COUNTED_BY_TORCH = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::conv2d")
 _SCALES = ((1e15, "PFLOPs"), (1e12, "TFLOPs"), (1e9, "GFLOPs"), (1e6, "MFLOPs"), (1e3, "KFLOPs"))
 
 
@@ -77,11 +80,14 @@ def _table(frame: pl.DataFrame, limit: int | None, device: str, sort_by: str | N
             texts = ["" if text is None else plain(text.replace(",", ", "), limit=longest) for text in shown[name]]
             columns.append((heading, side, texts))
             widths.append(min(max(map(len, texts), default=0) + 4, longest))
-    counted = frame["flops"].drop_nulls().filter(frame["flops"].drop_nulls() > 0)
+    counted = frame.filter(pl.col("name").is_in(_COUNTED_BY_TORCH) & (pl.col("flops") > 0))["flops"]
     if counted.len():
         least = float(counted.to_numpy().min())
         scale, unit = next(((scale, unit) for scale, unit in _SCALES if least >= scale), (1.0, "FLOPs"))
-        flops = ["--" if not value else f"{value / scale:8.3f}" for value in shown["flops"]]
+        flops = [
+            f"{value / scale:8.3f}" if value and name in _COUNTED_BY_TORCH else "--"
+            for name, value in shown.select("name", "flops").iter_rows()
+        ]
         columns.append((f"Total {unit}", ">", flops))
         widths.append(_WIDTH)
     return _lines(columns, widths) + _sums(frame, host, work if on_device else None, device)

@@ -1,7 +1,8 @@
 """Atomic writes: under its name a file is complete or does not exist.
 
 What goes in is a path and its content; it is written to a temporary file in the same folder, which then gets the name.
-``sync`` also waits until the content is on disk, so that it survives a crash of the host.
+``sync`` also waits until the content is on disk, so that it survives a crash of the host. The exception is `overwrite`,
+for a full disk.
 
 In: a path and its content. Out: the complete file.
 """
@@ -69,6 +70,23 @@ def write_new(path: Path, content: bytes) -> Path:
         temporary.unlink(missing_ok=True)
         raise
     return claim(temporary, path)
+
+
+def overwrite(path: Path, content: bytes) -> bool:
+    """Replace what is in a text file where it is, which a full disk allows; the rest of the file becomes blanks.
+
+    Readers may see a part of it. Returns whether it was done: not if ``content`` is longer than the file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    size = path.stat().st_size
+    if len(content) > size:
+        return False
+    with path.open("r+b") as file:
+        file.write(content.ljust(size))
+        _sync(file)
+    return True
 
 
 def claim(temporary: Path, wanted: Path) -> Path:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rankscope.rundir.fields import Positive, Rank, Signed, Step, WorldSize, read
 from rankscope.rundir.metadata import ClockAnchor, Device, Mesh, StepSpan
@@ -221,6 +222,21 @@ def attempts(manifests: Sequence[RankManifest]) -> list[tuple[str, list[RankMani
 def to_json(manifest: RunManifest | RankManifest) -> bytes:
     """The content of a manifest's file."""
     return (json.dumps(asdict(manifest), indent=1) + "\n").encode("utf-8", "backslashreplace")
+
+
+def shortened(manifest: RankManifest, size: int) -> bytes | None:
+    """A manifest in at most ``size`` bytes, for a full disk: how the rank ended, and the latest of what it wrote and
+    lost, as much as fits. ``None`` if there is no room even for the end."""
+    bare = replace(manifest, step_times=(), step_blocks=(), step_median_ns={}, environment={}, clock_anchors=())
+    lists = ("written", "skipped", "failed", "warnings", "script_profilers")
+    kept = max(len(getattr(manifest, name)) for name in lists)
+    while True:
+        latest: dict[str, Any] = {name: getattr(manifest, name)[-kept:] if kept else () for name in lists}
+        fields = {name: value for name, value in asdict(replace(bare, **latest)).items() if value not in (None, (), {})}
+        text = (json.dumps(fields) + "\n").encode("utf-8", "backslashreplace")
+        if len(text) <= size or not kept:
+            return text if len(text) <= size else None
+        kept //= 2
 
 
 def without_user(url: str) -> str:

@@ -29,6 +29,7 @@ from rankscope.timeline.search import InvalidPatternError, Query, Search
 from rankscope.timeline.selection_stats import measure
 from rankscope.timeline.timeline import Timeline
 from rankscope.web.diff_runs import Comparisons
+from rankscope.web.downloads import parquet_answer
 from rankscope.web.page import served_page
 from rankscope.web.params import MAX_NS, number, numbers, span
 from rankscope.web.responses import (
@@ -174,6 +175,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
             route("/api/state", about_run(_state)),
             route("/api/summary", about_run(_summary, changes)),
             route("/api/table/{name}", about_run(_table, changes)),
+            route("/api/parquet/{name}", about_run(_parquet, changes)),
             route("/api/diff", diff),
             route("/api/timeline", about_run(_layout, drawn)),
             route("/api/names", about_run(_names, drawn)),
@@ -267,6 +269,10 @@ def _table(request: Request, run: ServedRun) -> Response:
         raise RefusedError(404, "there is no such table, or it is not ready yet", "api/summary lists the tables")
     table = table_of(result, origins_of(run.loaded.run), MAX_ROWS, headline=run.loaded.headline_of(result))
     return json_answer(request, table, _tag(request))
+
+
+def _parquet(request: Request, run: ServedRun) -> Response:
+    return parquet_answer(request, _results(run), _tag(request))
 
 
 def _results(

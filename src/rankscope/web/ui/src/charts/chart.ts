@@ -12,8 +12,8 @@ export interface ChartSpec {
   height(width: number): number;
   /** `share` is how much of the category axis is visible, 0 to 1. */
   option(width: number, share: number): EChartsOption;
-  /** Whether bars are wide enough for gaps and patterns; the chart is redrawn when a zoom changes the answer. */
-  roomy?(width: number, share: number): boolean;
+  /** How closely things are drawn; the chart is redrawn when a zoom changes the answer. */
+  density?(width: number, share: number): number;
   /** The chart has a zoom: the arrow keys move it, plus and minus change it. */
   readonly zoomed?: boolean;
   /** A click (or tap) anywhere in a bar's band, by its place on the category axis. */
@@ -33,7 +33,7 @@ export function chart(context: Pick<ViewContext, "onLeave">, spec: ChartSpec): C
     : { class: "chart", role: "img", "aria-label": spec.label, "data-testid": spec.testId });
   let drawn: EChartsType | null = null;
   let width = 0;
-  let wasRoomy: boolean | undefined;
+  let density: number | undefined;
   let drawRange: (() => void) | null = null;
   const shareOf = (): number => {
     const zoom = drawn && zoomOf(drawn);
@@ -46,7 +46,7 @@ export function chart(context: Pick<ViewContext, "onLeave">, spec: ChartSpec): C
     drawn.resize();
     const kept = zoomOf(drawn);
     const share = shareOf();
-    wasRoomy = spec.roomy?.(width, share);
+    density = spec.density?.(width, share);
     drawn.setOption(spec.option(width, share), { notMerge: true });
     if (kept) drawn.dispatchAction({ type: "dataZoom", ...kept });
     drawn.getZr().flush(); // printing takes the picture at once
@@ -64,7 +64,7 @@ export function chart(context: Pick<ViewContext, "onLeave">, spec: ChartSpec): C
       if (pick) drawn.getZr().on("click", (event: { offsetX: number; offsetY: number }) => picked(drawn, pick, [event.offsetX, event.offsetY]));
       if (spec.range) drawRange = rangeSelect(drawn, canvas, spec.range.within, spec.range.chosen, spec.range.choose);
       drawn.on("datazoom", () => {
-        if (spec.roomy && spec.roomy(width, shareOf()) !== wasRoomy) requestAnimationFrame(redraw);
+        if (spec.density && spec.density(width, shareOf()) !== density) requestAnimationFrame(redraw);
       });
       canvas.dataset["drawn"] = "true";
     }

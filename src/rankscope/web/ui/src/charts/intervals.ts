@@ -27,17 +27,19 @@ export interface IntervalsSpec {
   perfect(ranks: number): number;
   /** Amounts that double with the ranks have a logarithmic axis. */
   readonly doubling: boolean;
+  /** Made-up numbers: nothing of it was measured, and no table has them. */
+  readonly example?: boolean;
   format(value: number): string;
 }
 
 export function intervalsChart(context: ViewContext, spec: IntervalsSpec): HTMLElement {
   const { measured, oversubscribed, projected } = spec;
-  const drawing = chart(context, { label: `${spec.label} The numbers are in the table on this page.`, testId: spec.testId, height: () => 280, option: () => option(spec) });
+  const drawing = chart(context, { label: spec.example ? spec.label : `${spec.label} The numbers are in the table on this page.`, testId: spec.testId, height: () => 280, option: () => option(spec) });
   const key = (ink: string, glyph: string, text: string): HTMLElement => h("li", { class: "legend-item" }, h("span", { class: `glyph ${ink}`, "aria-hidden": "true" }, glyph), text);
   const hasIntervals = [...measured, ...oversubscribed].some(({ low }) => low !== null);
   return h("figure", { class: "figure" }, h("figcaption", {}, spec.title),
     h("ul", { class: "legend" },
-      measured.length > 0 && key("ink-1", "●", hasIntervals ? "measured, with its confidence interval" : "measured"),
+      measured.length > 0 && key("ink-1", "●", spec.example ? "what would be measured, with its confidence interval" : hasIntervals ? "measured, with its confidence interval" : "measured"),
       oversubscribed.length > 0 && key("ink-3", "✕", OVERSUBSCRIBED),
       projected.length > 0 && key("ink-0", "┄○", "projection, not measured"),
       key("ink-5", "╌", "perfect")), drawing.element);

@@ -34,6 +34,8 @@ export interface StackedSpec {
   readonly segments: readonly Segment[];
   /** The total of a bar's segments, from the analysis. */
   readonly totals?: { readonly label: string; readonly values: readonly (number | null)[] };
+  /** How high vertical bars are with their axis, in pixels. */
+  readonly tall?: number;
   /** Bars in order of time are always vertical. */
   readonly upright?: boolean;
   onPick?(index: number): void;
@@ -49,12 +51,13 @@ export function stackedChart(context: ViewContext, spec: StackedSpec): HTMLEleme
       h("p", { class: "quiet-line", "data-testid": spec.testId, "data-drawn": "true" }, "Nothing to plot: all values are 0 or unknown."));
   }
   const lying = !spec.upright && spec.bars.length <= ROWS_AT_MOST;
+  const named = namedBars(context, spec);
   const drawing: Chart = chart(context, {
     label: `${spec.label} Stacked bars, one per ${spec.axis === "" ? "row" : spec.axis.toLowerCase()}; the numbers are in the table on this page.`,
     testId: spec.testId,
-    height: () => (lying ? Math.max(120, spec.bars.length * 30 + 56) : 340),
-    roomy: (width, share) => roomy(spec, lying, width, share),
-    option: (width, share) => option(spec, present.filter((segment) => !hidden.has(segment.category)), lying, width, roomy(spec, lying, width, share)),
+    height: () => (lying ? Math.max(120, spec.bars.length * 30 + 56) : spec.tall ?? 340),
+    density: (width, share) => 2 * labelStride(spec, width, share) + Number(roomy(spec, lying, width, share)),
+    option: (width, share) => option(spec, present.filter((segment) => !hidden.has(segment.category)), lying, width, share, named),
     zoomed: zoomable(spec, lying),
     ...(spec.onPick ? { pick: { axis: lying ? "y" as const : "x" as const, on: spec.onPick } } : {}),
   });
@@ -73,17 +76,23 @@ function legend(segments: readonly Segment[], hidden: Set<Category>, changed: ()
   }));
 }
 
-function option(spec: StackedSpec, segments: readonly Segment[], lying: boolean, width: number, roomy: boolean): EChartsOption {
+function option(spec: StackedSpec, segments: readonly Segment[], lying: boolean, width: number, share: number, named: ReadonlySet<number>): EChartsOption {
   const [text, muted, line, surface] = [color("--text"), color("--muted"), color("--line"), color("--surface")];
   const narrow = width < 520;
   const zoomed = zoomable(spec, lying);
+  const wide = roomy(spec, lying, width, share);
+  const stride = labelStride(spec, width, share);
+  const labeled = (index: number): boolean => named.has(index) || (index % stride === 0 && [...named].every((other) => Math.abs(other - index) >= stride));
   const names = {
     type: "category" as const,
     data: [...spec.bars],
     inverse: lying,
     axisTick: { show: false },
     axisLine: { lineStyle: { color: line } },
-    axisLabel: { color: text, hideOverlap: true, ...(lying ? { formatter: (bar: string) => `${spec.axis} ${bar}`.trim() } : {}) },
+    axisLabel: {
+      color: text, interval: lying ? 0 : (index: number) => labeled(index), rich: { named: { fontWeight: "bold" as const, color: color("--error") } },
+      formatter: (bar: string, index: number) => { const words = lying ? `${spec.axis} ${bar}`.trim() : bar; return named.has(index) ? `{named|${words}}` : words; },
+    },
     name: lying ? "" : spec.axis,
     nameLocation: "middle" as const,
     nameGap: 26,
@@ -117,17 +126,29 @@ function option(spec: StackedSpec, segments: readonly Segment[], lying: boolean,
       name: segment.label,
       data: [...segment.values],
       barMaxWidth: lying ? 22 : 72,
-      barCategoryGap: roomy ? "22%" : "0%",
+      barCategoryGap: wide ? "22%" : "0%",
       cursor: spec.onPick ? "pointer" : "default",
       emphasis: { disabled: true },
       itemStyle: {
         color: color(categoryVariable(segment.category)),
-        borderColor: roomy ? surface : color(categoryVariable(segment.category)), // of its own colour: no seams between hair-thin bars
-        borderWidth: roomy ? 1 : 0.7,
-        ...(roomy ? { decal: decal(CATEGORIES[segment.category].pattern) ?? null } : {}),
+        borderColor: wide ? surface : color(categoryVariable(segment.category)), // of its own colour: no seams between hair-thin bars
+        borderWidth: wide ? 1 : 0.7,
+        ...(wide ? { decal: decal(CATEGORIES[segment.category].pattern) ?? null } : {}),
       },
     })),
   } as EChartsOption;
+}
+
+/** Every how manyth vertical bar has its label. */
+function labelStride(spec: StackedSpec, width: number, share: number): number {
+  const longest = spec.bars.reduce((most, bar) => Math.max(most, bar.length), 1);
+  return Math.max(1, Math.ceil(((longest * 8 + 10) * spec.bars.length * share) / Math.max(1, width - 60)));
+}
+
+/** Bars of ranks that delay the others: their labels are never left out. */
+function namedBars(context: ViewContext, spec: StackedSpec): ReadonlySet<number> {
+  const ranks = spec.axis === "Rank" ? context.payload.diagnosis?.stragglers.ranks ?? [] : [];
+  return new Set(spec.bars.flatMap((bar, index) => (ranks.some((rank) => bar === String(rank) || bar.startsWith(`${rank} (`)) ? [index] : [])));
 }
 
 /** Wide enough for a gap between bars and a pattern in them. */

@@ -59,7 +59,7 @@ function option(names: readonly string[], dots: readonly [number, number, number
       },
     },
     xAxis: { type: "category", data: [...names], name: "Step", nameLocation: "middle", nameGap: 26, nameTextStyle: { color: muted }, axisLabel: { color: text, hideOverlap: true }, axisLine: { lineStyle: { color: line } }, axisTick: { show: false } },
-    yAxis: { type: "value", min: from, splitNumber: width < 520 ? 3 : 5, axisLabel: { color: muted, formatter: (value: number) => formatTick(value, formatDuration) }, splitLine: { lineStyle: { color: line } } },
+    yAxis: { type: "value", min: from, splitNumber: width < 520 ? 3 : 5, axisLabel: { color: muted, hideOverlap: true, showMinLabel: from === 0, formatter: (value: number) => formatTick(value, formatDuration) }, splitLine: { lineStyle: { color: line } } },
     series: [
       { type: "scatter", symbol: "circle", symbolSize: 6, itemStyle: { color: color("--cat-compute"), opacity: 0.6 }, emphasis: { disabled: true }, data: dots.map((dot) => [...dot]) },
       { type: "scatter", symbol: "diamond", symbolSize: 11, itemStyle: { color: color("--cat-communication") }, emphasis: { disabled: true }, data: marked.map((dot) => [...dot]) },

@@ -1,11 +1,12 @@
-/** A table of any size: sorted by its heads, filtered by words, only visible rows are drawn; download as CSV. */
+/** A table of any size: sorted by its heads, filtered by words, only visible rows are drawn; download as CSV and, from a server, as Parquet. */
 import type { Cell } from "../data/payload.ts";
 import type { Sort, Table } from "../data/table.ts";
 import { csvFileName, toCsv } from "../format/csv.ts";
 import { counted } from "../format/ranks.ts";
+import { shapeText } from "../format/shapes.ts";
 import { exactCell, formatCell, grouped } from "../format/units.ts";
 import { categoryOf } from "../theme/categories.ts";
-import type { ViewContext } from "../views/view.ts";
+import { isLive, type ViewContext } from "../views/view.ts";
 import { button } from "./controls.ts";
 import { inline } from "./doc_text.ts";
 import { h, named, styled } from "./dom.ts";
@@ -25,6 +26,8 @@ export interface TableOptions {
   readonly unitOf?: (row: number, column: string) => string | null;
 }
 
+/** Columns of shapes and launch sizes, written as lists. */
+const SHAPES: ReadonlySet<string> = new Set(["input_shapes", "shapes", "grid", "block"]);
 const ROW_HEIGHT = 30;
 const OVERSCAN = 12;
 
@@ -48,7 +51,10 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
     h("caption", { class: "unseen" }, options.caption),
     h("colgroup", {}, widths.map((width) => styled(h("col"), { width: `${width}ch` }))),
     h("thead", {}, h("tr", { "aria-rowindex": "1" }, heads)), body), { "min-width": `${widths.reduce((a, b) => a + b, 0)}ch` });
-  const box = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${options.caption} (scrolls)`, scroll: () => requestAnimationFrame(draw) }, grid);
+  const box = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${options.caption} (scrolls)`, scroll: () => requestAnimationFrame((at) => { draw(at); more(); }) }, grid);
+  const place = h("div", { class: "scroll-place" }, box);
+  /** Whether columns are out of sight at the right: the edge shows it. */
+  const more = (): void => { place.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 2); };
 
   function head(column: string): HTMLElement {
     const { unit, doc } = table.meta(column);
@@ -119,7 +125,7 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
       }, table.length > 5000 ? 180 : 60);
     },
   });
-  const watch = new ResizeObserver(() => draw(false));
+  const watch = new ResizeObserver(() => { draw(false); more(); });
   watch.observe(box);
   if (!Number.isNaN(left)) requestAnimationFrame(() => {
     const place = rows.indexOf(left);
@@ -131,8 +137,17 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
   order();
   return h("div", { class: "table-block" },
     h("div", { class: "toolbar" }, filter, count,
-      button({ class: "quiet", "data-testid": `csv-${name}` }, () => download(csvFileName(context.payload.run.id ?? "", name), toCsv(table, rows)), "Download CSV")),
-    box, empty, columnNotes(table));
+      button({ class: "quiet", "data-testid": `csv-${name}`, title: "These rows, in this order." }, () => download(csvFileName(context.payload.run.id ?? "", name), toCsv(table, rows)), "Download CSV"),
+      parquetLink(context, name)),
+    place, empty, columnNotes(table));
+}
+
+/** All rows of an analysis, from the server; a report has no writer of Parquet. */
+function parquetLink(context: ViewContext, name: string): HTMLElement | null {
+  if (!isLive(context.served) || !context.payload.analyses.has(name)) return null;
+  const { run } = context.served.api;
+  const href = `api/parquet/${encodeURIComponent(name)}${run === null ? "" : `?run=${encodeURIComponent(run)}`}`;
+  return h("a", { class: "quiet", href, download: "", "data-testid": `parquet-${name}`, title: "All rows, with exact types." }, "Parquet");
 }
 
 function tableCell(table: Table, column: string, value: Cell, unit: string): HTMLElement {
@@ -141,7 +156,7 @@ function tableCell(table: Table, column: string, value: Cell, unit: string): HTM
   if (value === null) return h("td", { ...attributes, class: table.isNumeric(column) ? "number missing" : "missing", title: "Not recorded in the trace." }, formatCell(null, unit));
   if (typeof value === "string") {
     const mark = column === "category" ? swatch(categoryOf(value)) : null;
-    return h("td", attributes, mark, named(value));
+    return h("td", { ...attributes, title: SHAPES.has(column) ? value.slice(0, 2000) : null }, mark, named(SHAPES.has(column) ? shapeText(value) : value));
   }
   return h("td", { ...attributes, class: typeof value === "number" ? "number" : null, title: exactCell(value, unit) }, formatCell(value, unit, column));
 }

@@ -3,6 +3,7 @@ import { barList } from "../components/bar_list.ts";
 import { button } from "../components/controls.ts";
 import { h, named, type Child } from "../components/dom.ts";
 import { swatch } from "../components/swatch.ts";
+import { shapeText } from "../format/shapes.ts";
 import { shownName, visible } from "../format/text.ts";
 import { counted } from "../format/ranks.ts";
 import { exactCell, formatBytes, formatDuration, formatMoment, grouped } from "../format/units.ts";
@@ -48,7 +49,7 @@ export function detailPanel(model: Model, detail: EventDetail, reasons: readonly
       detail.step === null ? null : fact("Step", String(detail.step))),
     collective(detail, acts),
     h("dl", { class: "tl-facts" }, place("Launched by", detail.launch), place("Operator", detail.operator),
-      detail.shapes === null || detail.shapes === "" ? null : fact("Shapes", h("code", {}, named(detail.shapes, 400)))),
+      detail.shapes === null || detail.shapes === "" ? null : fact("Shapes", h("code", {}, named(shapeText(detail.shapes), 400)))),
     statistics(detail, acts), stack(detail), args(detail), detail.note === undefined ? null : h("p", { class: "quiet-line", "data-testid": "note" }, detail.note), laneList(model, detail.lane, acts.select));
 }
 

@@ -1,6 +1,6 @@
 /** Two runs, or two ranks of this one, side by side: the server's `rankscope diff`, a section at a time. */
 import { barList } from "../components/bar_list.ts";
-import { selector } from "../components/controls.ts";
+import { button, selector } from "../components/controls.ts";
 import { h, named } from "../components/dom.ts";
 import { findingItems } from "../components/findings.ts";
 import { emptyState, workingState } from "../components/notes.ts";
@@ -13,6 +13,7 @@ import { readAnalysis, readFinding, readRun } from "../data/validate.ts";
 import { counted } from "../format/ranks.ts";
 import { columnLabel, shownName } from "../format/text.ts";
 import { formatCell, formatRatio, MISSING } from "../format/units.ts";
+import { diffTimeline, type DiffSide } from "./diff_timeline.ts";
 import { isLive, type View, type ViewContext } from "./view.ts";
 
 interface Answer {
@@ -25,6 +26,8 @@ interface Answer {
 
 const AGAIN_MS = 700;
 const TOP = 12;
+/** Sections whose rows are named as their events. */
+const IN_TIMELINE: ReadonlySet<string> = new Set(["kernels", "operators", "collectives"]);
 /** Columns whose unit is in their row. */
 const IN_UNIT: ReadonlySet<string> = new Set(["a", "b", "change", "a_spread", "b_spread"]);
 const ABSENT: readonly [string, string] = ["A comparison needs two runs.", "Serve a directory that holds both (`rankscope serve DIR`), or compare in the terminal: `rankscope diff A B`, and `rankscope diff A --ranks 0,1` for two ranks of one run."];
@@ -114,14 +117,14 @@ function compare(context: ViewContext, served: Source, query: Query, place: HTML
     place.replaceChildren(workingState("Comparing …", null));
     const asking = inOrder(served, query);
     const answer = await served.api.json<Answer>("diff", asking);
-    if (!left) place.replaceChildren(...shown(context, answer, query.with === undefined ? null : asking === query ? "a" : "b"));
+    if (!left) place.replaceChildren(...shown(context, answer, query.with === undefined ? null : asking === query ? "a" : "b", sidesOf(served, asking)));
   };
   place.replaceChildren(workingState("Comparing …", null));
   ask().catch(failed);
 }
 
 /** `here` is which of two runs the page shows: links of the other's findings would lead into this one. */
-function shown(context: ViewContext, answer: Answer, here: "a" | "b" | null): HTMLElement[] {
+function shown(context: ViewContext, answer: Answer, here: "a" | "b" | null, of: readonly [Omit<DiffSide, "name">, Omit<DiffSide, "name">]): HTMLElement[] {
   const analysis = readAnalysis("diff", answer.table);
   if (typeof analysis === "string") return [emptyState("The comparison cannot be shown.", analysis)];
   const table = new Table(analysis);
@@ -135,14 +138,23 @@ function shown(context: ViewContext, answer: Answer, here: "a" | "b" | null): HT
   const sections = table.distinct("section").map(String);
   const section = sections.find((each) => each === context.place.params.get("section")) ?? sections[0] ?? "";
   const rows = table.where("section", section);
+  const timeline = diffTimeline(context, [{ name: name(a), ...of[0] }, { name: name(b), ...of[1] }]);
   return [
     verdict(table, name(a), name(b)),
+    timeline.element,
     h("div", { class: "controls" }, selector("diff-section", "Section:", sections.map((value) => ({ value, label: columnLabel(value) })), section, (value) => context.router.update({ section: value }))),
-    ...[greatest(table, rows)].filter((part): part is HTMLElement => part !== null),
+    ...[greatest(table, rows, context.place.params.get("name") ?? null, timeline.highlight)].filter((part): part is HTMLElement => part !== null),
     tableView(context, { name: "diff", table, rows, unitOf: (row, column) => (IN_UNIT.has(column) ? String(table.cell(row, "unit") ?? "") : null), caption: `Differences: ${section}` }),
     ...([["b", gained], ["a", lost]] as const).filter(([, list]) => list.length > 0)
       .map(([of, list]) => h("section", {}, h("h3", {}, "Findings: only in ", named(name(of === "b" ? b : a), 60)), findingItems(context, list, here === null || here === of))),
   ];
+}
+
+/** The two sides as the timeline asks for them. */
+function sidesOf(served: Source, query: Readonly<Record<string, string | undefined>>): readonly [Omit<DiffSide, "name">, Omit<DiffSide, "name">] {
+  const first = query["run"] ?? served.api.run;
+  const [a = null, b = null] = (query["ranks"] ?? "").split(",").filter(Boolean).map(Number);
+  return query["with"] === undefined ? [{ run: first, rank: a }, { run: first, rank: b }] : [{ run: first, rank: null }, { run: query["with"], rank: null }];
 }
 
 /** The first row of the steps: what became of the step's time. */
@@ -160,15 +172,28 @@ function verdict(table: Table, a: string, b: string): HTMLElement {
 }
 
 /** What changed most in a section, longer and shorter. */
-function greatest(table: Table, rows: readonly number[]): HTMLElement | null {
+function greatest(table: Table, rows: readonly number[], chosen: string | null, highlight: (name: string | null) => void): HTMLElement | null {
   const size = (row: number): number => Math.abs(table.number(row, "change") ?? 0);
   const top = [...rows].filter((row) => size(row) > 0).sort((x, y) => size(y) - size(x)).slice(0, TOP);
   if (top.length === 0) return null;
+  const marks: HTMLElement[] = [];
+  /** Names of events are buttons: they show where these are in both steps. */
+  const label = (row: number): HTMLElement => {
+    const text = String(table.cell(row, "name") ?? "unnamed");
+    if (!IN_TIMELINE.has(String(table.cell(row, "section")))) return named(table.cell(row, "section") === "steps" ? columnLabel(text) : text, 90);
+    const mark = button({ class: "link", "aria-pressed": String(text === chosen), title: "Highlight in both steps" }, () => {
+      const on = mark.getAttribute("aria-pressed") !== "true";
+      for (const each of marks) each.setAttribute("aria-pressed", String(each === mark && on));
+      highlight(on ? text : null);
+    }, named(text, 90));
+    marks.push(mark);
+    return mark;
+  };
   const bars = top.map((row) => {
     const [change, ratio, unit] = [table.number(row, "change") ?? 0, table.number(row, "change_ratio"), String(table.cell(row, "unit") ?? "")];
     const more = change > 0;
     return {
-      label: [named(table.cell(row, "section") === "steps" ? columnLabel(String(table.cell(row, "name"))) : String(table.cell(row, "name") ?? "unnamed"), 90), h("small", {}, more ? " · more" : " · less")], value: Math.abs(change), unit, category: more ? "waiting" as const : "memory" as const,
+      label: [label(row), h("small", {}, more ? " · more" : " · less")], value: Math.abs(change), unit, category: more ? "waiting" as const : "memory" as const,
       note: `${ratio === null ? MISSING : `${more ? "+" : ""}${formatRatio(ratio)}`}${table.cell(row, "verdict") === null ? "" : `, ${String(table.cell(row, "verdict")).split(" (")[0]}`}`,
     };
   });

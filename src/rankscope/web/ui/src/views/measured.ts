@@ -7,6 +7,7 @@ import { tables } from "../components/tables.ts";
 import type { Table } from "../data/table.ts";
 import { counted } from "../format/ranks.ts";
 import { exactCell, formatRatio, significant } from "../format/units.ts";
+import { scalingExample } from "./scaling_example.ts";
 import { present, type View, type ViewContext } from "./view.ts";
 
 /** The results of `rankscope measure` in a run's directory. */
@@ -31,6 +32,7 @@ export const measured: View = {
       scaling && lost(context, scaling),
       overheads(context, scaling, overhead),
       !any && emptyState("No measurements for this run.", "A trace shows one run, not how the job scales. `rankscope measure scaling train.py` runs the job at several sizes, `rankscope measure overhead train.py` with and without gradient synchronization. The results appear here when `scaling.json` or `overhead.json` is in the run directory."),
+      !any && scalingExample(context, SHARES),
       ...["measured_buckets", "measured_binding", "measured_profiler"].map((name) => changed(context, name)),
       tables(context, MEASURED.map((name) => ({ name, open: name === "measured_scaling" || name === "measured_overhead" }))),
     ]);

@@ -11,7 +11,8 @@ import { formatDuration, formatRatio } from "../format/units.ts";
 import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
 /** With these, the findings' neighbours fit on a screen. */
-const MAP_PX = 200;
+const MAP_PX = 150;
+const BARS_PX = 176;
 
 export const overview: View = {
   id: "overview",
@@ -23,7 +24,7 @@ export const overview: View = {
   wants: ["device_time", "step_time", "stragglers", "utilization"],
   render(context) {
     const table = context.table("overview");
-    const ranks = stackedDeviceTime(context);
+    const ranks = stackedDeviceTime(context, BARS_PX);
     const heat = context.served && heatPlaces(context, context.served, MAP_PX);
     const comes = context.served?.working === true;
     return present([

@@ -120,7 +120,7 @@ function tableRows(table: Table | null): number[] {
   return table?.rows() ?? [];
 }
 
-export function stackedDeviceTime(context: ViewContext): HTMLElement | null {
+export function stackedDeviceTime(context: ViewContext, tall?: number): HTMLElement | null {
   const table = context.table("device_time");
   if (!table) return null;
   const rows = table.sorted(table.rows(), { column: "rank", descending: false });
@@ -130,6 +130,7 @@ export function stackedDeviceTime(context: ViewContext): HTMLElement | null {
     label: "Device time by rank.",
     testId: "chart-device-time",
     axis: "Rank",
+    ...(tall === undefined ? {} : { tall }),
     bars: rows.map((row) => String(table.cell(row, "rank"))),
     segments: PARTS.filter(([column]) => table.has(column)).map(([column, category, label]) => ({ category, label, values: pick(column) })),
     totals: { label: "Span", values: pick("span_ns") },

@@ -58,11 +58,13 @@ function waited(context: ViewContext, table: Table): HTMLElement {
   return h("figure", { class: "figure" }, h("figcaption", {}, title), barList(bars, title, "bars-stragglers"));
 }
 
-/** Of one group, at first the one with the most collectives, how often each rank came first and last. */
+/** Of one group how often each rank came first and last: at first the group in which the straggler was last most often, else the one with the most collectives. */
 export function order(context: ViewContext): HTMLElement | null {
   const table = context.table("arrivals");
   if (!table) return null;
-  const top = table.sorted(table.rows(), { column: "collectives", descending: true })[0] ?? 0;
+  const culprit = context.payload.diagnosis?.stragglers.ranks[0];
+  const own = culprit === undefined ? [] : table.sorted(table.where("rank", culprit), { column: "last", descending: true });
+  const top = own[0] ?? table.sorted(table.rows(), { column: "collectives", descending: true })[0] ?? 0;
   const groups = table.distinct("group").map((each) => String(each ?? "")).sort(compareCells);
   const group = groups.find((each) => each === context.place.params.get("group")) ?? String(table.cell(top, "group") ?? "");
   const rows = table.sorted(table.where("group", table.cell(table.rows().find((row) => String(table.cell(row, "group") ?? "") === group) ?? 0, "group")), { column: "rank", descending: false });

@@ -1,0 +1,49 @@
+"""Where warnings point: at the user's line, or at none."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import torch
+
+from rankscope.capture.notices import CaptureWarning, warn
+
+
+def shown(act):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        act()
+    (each,) = found
+    assert each.category is CaptureWarning
+    assert str(each.message) == "rankscope: text"
+    return each.filename
+
+
+def test_at_the_users_line(tmp_path):
+    assert shown(lambda: warn("text")) == __file__
+    module = torch.nn.Linear(1, 1)
+    namespace = {"__name__": "rankscope.capture.some", "warn": warn}
+    exec("def hook(*given): warn('text')", namespace)
+    module.register_forward_hook(namespace["hook"])
+    # Between the hook and this file are frames of torch's.
+    assert shown(lambda: module(torch.ones(1))) == __file__
+
+
+def test_at_no_line_in_a_thread_of_rankscopes():
+    def act():
+        thread = threading.Thread(target=warn, args=("text",))
+        thread.start()
+        thread.join()
+
+    assert shown(act) == "rankscope"
+
+
+def test_where_warnings_are_errors(caplog):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn("first")
+        thread = threading.Thread(target=warn, args=("second",))
+        thread.start()
+        thread.join()
+    assert [record.getMessage() for record in caplog.records] == ["first", "second"]

@@ -1,0 +1,17 @@
+"""Tables of the page as files."""
+
+from __future__ import annotations
+
+import polars as pl
+from tests.web.asking import Asking
+
+
+def test_a_table_as_parquet_has_the_analysis_rows_and_types(server: Asking) -> None:
+    run = server.runs.shown.loaded.run
+    assert run is not None
+    answer = server.ask("/api/parquet/step_time")
+    assert answer.status == 200
+    assert answer.headers["content-disposition"] == 'attachment; filename="rankscope_step_time.parquet"'
+    assert pl.read_parquet(answer.body).equals(run.step_time())
+    assert server.ask("/api/parquet/nothing").status == 404
+    assert server.ask("/api/parquet/..%2Fstep_time").status == 404
