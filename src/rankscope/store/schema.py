@@ -3,8 +3,6 @@
 One trace file becomes one set of tables. Times are integer nanoseconds on the trace's own clock (its ``ts``, exactly,
 without ``baseTimeNanoseconds``), sizes are bytes. A row's position in its table is its identity: ``*_row`` columns
 point at rows of other tables. Rows are sorted by start. What is not in a trace is null.
-
-In: nothing. Out: for each table its columns, with type, unit and meaning.
 """
 
 from __future__ import annotations
