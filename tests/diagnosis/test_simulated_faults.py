@@ -43,7 +43,7 @@ FAULTS: dict[str, tuple[Job, str, tuple[int, ...], set[str]]] = {
     ),
     "data loading everywhere": (
         Job(seed=90505, faults=(Fault("data_loading", magnitude=0.3),)),
-        "The device waits for data", (), {"synchronizing_calls", "straggler"},
+        "The job waits for data", (), {"synchronizing_calls", "straggler"},
     ),
     "slow host": (
         Job(seed=90606, device_scale=HOST_BOUND, faults=(Fault("slow_host", (4,), magnitude=0.4),)),

@@ -333,7 +333,7 @@ def test_never_more_than_a_step(tmp_path: Path) -> None:
         at += length
     run = rankscope.open(kineto.write_ranks(tmp_path, {0: events}), executor="serial")
     (found,) = [finding for finding in run.diagnose() if finding.id == "data_loading"]
-    assert found.title == "The device waits for data for 1 % of a step"
+    assert found.title == "The job waits for data for 1 % of a step"
     assert ("left out as unusual: step 0, at most", 9_100_000) in [(each.name, each.value) for each in found.evidence]
     fits_its_step(found)
 

@@ -1,4 +1,4 @@
-"""The device waits for data."""
+"""The job waits for data."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def events(at: float) -> list[kineto.Event]:
 def test_of_a_step_where_there_are_steps(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda _, at: events(at))
     said = " ".join([each.title for each in found.values()] + [e.name for f in found.values() for e in f.evidence])
-    assert re.search(r"The device waits for data for \d+ % of a step", said)
+    assert re.search(r"The job waits for data for \d+ % of a step", said)
     assert "the recorded span" not in said
 
 
@@ -41,7 +41,7 @@ def test_of_the_window_where_there_are_none(tmp_path: Path) -> None:
     run = rankscope.open(kineto.write_ranks(tmp_path, {0: made}), executor="serial")
     found = {finding.id: finding for finding in run.diagnosis().stated}
     assert {"data_loading", "pageable_copies", "small_kernels"} <= set(found)
-    assert re.fullmatch(r"The device waits for data for \d+ % of the recorded span", found["data_loading"].title)
+    assert re.fullmatch(r"The job waits for data for \d+ % of the recorded span", found["data_loading"].title)
     for finding in found.values():
         if finding.id == "too_few_steps":
             continue

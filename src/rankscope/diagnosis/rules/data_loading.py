@@ -1,8 +1,9 @@
-"""The device waits for data.
+"""The job waits for data.
 
-Fires if a rank's device is idle for 1 % of the step or more while the host loads data. The saving is that time, median
-over steps, on the rank with the most: a loader that is always ready would leave none. Workers that are too slow
-deliver in bursts: if only some steps wait, but more than one, the saving is the mean over all steps.
+Fires if nothing but data loading runs for 1 % of the step or more on a rank: its device, or without one its operators,
+stand still. The saving is that time, median over steps, on the rank with the most: a loader that is always ready would
+leave none. Workers that are too slow deliver in bursts: if only some steps wait, but more than one, the saving is the
+mean over all steps.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"The device waits for data for {unit.share(loading[worst], step)}{on_worst_rank(inputs, worst, ranks)}",
+            f"The job waits for data for {unit.share(loading[worst], step)}{on_worst_rank(inputs, worst, ranks)}",
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=(
-                Evidence(f"data loading with an idle device ({unit.per}, worst rank)", loading[worst], "ns"),
+                Evidence(f"data loading with nothing else running ({unit.per}, worst rank)", loading[worst], "ns"),
                 Evidence("mean over ranks", round(sum(loading.values()) / len(loading)), "ns"),
                 Evidence(unit.length, step, "ns"),
                 *unusual(frame, "data_loading_ns", worst, step),
@@ -84,11 +85,11 @@ def _in_bursts(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"The device waits for data in {worst['times']} of {worst['steps']} steps{whose}",
+            f"The job waits for data in {worst['times']} of {worst['steps']} steps{whose}",
             ranks=tuple(rows["rank"].sort().to_list()),
             steps=tuple(steps),
             evidence=(
-                Evidence(f"data loading with an idle device, {named_steps(steps)}", worst["data_loading_ns"], "ns"),
+                Evidence(f"data loading with nothing else running, {named_steps(steps)}", worst["data_loading_ns"], "ns"),
                 Evidence("mean over all steps", round(worst["data_loading_ns"] / worst["steps"]), "ns"),
                 Evidence(step_words(inputs).length, step, "ns"),
             ),
