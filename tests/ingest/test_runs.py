@@ -133,6 +133,10 @@ def test_a_profiler_per_epoch_is_one_run() -> None:
     epochs = [window(f"{n}", 0, 60 * n, pid=10, threads=(10, 77, 80 + n)) for n in range(3)]
     assert len(parts(epochs)) == 1
     assert findings(epochs) == []
+    # Gloo's threads take turns: a short window may list one of them alone.
+    apart = [window(f"{n}", 0, 60 * n, pid=4321, threads=(4321, 5000 + n)) for n in range(3)]
+    assert len(parts(apart)) == 1
+    assert findings(apart) == []
     # Without a thread that both list, a container may have given the process id twice.
     (finding,) = findings([window("a", 0, 0, pid=10, threads=(10,)), window("b", 0, 60, pid=10, threads=(10,))])
     assert (finding.id, finding.severity) == ("run-doubtful", "warning")
@@ -140,6 +144,19 @@ def test_a_profiler_per_epoch_is_one_run() -> None:
     # A container gives the same process ids again, but not the same threads.
     other = [window("a", 0, 0, pid=10, threads=(10, 77)), window("b", 0, 60, pid=10, threads=(10, 78))]
     assert parts(other) == [["a"], ["b"]]
+
+
+def test_a_window_of_nothing_but_its_step_is_of_its_process(tmp_path: Path) -> None:
+    """A profiler that ends as a recording begins leaves a trace of one range."""
+    own = {"schema_version": 1, "run_id": "r", "rank": 0, "world_size": 1}
+    for n, first in enumerate((2, 6, 2, 6)):
+        events = [step(first, 1e6 * n, 900.0)]
+        if first == 2:
+            events.append(op("aten::mm", 1e6 * n + 10, 100.0))
+        write(tmp_path / f"rank0_iter{first}_{first}.{n}.trace.json", trace(events, rankscope=own))
+    run = open_run(tmp_path).load()
+    assert len(run.loaded.ranks[0]) == 4
+    assert run.loaded.known_runs[0].name == "r"
 
 
 def test_ranks_go_to_the_run_of_their_time_even_if_they_are_first() -> None:

@@ -29,6 +29,8 @@ class Extent:
     """The first and last step and instant of a trace's ranges, None if it has none; and events by host thread.
 
     Attributes:
+        host: operators and Python frames by process and thread.
+        marked: annotations, for a trace that has nothing else.
         incomplete: steps that hold no iteration; the first and the last step are of the others.
     """
 
@@ -38,6 +40,7 @@ class Extent:
     start_ns: int | None = None
     end_ns: int | None = None
     host: Counter[tuple[int, int]] = field(default_factory=Counter)
+    marked: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def add(self, name: str, rows: pl.DataFrame) -> None:
         """Extend it to rows of a table."""
@@ -48,23 +51,28 @@ class Extent:
         if name == "annotations":
             self.first_step = _least(self.first_step, rows["step"].min())
             self.last_step = _greatest(self.last_step, rows["step"].max())
+        if name == "annotations":
+            rows = rows.filter(~pl.col("on_device"))
         if name in _ON_HOST:
             for pid, tid, number in rows.group_by("pid", "tid").len().iter_rows():
                 if pid is not None and tid is not None and pid >= 0 and tid >= 0:
-                    self.host[pid, tid] += number
+                    (self.marked if name == "annotations" else self.host)[pid, tid] += number
 
     @property
     def pid(self) -> int | None:
         """The process of most host events."""
         processes: Counter[int] = Counter()
-        for (pid, _), number in self.host.items():
+        for (pid, _), number in (self.host or self.marked).items():
             processes[pid] += number
         return max(processes, key=lambda pid: processes[pid], default=None)
 
     @property
     def threads(self) -> tuple[int, ...]:
         """The threads of this process with most events, in order."""
-        own = sorted(((tid, n) for (pid, tid), n in self.host.items() if pid == self.pid), key=lambda each: -each[1])
+        own = sorted(
+            ((tid, n) for (pid, tid), n in (self.host or self.marked).items() if pid == self.pid),
+            key=lambda each: -each[1],
+        )
         return tuple(sorted(tid for tid, _ in own[:_MAX_THREADS]))
 
 
@@ -96,7 +104,7 @@ class KinetoTrace:
 
 
 _SPANS = ("device_events", "host_ops", "runtime_calls", "python_frames", "annotations")
-_ON_HOST = ("host_ops", "python_frames")
+_ON_HOST = ("host_ops", "python_frames", "annotations")
 _MAX_THREADS = 32
 Sink = Callable[[str, pl.DataFrame], None]
 """Takes the rows of each table in slices, in order, one table after the other."""

@@ -75,8 +75,10 @@ def doubtful_run(processes: Sequence[Sequence[TraceInfo]]) -> list[Finding]:
     doubts = [
         f"the steps of rank {process[0].rank} begin again, perhaps in another process with the same id"
         for process in known
-        # A profiler made anew per epoch counts from 0 again, too; its process has the same threads.
-        if any(one.steps_begin_again(other) and not one.lists_thread_of(other) for one, other in pairwise(process))
+        # A profiler made anew per epoch counts from 0 again, too.
+        if any(
+            one.steps_begin_again(other) and not one.certainly_one_process(other) for one, other in pairwise(process)
+        )
     ][:1]
     starts = [process[0].host_start_ns for process in known]
     ends = [max(info.host_end_ns for info in process) for process in known]

@@ -13,6 +13,9 @@ from typing import Any
 # Before this, a clock counts from the host's start.
 _YEAR_2001_NS = 10**18
 
+_CONTAINER_PIDS = 1000
+"""Process ids below are given again: a container numbers its processes from 1, at each start of a job."""
+
 
 @dataclass(frozen=True)
 class TraceInfo:
@@ -127,11 +130,14 @@ class TraceInfo:
         if self.pid is None or other.pid is None:
             return False
         mine, others = self._other_threads(), other._other_threads()
-        return not mine or not others or not mine.isdisjoint(others)
+        return self.certainly_one_process(other) or not mine or not others or not mine.isdisjoint(others)
 
-    def lists_thread_of(self, other: TraceInfo) -> bool:
-        """Whether a thread besides the main one is known to be in both traces: then they are of one process."""
-        return self.pid is not None and self.pid == other.pid and bool(self._other_threads() & other._other_threads())
+    def certainly_one_process(self, other: TraceInfo) -> bool:
+        """Whether both traces are known to be of one process: by its id, or by one that a container may give again and
+        a thread besides the main one."""
+        if self.pid is None or self.pid != other.pid or (self.host and other.host and self.host != other.host):
+            return False
+        return self.pid >= _CONTAINER_PIDS or bool(self._other_threads() & other._other_threads())
 
     def _other_threads(self) -> set[int]:
         return {*self.threads} - {self.pid or 0}
