@@ -125,6 +125,8 @@ def _check_page(source: Path, found: Problems) -> None:
                 ask("event", lane=lane, row=row)
         ask("events", lanes=chosen, **whole)
     ask("range", **whole)
+    for by in ("operators", "frames", "modules"):
+        ask("calls", by=by, **whole)
     ask("search", q="a")
     for row in layout["ranks"]:
         if row["tracks"][1]:

@@ -100,8 +100,11 @@ def _questions(server: Asking, choose: random.Random, count: int) -> list[tuple[
         low, high = window()
         some_ranks = sorted(choose.sample(ranks, choose.randint(1, len(ranks))))
         asked.append(("range", {"from": low, "to": high, "ranks": ",".join(map(str, some_ranks))}))
+        by = choose.choice(["operators", "frames", "modules"])
+        asked.append(("calls", {"from": low, "to": high, "ranks": ",".join(map(str, some_ranks)), "by": by}))
         points = choose.choice([3, 50, 2000])
         asked.append(("counters", {"rank": choose.choice(ranks), "from": low, "to": high, "points": points}))
+    asked += [("calls", {"from": 0, "to": span, "by": by}) for by in ("operators", "frames", "modules")]
     asked.append(("event", {"lane": full[0], "row": layout["lanes"]["events"][full[0]]}))
     return asked
 

@@ -21,9 +21,10 @@ from rankscope.web.server import make_app
 
 ADDRESSES = [
     "/", "/api/runs", "/api/state", "/api/summary", "/api/table/clock", "/api/timeline", "/api/names?from=0",
+    "/api/parquet/clock",
     "/api/tiles?level=0&first=0&bins=10&lanes=0", "/api/events?lanes=0&from=0&to=10", "/api/event?lane=0&row=0",
-    "/api/heat", "/api/search?q=gemm", "/api/range?from=0&to=10", "/api/counters?rank=0&from=0&to=10",
-    "/api/diff?ranks=0,1", "/api/parquet/clock",
+    "/api/heat", "/api/search?q=gemm", "/api/range?from=0&to=10", "/api/calls?from=0&to=10",
+    "/api/counters?rank=0&from=0&to=10", "/api/diff?ranks=0,1",
 ]  # fmt: skip
 
 

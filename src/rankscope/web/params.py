@@ -60,3 +60,13 @@ def numbers(text: str, name: str, limit: int) -> list[int]:
             raise RefusedError(404, f"{name} has a number out of range: the limit is {limit}")
         found += range(low, high + 1)
     return found
+
+
+def ranks_of(request: Request) -> list[int] | None:
+    """The parameter `ranks`; None without it.
+
+    Raises:
+        RefusedError: it is not a valid list.
+    """
+    text = request.query_params.get("ranks")
+    return numbers(text, "ranks", 1 << 30) if text else None

@@ -23,6 +23,7 @@ from rankscope.report.experiments.tables import measured
 from rankscope.report.html_report import PAYLOAD_SCHEMA_VERSION, located, not_shown, origins_of, table_of
 from rankscope.results import Finding, Result, by_severity
 from rankscope.results.failures import FAILURES
+from rankscope.timeline.call_trees import CALLS, call_trees
 from rankscope.timeline.event_details import details
 from rankscope.timeline.pyramid import MAX_LEVELS
 from rankscope.timeline.search import InvalidPatternError, Query, Search
@@ -31,7 +32,7 @@ from rankscope.timeline.timeline import Timeline
 from rankscope.web.diff_runs import Comparisons
 from rankscope.web.downloads import parquet_answer
 from rankscope.web.page import served_page
-from rankscope.web.params import MAX_NS, number, numbers, span
+from rankscope.web.params import MAX_NS, number, numbers, ranks_of, span
 from rankscope.web.responses import (
     HEADERS,
     RefusedError,
@@ -128,8 +129,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
 
     def diff(request: Request) -> Response:
         run, other = runs.get(request.query_params.get("run")), request.query_params.get("with")
-        text = request.query_params.get("ranks")
-        ranks = numbers(text, "ranks", 1 << 30) if text else []
+        ranks = ranks_of(request) or []
         if other is None and len(ranks) != 2:
             raise RefusedError(400, "a diff needs two runs or two ranks", "add with=KEY or ranks=0,1")
         return json_answer(request, comparisons.ask(run, None if other is None else runs.get(other), ranks))
@@ -185,6 +185,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
             route("/api/heat", about_run(_heat, changes)),
             route("/api/search", about_run(_search, drawn)),
             route("/api/range", about_run(_range, drawn)),
+            route("/api/calls", about_run(_calls, drawn)),
             route("/api/counters", about_run(_counters, lanes)),
         ],
         exception_handlers={404: _nowhere, 405: _nowhere},
@@ -373,9 +374,15 @@ def _query(request: Request, search: Search, place: tuple[int, int, int]) -> Que
 
 def _range(request: Request, run: ServedRun) -> Response:
     timeline = _timeline(run)
-    text = request.query_params.get("ranks")
-    ranks = numbers(text, "ranks", 1 << 30) if text else None
-    return answer(request, measure(timeline, *span(request), ranks), BINARY, _tag(request))
+    return answer(request, measure(timeline, *span(request), ranks_of(request)), BINARY, _tag(request))
+
+
+def _calls(request: Request, run: ServedRun) -> Response:
+    timeline = _timeline(run)
+    by = request.query_params.get("by", "operators")
+    if by not in CALLS:
+        raise RefusedError(400, f"by must be one of {', '.join(CALLS)}")
+    return answer(request, call_trees(timeline, *span(request), by, ranks_of(request)), BINARY, _tag(request))
 
 
 def _counters(request: Request, run: ServedRun) -> Response:

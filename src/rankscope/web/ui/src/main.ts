@@ -3,6 +3,7 @@ import "./theme/theme.css";
 import "./theme/page.css";
 import "./theme/charts.css";
 import "./theme/timeline.css";
+import "./theme/calls.css";
 import "./theme/overview.css";
 import { parseHash } from "./app/router.ts";
 import { showPage } from "./app/shell.ts";

@@ -18,12 +18,13 @@ const written = JSON.parse(readFileSync(file, "utf8")) as Written;
 const blocks = new Blocks((name) => written.blocks[name] ?? null);
 const api = new EmbeddedApi(await blocks.json<Head>("timeline"), blocks);
 
-const U32 = ["bin_lane", "bin", "bin_count", "bin_name", "bin_row", "busy_lane", "busy_bin", "lane", "row", "name", "busy_rank", "busy_count", "top_name", "top_count", "counter"];
+const U32 = ["bin_lane", "bin", "bin_count", "bin_name", "bin_row", "busy_lane", "busy_bin", "lane", "row", "name", "busy_rank", "busy_count", "top_name", "top_count", "counter", "node_name", "cell_node", "cell_rank", "cell_calls"];
 const U8 = ["busy_category", "category", "top_category"];
-const F64 = ["busy_ns", "start_ns", "end_ns", "top_ns", "at_ns", "low", "high"];
+const F64 = ["busy_ns", "start_ns", "end_ns", "top_ns", "top_self_ns", "at_ns", "low", "high", "cell_self_ns", "cell_total_ns"];
+const I32 = ["node_parent"];
 
 function columns(file: ColumnFile, names: readonly string[]): Record<string, number[]> {
-  return Object.fromEntries(names.map((name) => [name, Array.from(U32.includes(name) ? file.u32(name) : U8.includes(name) ? file.u8(name) : file.f64(name))]));
+  return Object.fromEntries(names.map((name) => [name, Array.from(U32.includes(name) ? file.u32(name) : U8.includes(name) ? file.u8(name) : I32.includes(name) ? file.i32(name) : file.f64(name))]));
 }
 
 for (const kind of [...new Set(written.asked.map(({ name }) => name))]) {
@@ -47,7 +48,7 @@ for (const kind of [...new Set(written.asked.map(({ name }) => name))]) {
       const buffer = Uint8Array.from(Buffer.from(bytes, "base64")).buffer;
       const theirs = new ColumnFile(buffer);
       const names = Object.keys(theirs.meta["columns"] as object);
-      expect([...U32, ...U8, ...F64]).toEqual(expect.arrayContaining(names));
+      expect([...U32, ...U8, ...I32, ...F64]).toEqual(expect.arrayContaining(names));
       const mine = await api.columns(name, params);
       const { columns: _, ...meta } = theirs.meta;
       expect(mine.meta, asked).toEqual(meta);

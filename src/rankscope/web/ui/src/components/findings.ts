@@ -1,4 +1,5 @@
 /** What was found, the worst first as the analyses order it: severity in words, numbers, what it would save, what to do. */
+import { FIRST as CALLS_AT_FIRST, writeChoice } from "../calls/choice.ts";
 import type { Finding } from "../data/payload.ts";
 import { formatRanks } from "../format/ranks.ts";
 import { eventParams } from "../timeline/anchor.ts";
@@ -8,7 +9,7 @@ import { exactCell, formatCell, formatDuration } from "../format/units.ts";
 import type { ViewContext } from "../views/view.ts";
 import { button } from "./controls.ts";
 import { inline } from "./doc_text.ts";
-import { h, named, styled } from "./dom.ts";
+import { h, named, styled, type Child } from "./dom.ts";
 
 const WORDS = { error: "Error", warning: "Warning", info: "Note" } as const;
 const FIRST = 3;
@@ -80,13 +81,22 @@ function symptoms(context: ViewContext, found: readonly Finding[], here: boolean
 function shown(context: ViewContext, finding: Finding): HTMLElement | null {
   const { rank, step } = placeOf(finding);
   const event = finding.place?.event;
+  const calls = callsLink(context, rank, step);
   if (context.served && event && context.payload.run.ranks.includes(event.rank)) {
     return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", eventParams(event)), "data-testid": "finding-event" },
-      `Show the event: rank ${event.rank}${event.peers.length > 0 ? `, with rank${event.peers.length > 1 ? "s" : ""} ${formatRanks(event.peers)}` : ""}`));
+      `Show the event: rank ${event.rank}${event.peers.length > 0 ? `, with rank${event.peers.length > 1 ? "s" : ""} ${formatRanks(event.peers)}` : ""}`), calls);
   }
   if (!context.served || (rank === null && step === null) || (rank !== null && !context.payload.run.ranks.includes(rank))) return null;
   return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", { ...(rank === null ? {} : { rank }), ...(step === null ? {} : { step }) }), "data-testid": "finding-place" },
-    "Show in timeline", rank === null ? "" : `: rank ${rank}`, step === null ? "" : `${rank === null ? ":" : ","} step ${step}`));
+    "Show in timeline", rank === null ? "" : `: rank ${rank}`, step === null ? "" : `${rank === null ? ":" : ","} step ${step}`), calls);
+}
+
+/** What ran in the step of a finding on its rank, compared with the other ranks. */
+function callsLink(context: ViewContext, rank: number | null, step: number | null): Child {
+  const { ranks } = context.payload.run;
+  if (!context.served || rank === null || step === null || ranks.length < 2 || !ranks.includes(rank)) return null;
+  return [" · ", h("a", { href: context.router.href("timeline", { rank, step, calls: writeChoice({ ...CALLS_AT_FIRST, rank, against: "others" }) }), "data-testid": "finding-calls" },
+    `What ran in step ${step} on rank ${rank}, compared with the other ranks`)];
 }
 
 function facts(context: ViewContext, finding: Finding, here: boolean): HTMLElement | null {

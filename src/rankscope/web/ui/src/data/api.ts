@@ -37,6 +37,14 @@ export interface ServerState {
   readonly generation?: number;
 }
 
+/** What the calls of a call tree are. */
+export const CALLS = ["operators", "frames", "modules"] as const;
+export type Calls = (typeof CALLS)[number];
+
+export function isCalls(text: unknown): text is Calls {
+  return CALLS.some((each) => each === text);
+}
+
 /** Answers questions about one run; what they are is in PROTOCOL.md. */
 export interface Api {
   /** The run's key; null for the only one, or the one that is shown first. */

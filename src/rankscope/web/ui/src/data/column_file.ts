@@ -45,6 +45,7 @@ export class ColumnFile {
 
   u8(name: string): Uint8Array { return this.#of(name, Uint8Array); }
   u32(name: string): Uint32Array { return this.#of(name, Uint32Array); }
+  i32(name: string): Int32Array { return this.#of(name, Int32Array); }
   f64(name: string): Float64Array { return this.#of(name, Float64Array); }
 
   #of<T extends Column>(name: string, type: new (length: number) => T): T {

@@ -15,6 +15,15 @@ export function expression(source: string): RegExp | null {
   }
 }
 
+/** Whether a name contains what was typed, or matches it as a regular expression; null for nothing, or no valid expression. */
+export function matcher(text: string): ((name: string) => boolean) | null {
+  const source = slashed(text);
+  const pattern = source === null ? null : expression(source);
+  const plain = text.trim().toLowerCase();
+  if (plain === "" || (source !== null && !pattern)) return null;
+  return pattern ? (name) => pattern.test(name) : (name) => name.toLowerCase().includes(plain);
+}
+
 /** The parameters of `api/search` for what was typed. */
 export function searchParams(text: string): { readonly q: string; readonly match: "text" | "regex" } {
   const source = slashed(text);

@@ -1,4 +1,5 @@
 /** The timeline's state in the URL, and back: a link opens the same window, rows, selection and range. */
+import { readChoice, writeChoice, type CallsChoice } from "../calls/choice.ts";
 import { readEventTime, type EventTime } from "./anchor.ts";
 import { readFlags, writeFlags, type Flag } from "./flags.ts";
 import { isOrder, type Order } from "./order.ts";
@@ -9,6 +10,8 @@ export interface Address {
   readonly window: Window | null;
   readonly selected: { readonly lane: number; readonly row: number } | null;
   readonly measured: Window | null;
+  /** How the calls of the measured range are shown: of the named step, if no range is. */
+  readonly calls: CallsChoice | null;
   readonly open: ReadonlySet<number> | null;
   readonly tracks: ReadonlySet<number>;
   readonly filter: string;
@@ -35,6 +38,7 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
     window: stretch(params.get("t")),
     selected: pair(params.get("sel")),
     measured: stretch(params.get("m")),
+    calls: readChoice(params.get("calls")),
     open: params.has("open") ? set(params.get("open")) : null,
     tracks: set(params.get("tracks")),
     filter: params.get("lanes") ?? "",
@@ -60,6 +64,7 @@ export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | 
     t: window ? span(window) : "",
     sel: selected ? `${selected.lane}.${selected.row}` : "",
     m: measured ? span(measured) : "",
+    calls: measured && address.calls ? writeChoice(address.calls) : "",
     open: open && !same(open, openAtFirst) ? list(open) || "none" : "",
     tracks: list(address.tracks),
     lanes: address.filter,

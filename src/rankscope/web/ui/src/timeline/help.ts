@@ -12,7 +12,7 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["/", "find by name"], ["N, Shift + N", "next, previous match"], ["[ ]", "previous, next event with this name"],
   [", .", "previous, next event in the lane"], ["J K", "lane below, above"], ["E", "select the event in the middle of the view"], ["{ }", "previous, next step"],
   ["P H", "pin, hide the focused name or the selection’s lane"], ["Shift + M", "set a flag with a note"],
-  ["Enter", "go to the selection’s pane"], ["Escape", "close the measurement or selection"], ["?", "this help"],
+  ["Enter", "go to the selection’s pane; in the flame graph: focus"], ["Escape", "close the measurement or selection"], ["?", "this help"],
 ];
 
 export class Help {

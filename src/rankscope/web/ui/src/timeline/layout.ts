@@ -128,12 +128,18 @@ function greatest(values: readonly number[]): number {
   return values.reduce((high, value) => Math.max(high, value), -Infinity);
 }
 
-/** The stretch that a step takes on a rank, or on all of them; null where it is not known. */
+/** The stretch that a step takes on a rank, or on all of them, with some room; null where it is not known. */
 export function stepWindow(layout: Layout, step: number, rank: number | null): Window | null {
+  const range = stepRange(layout, step, rank);
+  return range && around(range.from, range.to, layout.span, 0.03);
+}
+
+/** The same to the nanosecond. */
+export function stepRange(layout: Layout, step: number, rank: number | null): Window | null {
   const ranks = rank === null ? layout.ranks : layout.ranks.filter((each) => each.rank === rank);
   const found = ranks.flatMap((each) => each.steps.filter((one) => one.step === step));
   if (found.length === 0) return null;
-  return around(Math.min(...found.map((one) => one.start)), Math.max(...found.map((one) => one.end)), layout.span, 0.03);
+  return { from: Math.min(...found.map((one) => one.start)), to: Math.max(...found.map((one) => one.end)) };
 }
 
 /** Where a finding is seen best: the server's word, else the first rank and step that it names. */

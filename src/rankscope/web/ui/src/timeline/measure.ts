@@ -1,4 +1,4 @@
-/** A stretch measured: per rank the time in each category, and the names that cost most, as the server adds them up. */
+/** A stretch measured: per rank the time in each category, and the names with the most self time, as the server adds them up. */
 import type { ColumnFile } from "../data/column_file.ts";
 import type { AnalysisPayload, Cell } from "../data/payload.ts";
 import { Table } from "../data/table.ts";
@@ -8,22 +8,20 @@ import { barList } from "../components/bar_list.ts";
 import { categoryClass, swatch } from "../components/swatch.ts";
 import { tableView } from "../components/table_view.ts";
 import { counted } from "../format/ranks.ts";
-import { formatDuration, formatMoment, grouped } from "../format/units.ts";
+import { formatDuration, grouped } from "../format/units.ts";
 import type { ViewContext } from "../views/view.ts";
 import type { Layout } from "./layout.ts";
 import type { Model } from "./model.ts";
 import type { Window } from "./window.ts";
 
 export interface MeasureActs {
-  close(): void;
-  zoomTo(): void;
   find(name: string): void;
 }
 
 const BARS = 16;
 const NAMES = 12;
 
-export function measurePanel(context: ViewContext, model: Model, window: Window, file: ColumnFile, acts: MeasureActs): HTMLElement {
+export function summaryOf(context: ViewContext, model: Model, window: Window, file: ColumnFile, acts: MeasureActs): HTMLElement[] {
   const { layout } = model;
   const length = window.to - window.from;
   const analysis = byRank(layout, file);
@@ -31,15 +29,15 @@ export function measurePanel(context: ViewContext, model: Model, window: Window,
   const top = file.u32("top_name");
   const bars = Array.from(top.subarray(0, NAMES), (name, index) => ({
     label: button({ class: "link" }, () => acts.find(model.names.get(name) ?? ""), named(model.names.get(name) ?? `name ${name}`, 110)),
-    value: file.f64("top_ns")[index] ?? 0, unit: "ns", category: layout.categories[file.u8("top_category")[index] ?? 0]?.category ?? "other" as const, note: counted(file.u32("top_count")[index] ?? 0, "event"),
+    value: file.f64("top_self_ns")[index] ?? 0, unit: "ns", category: layout.categories[file.u8("top_category")[index] ?? 0]?.category ?? "other" as const, note: `${counted(file.u32("top_count")[index] ?? 0, "event")}, total ${formatDuration(file.f64("top_ns")[index] ?? 0, 3)}`,
   }));
-  return h("section", { class: "tl-measure", "aria-label": "Measured range", "data-testid": "measure", "data-from": window.from, "data-to": window.to },
-    h("div", { class: "tl-panel-head" }, h("h3", {}, `${formatDuration(length)} measured from ${formatMoment(window.from)}`),
-      button({ class: "quiet" }, acts.zoomTo, "Zoom to range"), button({ class: "quiet", "aria-label": "Close the measurement" }, acts.close, "×")),
+  const leftOut = (file.meta["left_out"] as unknown[] | undefined)?.length ?? 0;
+  return [
+    ...(leftOut === 0 ? [] : [h("p", { class: "quiet-line" }, `Left out, as the range has too many events: ${counted(leftOut, "rank")}. Choose a shorter range, or filter the ranks.`)]),
     h("div", { class: "pair" },
       h("figure", { class: "figure" }, h("figcaption", {}, "Time per category and rank"), shares(layout, table, length)),
-      h("figure", { class: "figure" }, h("figcaption", {}, "Top names by time"), bars.length > 0 ? barList(bars, "Top names by time", "measure-names") : h("p", {}, "No events in this range."))),
-    tableView(context, { name: "measured", table, caption: "Time per category and rank in the measured range" }));
+      h("figure", { class: "figure" }, h("figcaption", {}, "Top names by self time"), bars.length > 0 ? barList(bars, "Top names by self time", "measure-names") : h("p", {}, "No events in this range."))),
+    tableView(context, { name: "measured", table, caption: "Time per category and rank in the measured range" })];
 }
 
 /** Each category's share of the range, next to its name: categories overlap, so these do not add up to the whole. */

@@ -1,6 +1,7 @@
 /** Shared by the parts of the timeline: the data, the view, and the listeners for changes of the view. */
 import type { Api } from "../data/api.ts";
 import type { Severity } from "../data/payload.ts";
+import type { CallsChoice } from "../calls/choice.ts";
 import type { Counters } from "./counters.ts";
 import type { EventDetail } from "./detail.ts";
 import type { Flag } from "./flags.ts";
@@ -52,6 +53,8 @@ export class Model {
   selected: Place | null = null;
   detail: EventDetail | null = null;
   measured: Window | null = null;
+  /** How the calls of the measured range are shown; null for its statistics. */
+  calls: CallsChoice | null = null;
   /** The index of the rank that was jumped to last: the ruler names its steps while its row is visible. */
   jumped: number | null = null;
   /** The last search's name, to find it again. */

@@ -19,6 +19,7 @@ export interface PanelActs {
   close(): void;
   find(name: string): void;
   measure(): void;
+  step(): void;
 }
 
 const ARGUMENTS = 40;
@@ -46,7 +47,7 @@ export function detailPanel(model: Model, detail: EventDetail, reasons: readonly
       fact("Start", formatMoment(detail.start_ns), exactCell(detail.start_ns, "ns")),
       fact("Category", [swatch(categoryOf(detail.category)), model.layout.categories.find(({ category }) => category === categoryOf(detail.category))?.title ?? shownName(detail.category, 40)]),
       fact("Lane", named(laneTitle(model.layout, detail.lane), 120)),
-      detail.step === null ? null : fact("Step", String(detail.step))),
+      detail.step === null ? null : fact("Step", [String(detail.step), " ", button({ class: "link", "data-testid": "step-calls" }, acts.step, model.layout.ranks.length > 1 ? "Compare with the other ranks" : "What ran in it")])),
     collective(detail, acts),
     h("dl", { class: "tl-facts" }, place("Launched by", detail.launch), place("Operator", detail.operator),
       detail.shapes === null || detail.shapes === "" ? null : fact("Shapes", h("code", {}, named(shapeText(detail.shapes), 400)))),

@@ -61,7 +61,7 @@ export class Permalink {
     const first = rounded(model.firstWindow);
     const untouched = model.window.from === first.from && model.window.to === first.to;
     return writeAddress({
-      window: untouched ? null : model.window, selected: model.selected, measured: model.measured, open: model.open, tracks: model.tracks,
+      window: untouched ? null : model.window, selected: model.selected, measured: model.measured, calls: model.calls, open: model.open, tracks: model.tracks,
       filter: model.filter, query: model.query, counters: model.showCounters, at,
       pinned: model.pinned, hidden: model.hidden, minor: model.minor, order: model.order, flags: model.flags,
     }, model.openAtFirst);

@@ -22,6 +22,8 @@ const REACH_PX = 5;
 export interface SelectionActs {
   find(name: string): void;
   measure(window: Window): void;
+  /** What ran in a step of a rank. */
+  step(rank: number, step: number): void;
   /** The panel next to the picture comes or goes. */
   panel(shown: boolean): void;
 }
@@ -84,6 +86,7 @@ export class Selection {
     this.element.replaceChildren(detailPanel(model, detail, reasons, {
       select: (to) => void this.select(to), zoomTo: () => this.zoomTo(), close: () => { this.clear({ history: true }); this.#stage.element.focus({ preventScroll: true }); },
       find: this.#acts.find, measure: () => this.#acts.measure({ from: detail.start_ns, to: Math.max(detail.end_ns, detail.start_ns + 1) }),
+      step: () => { if (detail.step !== null) this.#acts.step(detail.rank, detail.step); },
     }));
     this.#acts.panel(true);
     if (had) this.enter();

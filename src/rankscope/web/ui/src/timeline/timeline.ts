@@ -5,6 +5,7 @@ import type { Finding } from "../data/payload.ts";
 import { exactly } from "../format/pattern.ts";
 import { onThemeChange } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
+import { FIRST } from "../calls/choice.ts";
 import { readAddress, type Address } from "./address.ts";
 import { ELSEWHERE, eventParams, findEvent, type EventTime } from "./anchor.ts";
 import { Counters } from "./counters.ts";
@@ -13,7 +14,7 @@ import { RULER } from "./frame.ts";
 import { Gutter } from "./gutter.ts";
 import { Input } from "./input.ts";
 import { Jump } from "./jump.ts";
-import { rankIndex, stepWindow, type Layout } from "./layout.ts";
+import { rankIndex, stepRange, stepWindow, type Layout } from "./layout.ts";
 import { Help } from "./help.ts";
 import { corner, legend, marksOf } from "./legend.ts";
 import { Loader } from "./loader.ts";
@@ -70,7 +71,7 @@ export class Timeline {
     const find = (name: string): void => void this.#search.find(name, "next");
     const measured = this.#measured = new Measured(context, model, permalink, notice, find);
     const selection = this.#selection = new Selection(model, stage, permalink, notice, {
-      find, measure: (window) => void measured.show(window), panel: (shown) => this.element.classList.toggle("with-side", shown),
+      find, measure: (window) => void measured.show(window), step: (rank, step) => this.#compare(rank, step), panel: (shown) => this.element.classList.toggle("with-side", shown),
     });
     this.#search = new Search(model, () => this.#bar, notice, (place) => selection.select(place, { show: true }));
     this.#tip = new Tip(model, stage, (x, y) => selection.under(x, y));
@@ -148,12 +149,15 @@ export class Timeline {
     this.#bar.search.value = address.query;
     model.window = address.window ? clamped(address.window, model.layout.span) : model.firstWindow;
     model.measured = address.measured;
+    model.calls = address.calls;
     model.refold();
     const { at } = address;
     if (at) requestAnimationFrame(() => this.#jump.scrollToRank(at.rank, at.by));
     else if (!first) this.#stage.box.scrollTop = 0;
     this.#notice.left();
     this.#applyNamed(address);
+    // A link to the calls of a step names no range: the step is the range.
+    if (address.calls && !model.measured && address.step !== null) model.measured = stepRange(model.layout, address.step, address.rank);
     if (address.event) void this.#selectEvent(address.event);
     else if (address.name !== "") void this.#selectNamed(address);
     else if (!address.selected) this.#selection.clear({ history: false });
@@ -167,6 +171,15 @@ export class Timeline {
     const place = await findEvent(this.#model.api, this.#model.layout, event).catch((error: unknown) => { this.#notice.say(error); return null; });
     if (place) await this.#selection.select(place, { history: false });
     else this.#notice.tell("The event is not in this timeline.", "A report may leave it out; its time range is shown.");
+  }
+
+  /** What ran in a step of a rank, compared with the mean of the other ranks. */
+  #compare(rank: number, step: number): void {
+    const model = this.#model;
+    const range = stepRange(model.layout, step, rank);
+    if (!range) return this.#notice.tell(`There is no step ${step} on rank ${rank}.`, "The Step menu lists the recorded steps.");
+    model.calls = { ...FIRST, rank, against: model.layout.ranks.length > 1 ? "others" : null };
+    void this.#measured.show(range);
   }
 
   /** The first event of a name in the window; the keys [ and ] lead on from it. */

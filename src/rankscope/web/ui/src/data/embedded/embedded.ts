@@ -4,6 +4,7 @@ import { ColumnFile } from "../column_file.ts";
 import type { Payload } from "../payload.ts";
 import type { Source } from "../source.ts";
 import type { Blocks } from "./blocks.ts";
+import { callsOf } from "./calls.ts";
 import { countersOf } from "./counters.ts";
 import { eventOf } from "./event.ts";
 import { rangeOf } from "./range.ts";
@@ -65,7 +66,9 @@ export class EmbeddedApi implements Api {
 
   async #columns(name: string, params: Params, signal?: AbortSignal): Promise<ColumnFile> {
     const [from, to] = [number(params, "from", 0), number(params, "to", 0)];
-    if (name === "range") return rangeOf(this.#data, from, to, params["ranks"] === undefined ? null : new Set(listed(String(params["ranks"]))));
+    const ranks = params["ranks"] === undefined ? null : new Set(listed(String(params["ranks"])));
+    if (name === "range") return rangeOf(this.#data, from, to, ranks);
+    if (name === "calls") return callsOf(this.#data, from, to, String(params["by"] ?? "operators"), ranks);
     if (name === "counters") return countersOf(await this.#data.blocks.numbers(`counters-${number(params, "rank", -1)}`), from, to, number(params, "points", 2000));
     if (name !== "tiles" && name !== "events") throw new ApiError(404, `This report contains no ${name}.`, "`rankscope serve DIR` shows the complete run.");
     const lanes = [];
