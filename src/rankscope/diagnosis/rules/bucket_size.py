@@ -38,38 +38,7 @@ def find(inputs: Inputs) -> list[Finding]:
     known = _without_waits(known, inputs.results.get("collectives"), all_ranks=not unrecorded_ranks(inputs))
     if known.is_empty():
         return []
-    steps = (
-        known.sort("bucket")
-        .group_by("rank", "window", "step")
-        .agg(
-            pl.len().alias("buckets"),
-            pl.col("bytes").sum(),
-            pl.col("bytes").median().alias("median"),
-            pl.col("bytes").last().alias("last"),
-            pl.min_horizontal(pl.col("tail_ns").last(), pl.col("exposed_ns").last()).alias("tail"),
-            pl.col("exposed_ns").sum().alias("exposed"),
-            pl.col("backward_ns").last().alias("backward"),
-        )
-        .with_columns(
-            pl.min_horizontal(
-                pl.when(pl.col("last") > 2 * CAP).then(pl.col("tail") * (1 - CAP / pl.col("last"))).otherwise(0),
-                "backward",
-            )
-            .fill_null(0)
-            .alias("large"),
-            (pl.col("bytes") / CAP).ceil().clip(_ENOUGH).alias("needed"),
-        )
-        .with_columns(
-            pl.when((pl.col("buckets") > pl.col("needed")) & (pl.col("median") < _SMALL))
-            .then(pl.col("exposed") * (1 - pl.col("needed") / pl.col("buckets")))
-            .otherwise(0.0)
-            .alias("small")
-        )
-    )
-    # As a step's length is: one in which others had the cores or the network must not weigh in alone.
-    usual = steps.group_by("rank").agg(
-        pl.col("large", "small", "buckets", "bytes", "tail", "exposed", "last", "backward").median()
-    )
+    usual = _usual_by_rank(known)
     large, small = (
         usual.sort(kind, "rank", descending=[True, False]).row(0, named=True) for kind in ("large", "small")
     )
@@ -106,6 +75,42 @@ def find(inputs: Inputs) -> list[Finding]:
             ),
         )
     ]
+
+
+def _usual_by_rank(buckets: pl.DataFrame) -> pl.DataFrame:
+    """By rank, medians over steps: its buckets, and the saving if the last is too ``large`` or most too ``small``."""
+    steps = (
+        buckets.sort("bucket")
+        .group_by("rank", "window", "step")
+        .agg(
+            pl.len().alias("buckets"),
+            pl.col("bytes").sum(),
+            pl.col("bytes").median().alias("median"),
+            pl.col("bytes").last().alias("last"),
+            pl.min_horizontal(pl.col("tail_ns").last(), pl.col("exposed_ns").last()).alias("tail"),
+            pl.col("exposed_ns").sum().alias("exposed"),
+            pl.col("backward_ns").last().alias("backward"),
+        )
+        .with_columns(
+            pl.min_horizontal(
+                pl.when(pl.col("last") > 2 * CAP).then(pl.col("tail") * (1 - CAP / pl.col("last"))).otherwise(0),
+                "backward",
+            )
+            .fill_null(0)
+            .alias("large"),
+            (pl.col("bytes") / CAP).ceil().clip(_ENOUGH).alias("needed"),
+        )
+        .with_columns(
+            pl.when((pl.col("buckets") > pl.col("needed")) & (pl.col("median") < _SMALL))
+            .then(pl.col("exposed") * (1 - pl.col("needed") / pl.col("buckets")))
+            .otherwise(0.0)
+            .alias("small")
+        )
+    )
+    # As a step's length is: one in which others had the cores or the network must not weigh in alone.
+    return steps.group_by("rank").agg(
+        pl.col("large", "small", "buckets", "bytes", "tail", "exposed", "last", "backward").median()
+    )
 
 
 def _without_waits(buckets: pl.DataFrame, collectives: pl.DataFrame | None, *, all_ranks: bool) -> pl.DataFrame:
