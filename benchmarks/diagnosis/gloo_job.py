@@ -141,8 +141,16 @@ def gradients(net: torch.nn.Module) -> Iterator[torch.Tensor]:
             yield parameter.grad
 
 
-def run_window(window: dict[str, Any], out: Path, net: torch.nn.Module, ddp: bool) -> list[float]:
-    """Train and record; returns the duration of each recorded step, seconds."""
+def waited_for_core() -> float:
+    """For how long this thread could have run so far but had no core, seconds; 0 where the kernel does not tell."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
+def run_window(window: dict[str, Any], out: Path, net: torch.nn.Module, ddp: bool) -> tuple[list[float], float]:
+    """Train and record; returns the duration of each recorded step and the mean wait for a core per step, seconds."""
     rank = dist.get_rank()
     trouble = Trouble(window, rank)
     loader = torch.utils.data.DataLoader(
@@ -150,7 +158,7 @@ def run_window(window: dict[str, Any], out: Path, net: torch.nn.Module, ddp: boo
     )
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
     dist.barrier()
-    times = []
+    times, waits = [], []
     with rankscope.Profiler(
         out / window["name"], wait=0, warmup=WARMUP, active=ACTIVE, repeat=1, record_shapes=True, compression="none"
     ) as profiler:
@@ -168,10 +176,11 @@ def run_window(window: dict[str, Any], out: Path, net: torch.nn.Module, ddp: boo
             profiler.step()
             now = time.perf_counter()
             times.append(now - begun)
+            waits.append(waited_for_core())
             begun = now
     trouble.end()
     dist.barrier()
-    return times[WARMUP:-1]
+    return times[WARMUP:-1], (waits[WARMUP + ACTIVE - 1] - waits[WARMUP - 1]) / ACTIVE
 
 
 def main() -> None:
@@ -186,14 +195,17 @@ def main() -> None:
     gc.freeze()
     net = model()
     trained: torch.nn.Module = DistributedDataParallel(net) if plan["ddp"] else net
-    took = {}
+    took, off_core = {}, {}
     for window in plan["windows"]:
-        times = run_window(window, out, trained, plan["ddp"])
+        times, waited = run_window(window, out, trained, plan["ddp"])
+        off_core[window["name"]] = [torch.zeros(1) for _ in range(dist.get_world_size())]
+        dist.all_gather(off_core[window["name"]], torch.tensor([waited]))
         # A fault's cost is that of a step which it strikes.
         struck = {"slow_collective": SLOW_STEPS, "stall": (STALLED_STEP,)}.get(window["kind"], range(len(times)))
         took[window["name"]] = statistics.median(times[step] for step in struck)
     if dist.get_rank() == 0:
-        (out / "took.json").write_text(json.dumps(took))
+        waits = {name: [float(each) for each in ranks] for name, ranks in off_core.items()}
+        (out / "took.json").write_text(json.dumps({"step_s": took, "off_core_s": waits}))
     dist.destroy_process_group()
 
 

@@ -12,12 +12,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import rankscope
-from benchmarks.diagnosis.scoring import Case, Done, said_of
+from benchmarks.diagnosis.replay import keep as keep_record
+from benchmarks.diagnosis.replay import record_of_run
+from benchmarks.diagnosis.scoring import Case, Done, Said, said_of
 
 CAUSES = {
     # The cause of each fault, in the terms of the findings.
@@ -32,7 +35,10 @@ CAUSES = {
     "slow_collective": ("slow_network",),
 }
 STALL_MS = 80
-LAUNCHES = ((2, True), (2, False), (3, False), (2, True), (2, False), (3, True))
+# Two ranks on one core slow each other down: no more ranks than cores.
+LAUNCHES = tuple(
+    each for each in ((2, True), (2, False), (3, False), (3, True)) if each[0] <= max(len(os.sched_getaffinity(0)), 2)
+)
 JOB = Path(__file__).with_name("gloo_job.py")
 
 
@@ -68,11 +74,10 @@ def plan_of(seed: int, ranks: int, ddp: bool) -> dict[str, Any]:
 
 def run_launch(number: int, out: Path) -> list[Case]:
     """Start one job, and diagnose each of its windows."""
-    ranks, ddp = LAUNCHES[number % len(LAUNCHES)]
-    plan = plan_of(number, ranks, ddp)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "plan.json").write_text(json.dumps(plan))
     if not (out / "took.json").exists():
+        ranks, ddp = LAUNCHES[number % len(LAUNCHES)]
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "plan.json").write_text(json.dumps(plan_of(number, ranks, ddp)))
         command = [*own_network(), sys.executable, "-m", "torch.distributed.run"]
         command += ["--standalone", f"--nproc-per-node={ranks}"]
         environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore", GLOO_SOCKET_IFNAME="lo")
@@ -84,21 +89,36 @@ def cases_of(number: int, out: Path) -> Iterator[Case]:
     """The findings of each window."""
     os.environ["RANKSCOPE_CACHE"] = str(out / "cache")
     plan = json.loads((out / "plan.json").read_text())
-    took = json.loads((out / "took.json").read_text())
+    measured = json.loads((out / "took.json").read_text())
+    took, off_core = measured["step_s"], measured["off_core_s"]
     clean = statistics.median(took[w["name"]] for w in plan["windows"] if not w["kind"])
     for window in plan["windows"]:
         begun = time.process_time()
         run = rankscope.open(out / window["name"], executor="serial")
         run.stragglers()
         said = said_of(run.findings)
+        step_s, waits = took[window["name"]], off_core[window["name"]]
         done: tuple[Done, ...] = ()
         if window["kind"]:
             struck = range(plan["ranks"]) if window["kind"] == "slow_collective" else [window["rank"]]
-            cost = max(took[window["name"]] / clean - 1, 0.0)
+            cost = max(step_s / clean - 1, 0.0)
             stall = window["kind"] == "stall"
             done = (Done(frozenset(struck), CAUSES[window["kind"]], cost, window["kind"], stall=stall),)
+        keep_record(record_of_run(run, f"launch {number} {window['name']}", done), out.parent / "records")
         note = f"{plan['ranks']} ranks, {'DDP' if plan['ddp'] else 'one all_reduce a layer'}, {1e3 * clean:.0f} ms"
-        yield Case(f"launch {number} {window['name']}", done, said, note, time.process_time() - begun)
+        note += "; off their cores " + ", ".join(f"{1e3 * each:.1f}" for each in waits) + " ms"
+        case = Case(f"launch {number} {window['name']}", done, said, note, time.process_time() - begun)
+        yield replace(case, confirmed=not done and _confirmed(said, waits))
+
+
+def _confirmed(said: Sequence[Said], waits: Sequence[float]) -> bool:
+    """Whether the ranks of all findings waited longer for their cores, by half of the saving, than the others did."""
+
+    def longer(each: Said) -> float:
+        own = min(waits[rank] for rank in each.ranks)
+        return own - max((wait for rank, wait in enumerate(waits) if rank not in each.ranks), default=own)
+
+    return all(2e9 * longer(each) >= each.saving_ns > 0 for each in said)
 
 
 def run_jobs(launches: int = len(LAUNCHES), keep: Path | None = None) -> Iterator[Case]:

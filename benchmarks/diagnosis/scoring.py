@@ -45,7 +45,10 @@ class Said:
 
 @dataclass(frozen=True)
 class Case:
-    """A job with its faults and findings, the most important first; `steps`: the number of recorded steps."""
+    """A job with its faults and findings, the most important first.
+
+    `steps`: the number of recorded steps; `confirmed`: of a clean run, whether the kernel says that the rank was slow.
+    """
 
     name: str
     done: tuple[Done, ...]
@@ -53,6 +56,7 @@ class Case:
     note: str = ""
     seconds: float = 0.0
     steps: int = 0
+    confirmed: bool = False
 
 
 def said_of(findings: Sequence[Finding]) -> tuple[Said, ...]:
@@ -77,11 +81,11 @@ class Verdict:
 
 
 def verdicts(case: Case) -> list[Verdict]:
-    """One score for each fault of a job."""
-    first = case.said[: len(case.done)]
+    """One score for each fault of a job. A stall saves nothing, and is looked for among the stalls."""
     found = []
     for done in case.done:
-        hits = [said for said in first if said.ranks <= done.ranks and said.stall >= done.stall]
+        among = [said for said in case.said if said.stall] if done.stall else case.said
+        hits = [said for said in among[: len(case.done)] if said.ranks <= done.ranks]
         found.append(Verdict(case, done, bool(hits), any(hit.cause in done.causes for hit in hits)))
     return found
 
@@ -139,7 +143,8 @@ def summary(cases: Sequence[Case], least: float = 0.05) -> list[str]:
         )
     if clean:
         lines.append(
-            f"- clean runs: {len(clean)}; with an accusation: {_part(sum(map(_accuses, clean)), len(clean))}; "
+            f"- clean runs: {len(clean)}; with an accusation: {_part(sum(map(_accuses, clean)), len(clean))}, "
+            f"which the kernel confirms in {sum(_accuses(case) and case.confirmed for case in clean)}; "
             f"with a stall: {_part(sum(any(said.stall for said in case.said) for case in clean), len(clean))}"
         )
     return lines
@@ -153,7 +158,7 @@ def misses(cases: Sequence[Case], least: float = 0.05) -> list[str]:
             "; ".join(f"{sorted(s.ranks)[:4]} {s.cause} {s.saving_ns / 1e3:.0f} µs" for s in case.said[:3]) or "nobody"
         )
         if not case.done and _accuses(case):
-            lines.append(f"  {case.name} clean, but: {said}")
+            lines.append(f"  {case.name} clean, but: {said}{' (confirmed)' if case.confirmed else ''} [{case.note}]")
         lines += [
             f"  {case.name} {v.done.kind} on {sorted(v.done.ranks)[:4]} ({v.done.cost:.1%}): {said} [{case.note}]"
             for v in verdicts(case)

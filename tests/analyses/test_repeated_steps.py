@@ -11,6 +11,9 @@ from tests.kineto import Event, collective, kernel, launch, op, step, trace, wri
 
 import rankscope
 from rankscope.primitives.steps import count_steps, distinct_steps
+from rankscope.report.summary import windows_numbered_alike
+from rankscope.timeline.build import clock_of
+from rankscope.timeline.heat_map import heat_of
 
 WINDOWS, STEPS, LENGTH = 5, 3, 200.0
 
@@ -116,3 +119,19 @@ def test_steps_follow_one_another_within_a_window_alone() -> None:
     assert numbers[3] == numbers[2] + 1
     assert numbers[4] > numbers[3] + 1
     assert beside["step"][1] == numbers[2] - 1 > after[-1] + 1
+
+
+def test_steps_that_are_numbered_alike_are_shown_window_by_window(tmp_path: Path) -> None:
+    run = opened(tmp_path, [(3, 1)], alike=True)
+    by_step = run.stragglers(by="step").filter(pl.col("rank") == 1)
+    assert by_step["step"].to_list() == [1, 2] * WINDOWS
+    assert by_step["window"].to_list() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert by_step.filter(pl.col("waited_ns") > 0).select("window", "step").rows() == [(3, 1)]
+    shown = heat_of(run, clock_of(run))
+    assert shown is not None
+    assert shown["steps"] == [0, 1, 2] * WINDOWS
+    assert shown["windows"] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+    of_rank_1 = shown["lateness_ns"][WINDOWS * STEPS :]
+    assert [place for place, late in enumerate(of_rank_1) if late] == [3 * STEPS + 1]
+    assert windows_numbered_alike(run.traces) == WINDOWS
+    assert windows_numbered_alike(opened(tmp_path / "other", [], alike=False).traces) == 1

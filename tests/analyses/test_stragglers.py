@@ -286,16 +286,20 @@ def test_two_equally_slow_hosts_are_one_finding(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_not_the_only_slow_one_saves_nothing_by_itself() -> None:
-    """No number where there is nothing to gain, and causes in words."""
+    """No number where there is nothing to gain, and who must be fixed too; causes in words."""
     table = pl.DataFrame({"rank": [3], "lateness_ns": [5], "waited_ns": [7]})
     cause = Cause("slow_host", 1.0, "why")
     verdict = Verdict(Significance.SIGNIFICANT, "a test", (2,))
-    blamed = [Straggler((3,), "rank 3", cause, 10, saving, (1, 2), 2, "always_late", verdict) for saving in (0, 9)]
+    blamed = [
+        Straggler((3,), "rank 3", cause, 10, saving, others, (1, 2), 2, "always_late", verdict)
+        for saving, others in ((0, (4, 7)), (9, ()))
+    ]
     none, some = stragglers._findings(blamed, table)
     assert (none.saving_ns, some.saving_ns) == (None, 9)
     assert none.title == "Rank 3 delays the other ranks: its host is slow"
     assert set(CAUSES) == set(STALLS) == set(ADVICE)  # every cause has its words
     assert some.evidence[-2].value == "significant (a test, 2 steps)"
+    assert none.evidence[-2].value == "4, 7"
 
 
 @pytest.mark.parametrize("steps", [None, (11, 14)])
@@ -407,5 +411,5 @@ def test_a_rank_that_lost_events_is_compared_with_nobody(tmp_path: Path) -> None
 def test_without_collectives_nothing_is_compared(tmp_path: Path) -> None:
     write_ranks(tmp_path, {rank: [step(10, 0, 990), op("aten::mm", 10, 100 + 50 * rank)] for rank in (0, 1)})
     run = rankscope.open(tmp_path, executor="serial")
-    assert run.stragglers().drop("rank").null_count().row(0) == (2,) * 12
+    assert run.stragglers().drop("rank").null_count().row(0) == (2,) * 13
     assert run.diagnosis().stragglers.state == "not-compared"

@@ -256,8 +256,29 @@ def straggler(claim: Claim, raw: Raw) -> None:
     claim.require(compared <= max(len(times), 1), f"only {len(times)} steps can be compared")
     late = claim.number("steps in which it is late")
     claim.require(late <= compared, "more steps than are compared")
-    said = claim.number("local time above its peers' median")
-    if excess:
+    too = [each for each in claim.left if each.name.startswith("as late in the same steps")]
+    for evidence in too:
+        claim.left.remove(evidence)
+        others = [int(rank) for rank in str(evidence.value).split(", ")]
+        claim.require(not ranks & set(others), "it names itself as another")
+        for rank in others:
+            # As late as it, but for what other stragglers move the median by.
+            beside = [
+                row[rank] - statistics.median(ns for r, ns in row.items() if r not in ranks and r not in others)
+                for row in times.values()
+                if rank in row and len(row) > len(ranks) + len(others)
+            ]
+            claim.require(4 * sum(beside) >= sum(excess.values()), f"rank {rank} is not as late: {beside}")
+    busy = any(each.name.startswith("its device's busy time") for each in claim.left)
+    said = claim.number("its device's busy time" if busy else "local time above its peers' median")
+    if busy:
+        # What its device was idle for is not claimed.
+        idle_more = statistics.fmean(excess.values()) - said
+        claim.require(idle_more > -ROOM_NS, "it claims more than the rank is late by")
+    elif excess:
+        # A rank that stalled besides is judged by its other steps.
+        if len(excess) > compared and 2 * max(excess.values()) > sum(excess.values()):
+            del excess[max(excess, key=excess.__getitem__)]
         # The first step of a file is cut at its beginning: it is compared only where there is no other.
         excess = {number: excess[number] for number in sorted(excess)[-int(compared) :]}
         usual = statistics.fmean(excess.values())

@@ -339,9 +339,9 @@ def test_plain_when_piped(run: Path, capfdbinary: Capture, monkeypatch: Patch) -
 
 
 def test_parquet_is_not_for_a_terminal(run: Path) -> None:
-    with pytest.raises(AssertionError, match="Parquet is not for a terminal"):
+    with pytest.raises(AssertionError, match="Parquet cannot be shown in a terminal"):
         terminal("analyze", "kernels", run, "-f", "parquet")
-    with pytest.raises(AssertionError, match="Parquet is not for a terminal"):
+    with pytest.raises(AssertionError, match="Parquet cannot be shown in a terminal"):
         terminal("diff", run, run, "-f", "parquet")
 
 

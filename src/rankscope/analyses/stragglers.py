@@ -99,6 +99,7 @@ COLUMNS = (
         "",
         "the step; null unless `--by step`, which gives the values of each step instead of aggregates over steps",
     ),
+    Column("window", pl.Int64, "", "index of the rank's trace file with the step, from 0; null unless `--by step`"),
     Column("lateness_ns", pl.Int64, "ns", "largest lateness in a step, mean over steps"),
     Column("waited_ns", pl.Int64, "ns", "time in which other ranks waited for it, over all steps"),
     Column(
@@ -125,6 +126,9 @@ COLUMNS = (
     ),
 )
 
+EXCESS = "local time above its peers' median, mean over steps"
+BUSY_EXCESS = "its device's busy time above its peers' median, mean over steps"
+"""Where it is known that the device is slower, but not that the host caused its idle time."""
 _WORK = ("ranged", "work_ns", "pieces", "size")
 # What a rank gives: its matched collectives, what its steps launched, and the paces of its steps.
 _PARTS = {
@@ -239,6 +243,8 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
         findings = [*_findings(sliced, table), *_slow_networks(links, max(comparison.seen.steps.size, 1)), *findings]
     if inputs.parameters.get("by") == "step":
         table = _with_steps(by_step, comparison, stragglers) if comparison is not None else by_step
+        windows = stretches.drop_nulls("step").group_by("step").agg(pl.col("window").min())
+        table = table.join(windows, on="step", how="left", maintain_order="left")
         table = table.with_columns(pl.col("step").replace(named))
     return _complete(table), findings
 
@@ -339,12 +345,13 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
                 ranks=each.ranks,
                 steps=() if each.lasting else tuple(dict.fromkeys(each.steps)),
                 evidence=(
-                    Evidence("local time above its peers' median, mean over steps", each.excess_ns, "ns"),
+                    Evidence(BUSY_EXCESS if each.without_idle else EXCESS, each.excess_ns, "ns"),
                     Evidence("largest lateness per step, mean", max(row["lateness_ns"] or 0 for row in mine), "ns"),
                     Evidence("time other ranks waited for it", max(row["waited_ns"] or 0 for row in mine), "ns"),
                     Evidence("steps in which it is late", len(each.steps), "count"),
                     Evidence("steps compared", each.compared, "count"),
                     Evidence("significance", str(each.verdict)),
+                    *_to_be_fixed_too(each),
                     Evidence(f"cause: {cause.replace('_', ' ')}", each.cause.evidence),
                 ),
                 # It may gain nothing, for another rank is as slow; and what happened once need not come again.
@@ -353,6 +360,13 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
             )
         )
     return findings
+
+
+def _to_be_fixed_too(straggler: Straggler) -> list[Evidence]:
+    if not straggler.together_with:
+        return []
+    ranks = ", ".join(map(str, straggler.together_with))
+    return [Evidence("as late in the same steps: more is gained only if these ranks are fixed too", ranks)]
 
 
 def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:

@@ -1,4 +1,7 @@
-"""Options that several subcommands share, and how a run is opened with them."""
+"""Options that several subcommands share, and how a run is opened with them.
+
+In: values of these options. Out: an opened run, with progress shown while it is read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How a subcommand writes its result: to the terminal, a pipe, or a file."""
+"""How a subcommand writes its result: to the terminal, a pipe, or a file.
+
+In: a table for people, or bytes. Out: the same on the terminal, in the pipe or in the file, or an error.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def width_for(output: Path | None) -> int | None:
 
 
 def show(shown: RenderableType, output: Path | None) -> None:
-    """Write something that is made for reading.
+    """Write a table or a text for people.
 
     Raises:
         RankscopeError: the file cannot be written.
@@ -38,17 +41,17 @@ def show(shown: RenderableType, output: Path | None) -> None:
 
 
 def refuse_terminal(form: str, output: Path | None) -> None:
-    """Refuse to write what no terminal can show to one: before any work is done for it.
+    """Refuse to write a binary format to a terminal, before any work is done for it.
 
     Raises:
         ConfigError: the format is Parquet, and it would be written to a terminal.
     """
     if form == "parquet" and output is None and sys.stdout.isatty():
-        raise ConfigError("Parquet is not for a terminal", hint="name a file with -o, or pipe it on")
+        raise ConfigError("Parquet cannot be shown in a terminal", hint="name a file with -o, or pipe it on")
 
 
 def write(data: bytes, output: Path | None) -> None:
-    """Write bytes; on a terminal as text, without what it would obey.
+    """Write bytes; on a terminal as text, without control sequences.
 
     Raises:
         RankscopeError: the file cannot be written.

@@ -138,37 +138,11 @@ def losses_of(infos: Sequence[TraceInfo]) -> list[Finding]:
 
 
 def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
-    findings = []
     ranks = () if info.rank is None else (info.rank,)
     read = sum(info.counts.values())
+    findings = []
     if info.truncated or info.lost_events or info.lost_metadata:
-        overview = (
-            "; the overview includes the rank, as no rank's file is complete"
-            if none_complete
-            else ", and the overview leaves the rank out, as do rules and comparisons"
-        )
-        # How much is lost behind a break is not known: what is counted is only the torn event at the end.
-        extent = (
-            (Evidence("events after the break", "unknown"),)
-            if info.truncated
-            else (Evidence("events lost", info.lost_events, "count"), Evidence("text lost", info.lost_bytes, "bytes"))
-        )
-        findings.append(
-            Finding(
-                id="trace-truncated" if info.truncated else "trace-damaged",
-                severity="error",
-                title=f"{info.path} {'ends too early' if info.truncated else 'is damaged in places'}: "
-                f"only {counted(read, 'event')} could be read{overview if info.is_incomplete else ''}",
-                ranks=ranks,
-                evidence=(
-                    Evidence("events read", read, "count"),
-                    *extent,
-                    Evidence("reason", info.reason or "unknown"),
-                ),
-                advice="Copy the file again. If the original is damaged too, the disk was full or the job was killed "
-                "while saving: rankscope.Profiler puts a file in place only when it is complete.",
-            )
-        )
+        findings.append(_incomplete(info, ranks, read, none_complete))
     elif info.checksum:
         findings.append(
             Finding(
@@ -216,3 +190,27 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
             )
         )
     return findings
+
+
+def _incomplete(info: TraceInfo, ranks: tuple[int, ...], read: int, none_complete: bool) -> Finding:
+    overview = (
+        "; the overview includes the rank, as no rank's file is complete"
+        if none_complete
+        else ", and the overview leaves the rank out, as do rules and comparisons"
+    )
+    # How much is lost behind a break is not known: what is counted is only the torn event at the end.
+    extent = (
+        (Evidence("events after the break", "unknown"),)
+        if info.truncated
+        else (Evidence("events lost", info.lost_events, "count"), Evidence("text lost", info.lost_bytes, "bytes"))
+    )
+    return Finding(
+        id="trace-truncated" if info.truncated else "trace-damaged",
+        severity="error",
+        title=f"{info.path} {'ends too early' if info.truncated else 'is damaged in places'}: "
+        f"only {counted(read, 'event')} could be read{overview if info.is_incomplete else ''}",
+        ranks=ranks,
+        evidence=(Evidence("events read", read, "count"), *extent, Evidence("reason", info.reason or "unknown")),
+        advice="Copy the file again. If the original is damaged too, the disk was full or the job was killed "
+        "while saving: rankscope.Profiler puts a file in place only when it is complete.",
+    )

@@ -1,10 +1,10 @@
 """Medians of step times and their uncertainty.
 
-A time is the median over steps of the slowest rank. Steps that follow one another are alike (a neighbour on the
-machine, a clock that steps down), so the interval does not take them for independent: it resamples whole blocks, and
-where a job was repeated, jobs first and blocks within them (a percentile bootstrap of clusters: B. Efron and
+A time is the median over steps of the slowest rank. Consecutive steps are correlated (other programs on the machine, a
+clock that slows down), so the interval does not treat them as independent: it resamples whole blocks, and if a job was
+repeated, jobs first and blocks within them (a percentile bootstrap of clusters: B. Efron and
 R. Tibshirani, An Introduction to the Bootstrap, 1993, chapters 8 and 13). Conditions that were measured in one job are
-resampled together, round by round, so that what both suffered cancels in their difference.
+resampled together, round by round, so that disturbances of both cancel in their difference.
 
 Percentiles of a bootstrap are too narrow where there is little to resample, and where a block is like the one before.
 So they are widened: by Student's quantile over the normal one and the root of n / (n - 1) (T. Hesterberg, What Teachers
@@ -13,6 +13,8 @@ being the correlation of a round with the one before it (the variance of a mean 
 quantile has the degrees of freedom of blocks, or of jobs, or between the two, as either makes the variance
 (F. Satterthwaite, An Approximate Distribution of Estimates of Variance Components, Biometrics Bulletin 2, 1946): three
 jobs that differ predict a fourth badly.
+
+In: step times by job and block (`Series`), ns. Out: medians, differences and ratios with their 99 % intervals.
 """
 
 from __future__ import annotations

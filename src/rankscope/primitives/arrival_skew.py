@@ -1,6 +1,8 @@
 """Which rank arrived last at each collective, how late, and which rank caused it.
 
 All arrays hold one row per rank and collective; ``event`` says which collective, from 0. Times are on one clock.
+
+In: arrivals of matched collectives, and what each rank's host and device did before. Out: lateness and waits, ns.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ A synchronizing collective ends on all its ranks at nearly the same time. So a r
 offset plus noise; offsets and times are estimated alternately, each as the median of what the other leaves, which is
 robust against outliers. The start is a spanning tree of the pairs of ranks with the most collectives in common, so
 offsets of hours are no harder than of microseconds. Ranks that no chain of collectives links cannot be compared.
+
+In: the ends of matched collectives by rank, ns. Out: each rank's offset, drift and residual (`Clocks`).
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ a point-to-point channel are a separate communicator in each direction. Kernels 
 pool per group size that their names tell: stream numbers have no meaning across ranks and do not separate them
 (`rankscope.primitives.unnamed_communicators` does). Sizes are those of the full operation, which are equal on all ranks
 even if each has an uneven part; where the trace has none, the kernel's name is used instead.
+
+In: collectives as `rank_collectives` has them. Out: their labels, −1 if not known.
 """
 
 from __future__ import annotations

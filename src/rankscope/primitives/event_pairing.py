@@ -4,6 +4,8 @@ The collectives of a communicator run in the same order on all of its ranks. So 
 set of pairs without a crossing is found by dynamic programming: a pair costs by how badly its ends agree, an event
 without partner costs a fixed amount. All timelines of a group are processed together, one column each, within a band
 around the position that the clock predicts.
+
+In: ends of events by timeline, ns. Out: the index of each event's partner in the reference, −1 for none.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ lacks are found among the unpaired events of the others. Nothing here relies on 
 Kernels without a named group come last. All of a rank are one timeline, whatever their streams; streams whose kernels
 end together on two ranks are a communicator (`rankscope.primitives.unnamed_communicators`). A rank whose kernels do not
 run together with the reference's is not in its group: it is matched with the ranks that are left.
+
+In: the collectives of all ranks, one row each. Out: which rows are one collective, and what is ambiguous (`Matching`).
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ is where many agree. Layers and steps repeat, and a shift by one of them collect
 are only hypotheses. Each is grown from its seed over the complete timeline (the offset is followed through drift) and
 weighed by its evidence: how much better the ends agree than by chance, in nats. Two hypotheses with similar evidence
 are ambiguous, and reported as such.
+
+In: the ends of two timelines, ns, with their labels. Out: offset and drift of one from the other, with the evidence.
 """
 
 from __future__ import annotations

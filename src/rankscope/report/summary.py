@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -24,6 +25,7 @@ from rankscope.report.formatting import cell, number_of, numbered, per_step, per
 from rankscope.report.terminal import COLOURS
 from rankscope.results import Finding, Result
 from rankscope.rundir.plurals import counted
+from rankscope.store.trace_info import TraceInfo
 
 LINES, COLUMNS = 24, 100
 ANALYSES = ("overview", "memory")
@@ -61,7 +63,7 @@ def summary(run: Run, width: int = 80) -> RenderableType:
     findings = [finding for finding in run.findings if finding not in run.loaded.findings]
     about = run.about()
     steps = about["steps"]
-    lines = [*_head(about, width), Text()]
+    lines = [*_head(about, windows_numbered_alike(run.traces), width), Text()]
     if "overview" in results:
         lines += _folded(_step(results["overview"].frame.row(0, named=True)), width)
     if only_snapshots:
@@ -76,12 +78,20 @@ def summary(run: Run, width: int = 80) -> RenderableType:
     return Group(*lines[:LINES])
 
 
-def _head(about: Mapping[str, Any], width: int) -> list[Text]:
-    """Name, path, ranks, steps, devices and hosts of the run."""
+def windows_numbered_alike(traces: Iterable[TraceInfo]) -> int:
+    """How many windows a rank has, where several of them begin with the same step number; else 1."""
+    begins = [(info.rank, info.first_step) for info in traces if info.first_step is not None]
+    if len(set(begins)) == len(begins):
+        return 1
+    return max(Counter(rank for rank, _ in begins).values())
+
+
+def _head(about: Mapping[str, Any], windows: int, width: int) -> list[Text]:
+    """Name, path, ranks, steps, devices and hosts of the run; `windows` as `windows_numbered_alike` gives it."""
     ranks, size, steps = about["ranks"], about["world_size"], about["steps"]
     facts = [numbered("rank", ranks, limit=40) + (f" of {size}" if size else "")]
     if steps:
-        facts.append(numbered("step", steps, limit=24))
+        facts.append(numbered("step", steps, limit=24) + (f" in each of {windows} windows" if windows > 1 else ""))
     for key in ("devices", "hosts"):
         values = about[key]
         more = f" and {len(values) - 2} more" if len(values) > 2 else ""

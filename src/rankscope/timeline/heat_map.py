@@ -22,6 +22,7 @@ from rankscope.errors import describe_error
 from rankscope.pipeline import Run
 from rankscope.primitives.arrival_skew import arrivals_by_event
 from rankscope.primitives.communicators import POINT_TO_POINT
+from rankscope.primitives.steps import distinct_steps
 from rankscope.results.failures import FAILURES
 from rankscope.timeline.clock import RunClock
 
@@ -46,13 +47,21 @@ def heat(
 ) -> dict[str, Any]:
     """Values by rank and step, row-major by rank; None if unknown.
 
+    `windows` is the window of each step, from 0, where several number their steps alike, else None.
+
     Args:
         collectives: the analysis's result.
         step_time: the analysis's result.
         stragglers: the analysis's result by step; None where there is none.
         clock: the run's clock.
     """
-    steps = sorted({*step_time["step"].drop_nulls(), *collectives["step"].drop_nulls()})
+    # Where windows number their steps alike, each has columns of its own.
+    named, (step_time, collectives, *late) = distinct_steps(
+        [step_time, collectives, *([stragglers] if stragglers is not None else [])]
+    )
+    placed = pl.concat([each.select("step", "window") for each in (step_time, collectives)]).drop_nulls()
+    window = dict(placed.unique("step").iter_rows())
+    steps = sorted(window)
     ranks = sorted(clock.ranks)
     waits = (
         collectives.filter(pl.col("step").is_not_null() & pl.col("wait_ns").is_not_null())
@@ -64,8 +73,9 @@ def heat(
     )  # fmt: skip
     return {
         "ranks": ranks,
-        "steps": steps,
-        "waited_ns": _grid(_values(stragglers), ranks, steps),
+        "steps": [named.get(step, step) for step in steps],
+        "windows": [window[step] for step in steps] if named else None,
+        "waited_ns": _grid(_values(late[0] if late else None), ranks, steps),
         "wait_ns": _grid(waits, ranks, steps),
         "lateness_ns": _grid(_lateness(collectives, clock), ranks, steps),
         "step_ns": _grid(lengths, ranks, steps),

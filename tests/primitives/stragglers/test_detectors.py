@@ -22,6 +22,7 @@ from rankscope.primitives.stragglers.detectors import (
 from rankscope.primitives.stragglers.measures import Measure
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import Float
+from rankscope.primitives.stragglers.stragglers import Comparison
 from rankscope.primitives.stragglers.thresholds import Thresholds
 
 STEP = 10_000_000.0
@@ -86,6 +87,13 @@ def test_late_at_times_are_steps_of_six_times_chance() -> None:
     # A host must be late twice; work has a reason, and once will do.
     assert late_at_times(suspect([3.0, 0, 0, 0], many), LIMITS) is None
     assert late_at_times(suspect([3.0, 0, 0, 0], many, "work", device=True, once=True), LIMITS) is not None
+
+
+def test_a_host_that_is_slow_at_times_must_cost_its_device_something() -> None:
+    slow = suspect([3.0, 0, 3.1, 0.1], QUIET * 5, "host_steady", steady=True, of_host=True)
+    # The local time is longer by 0.05 ms of 10: less than 1 % of a step.
+    assert late_at_times(replace(slow, own=np.array([0.05, 0, 0.05, 0]) * MS), LIMITS) is None
+    assert late_at_times(replace(slow, own=np.array([0.3, 0, 0.3, 0]) * MS), LIMITS) is not None
 
 
 def test_a_stall_is_one_step_of_twice_any_other() -> None:
@@ -247,6 +255,29 @@ def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
     assert rows(ahead(np.full((8, 4), 8_000_000), 0.4)) == []
 
 
+def test_a_device_that_is_slower_is_found_whether_its_host_fell_behind_or_not() -> None:
+    """Of 2 ms more per step its device is busy for 1 ms; that it is idle for the other may be chance."""
+    own = chance(0, 8, 4)
+    own[5] += 2_000_000
+    compute = np.full_like(own, 6_000_000)
+    compute[5] += 1_000_000
+    seen = replace(ahead(own), parts=observed(own, compute=compute).parts)
+    (found,) = find_late_ranks(seen, LIMITS)
+    assert (found.row, found.measure, found.without_idle) == (5, "compute", True)
+    assert found.excess / MS == pytest.approx([1.0] * 4)
+
+
+def test_who_is_always_late_and_stalls_once_has_a_finding_for_each() -> None:
+    own = chance(6, 8, 7)
+    own[5] += 1_000_000
+    own[5, 3] += 80_000_000
+    stall, lasting = find(own)
+    assert (stall.kind, np.flatnonzero(stall.steps).tolist()) == ("stalled_once", [3])
+    # Without that step, the mean is that of the others: 1 ms, and not 12.
+    assert (lasting.kind, lasting.steps.tolist()) == ("always_late", [True] * 3 + [False] + [True] * 3)
+    assert np.nanmean(lasting.excess) / MS == pytest.approx(1.0, abs=0.3)
+
+
 def test_hosts_are_compared_by_the_mean_of_their_steps() -> None:
     """The device is idle for 2 ms more; other hosts differ by ±0.3 ms in the mean of four steps."""
     own = chance(0, 8, 4)
@@ -296,3 +327,12 @@ def test_how_late_a_rank_must_be_to_be_found() -> None:
     assert found == pytest.approx([0.69] * 8, abs=0.01)
     # Three steps of two ranks: nothing would do.
     assert np.isinf(detectable(Observations.of({"local": turn[:2, :3]}, STEP), LIMITS)).all()
+
+
+def test_neither_finding_of_a_rank_is_lost_where_slices_are_merged() -> None:
+    own = chance(6, 8, 7)
+    own[5] += 1_000_000
+    own[5, 3] += 80_000_000
+    compared = Comparison(observed(own))
+    found = compared.by_slice(compared.stragglers(), [("tp=2", frozenset([4, 5]))])
+    assert sorted((each.ranks, each.kind) for each in found) == [((5,), "always_late"), ((5,), "stalled_once")]

@@ -1,4 +1,7 @@
-"""Options and progress reports that the experiments share."""
+"""Options and progress reports that the experiments share.
+
+In: values of these options. Out: the experiment's settings, its progress on the terminal, and its printed result.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -53,6 +53,7 @@ class Late:
         excess: (steps,) its local time less its peers' median, ns; nan where not compared.
         score: by how many times what it needs to.
         lost_ns: in a step, if the hiccups of its peers hide it in the local time.
+        without_idle: its excess leaves out what its device was idle for: by chance hosts fall behind as much.
     """
 
     row: int
@@ -62,6 +63,7 @@ class Late:
     excess: Float
     score: float
     lost_ns: float = 0.0
+    without_idle: bool = False
 
     @property
     def lasting(self) -> bool:
@@ -189,7 +191,8 @@ def _by_student(suspect: Suspect, values: Float, limits: Thresholds) -> float:
 def late_at_times(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | None:
     """Late in some steps, in more of them than chance would have it.
 
-    1. Late steps are those whose excess is several times chance, and a least share of a step.
+    1. Late steps are those whose excess is several times chance, and a least share of a step. What a host takes longer
+       counts only where its device waited for it.
     2. How often chance exceeds the least of them is what was seen, extrapolated by a power law.
     3. So many such steps of any rank, in any choice of steps, must be improbable. Of a host there must be two: a single
        one is a stall.
@@ -203,7 +206,7 @@ def late_at_times(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | 
     part, whole = (limits.least, limits.least_passing) if measure.name == ALLOCATION else (limits.least_passing, 0.0)
     excess, own = np.where(seen, suspect.excess, -np.inf), np.where(seen, suspect.own, -np.inf)
     late = (excess > max(limits.chance * chance, part * step_ns)) & (
-        own > np.maximum(0.0 if measure.of_host else limits.left * excess, whole * step_ns)
+        own > np.maximum(limits.least_lost * step_ns if measure.of_host else limits.left * excess, whole * step_ns)
     )
     count = int(late.sum())
     if count < (1 if measure.once else 2):
@@ -288,7 +291,8 @@ def find_late_ranks(seen: Observations, limits: Thresholds) -> list[Late]:
     while len(found) < min(MOST, seen.ranks.size - 1):
         sure = list(_judge(seen, every, out, limits))
         # Those of like weight together: a slow host has many ranks.
-        best = [each for each in sure if each.weight >= limits.left * max(other.weight for other in sure)]
+        rows = {each.row for each in sure if each.weight >= limits.left * max(other.weight for other in sure)}
+        best = [each for each in sure if each.row in rows]
         found += best
         odd = _oddest(seen, out) if not best and len(trial) < TRIALS else None
         if not best and odd is None:
@@ -321,15 +325,29 @@ def _judge(seen: Observations, every: list[Measure], out: Bool, limits: Threshol
     for row in rows:
         without = out.copy()
         without[row] = True
-        late = _judge_rank(seen, every, without, row, limits)
-        if late is not None:
-            yield late
+        own = excess_over_peers(np.where(seen.known, seen.local, np.nan), seen.role, without)[row]
+        late = _judge_rank(seen, every, without, row, own, limits)
+        stall = next((each for each in late if each.kind == stalled_once.__name__), None)
+        if stall is not None and late[0].lasting:
+            # A rank that is always late may stall besides: without that step it is judged again.
+            yield stall
+            late = _judge_rank(seen, every, without, row, np.where(stall.steps, np.nan, own), limits)
+        yield from late[:1]
 
 
-def _judge_rank(seen: Observations, every: list[Measure], out: Bool, row: int, limits: Thresholds) -> Late | None:
-    own = excess_over_peers(np.where(seen.known, seen.local, np.nan), seen.role, out)[row]
-    if not np.isfinite(own).any():
-        return None
+def _judge_rank(
+    seen: Observations, every: list[Measure], out: Bool, row: int, own: Float, limits: Thresholds
+) -> list[Late]:
+    """How a rank stands out, what explains most first.
+
+    Args:
+        seen: what was observed.
+        every: what to compare by.
+        out: the ranks that are no standard for others, this one among them.
+        row: its row.
+        own: (steps,) its local time less its peers' median, ns; nan in steps that do not count.
+        limits: the thresholds.
+    """
     found = []
     for measure in every:
         excess = excess_over_peers(measure.value, seen.role, out)
@@ -346,7 +364,20 @@ def _judge_rank(seen: Observations, every: list[Measure], out: Bool, row: int, l
             begins_anew = seen.host_waits[row] and not measure.steady
             if measure.of_host or begins_anew or detector is stalled_once or caused_by_host(each, seen, out, limits):
                 found.append((-order, score, each))
-    return max(found, key=lambda each: each[:2])[2] if found else None
+            elif measure.device:
+                # Not what the device waited, but what it took longer itself.
+                busy = own - idle_excess(seen, out, row)
+                if _mean(busy[late]) > max(limits.least * seen.step_ns, limits.left * _mean(mine[late])):
+                    found.append((-order, score, replace(each, excess=busy, without_idle=True)))
+    return [each[2] for each in sorted(found, key=lambda each: each[:2], reverse=True)]
+
+
+def idle_excess(seen: Observations, out: Bool, row: int) -> Float:
+    """(steps,) By how much longer than its peers' a rank's device had nothing to run, ns."""
+    waits = [seen.parts[part] for part in (*HOST_PARTS, "data_loading") if part in seen.parts]
+    total = np.where(seen.known, np.sum(waits, axis=0), np.nan) if waits else np.full(seen.known.shape, np.nan)
+    found: Float = excess_over_peers(total, seen.role, out)[row]
+    return found
 
 
 def caused_by_host(late: Late, seen: Observations, out: Bool, limits: Thresholds) -> bool:
@@ -355,9 +386,7 @@ def caused_by_host(late: Late, seen: Observations, out: Bool, limits: Thresholds
     Hosts that run ahead of their devices are each as far ahead as chance left them. One that falls behind stays behind:
     its device waits for launches step after step, although the host is no slower than the others.
     """
-    waits = [seen.parts[part] for part in (*HOST_PARTS, "data_loading") if part in seen.parts]
-    total = np.where(seen.known, np.sum(waits, axis=0), np.nan) if waits else np.full(seen.known.shape, np.nan)
-    idle = _mean(excess_over_peers(total, seen.role, out)[late.row][late.steps])
+    idle = _mean(idle_excess(seen, out, late.row)[late.steps])
     if not idle >= limits.left * _mean(late.excess[late.steps]):
         return True
     slower, chance = _beside_others(seen.host_steady, seen, out, late.row, late.steps)

@@ -27,6 +27,7 @@ from rankscope.primitives.stragglers.thresholds import Thresholds
 
 KEY = ("collective", "bytes", "group_size")
 NETWORK = 0.1  # slower than its like by less than this is no finding
+LEAST = 0.03  # of a step, in each of its late steps
 OWN_STEPS = 4  # steps at least, to be held against one another
 FEWEST = 3  # of them the usual ones
 FEW_GROUPS = 3  # of which chance is hardly known
@@ -182,7 +183,7 @@ def _apart(taken: Int64, ratios: Sequence[Sequence[float]], step_ns: float) -> B
         beyond = taken[late].min() - taken[usual].max()
         if place < (TWICE if by_each else FEWEST) or 2 * place < taken.size:
             continue
-        if beyond < max(NETWORK * taken[usual].max(), LIMITS.least_passing * step_ns):
+        if beyond < max(NETWORK * taken[usual].max(), LEAST * step_ns):
             continue
         low, times = (np.median(ratio[usual]), APART_EACH) if by_each else (ratio[usual].min(), APART)
         if gaps[place - 1] < times * (ratio[usual].max() - low):

@@ -46,9 +46,11 @@ class Straggler:
         ranks: one, or all of a slice of the mesh.
         label: how to call them.
         cause: why.
-        excess_ns: local time above the median of their peers', mean over all steps.
+        excess_ns: local time above the median of their peers', mean over the compared steps.
+        without_idle: it leaves out what their devices were idle for.
         saving_ns: potential saving per step if they were as fast as the slowest of the others, mean over all steps;
             for more work, if it were balanced.
+        together_with: stragglers that are as late in the same steps: more is gained only if these are fixed too.
         steps: in which they are late.
         compared: steps in which they could be compared.
         kind: the name of the detector that found it.
@@ -60,10 +62,12 @@ class Straggler:
     cause: Cause
     excess_ns: int
     saving_ns: int
+    together_with: tuple[int, ...]
     steps: tuple[int, ...]
     compared: int
     kind: str
     verdict: Verdict
+    without_idle: bool = False
 
     @property
     def lasting(self) -> bool:
@@ -111,8 +115,8 @@ class Comparison:
         self.is_late: Bool = np.zeros(seen.known.shape, dtype=np.bool_)
         self.excess: Float = self._excess(seen.local)
         for each in self.late:
-            self.is_late[each.row] = each.steps
-            if each.row in self._slow:
+            self.is_late[each.row] |= each.steps
+            if each.row in self._slow or each.without_idle:
                 self.excess[each.row] = each.excess
 
     def _found_in(self, value: Float, rows: Int64) -> list[Late]:
@@ -202,32 +206,49 @@ class Comparison:
         found = excess_over_peers(known, self.seen.role, self._out)
         return np.where(self.seen.alone[:, None], known - usual(known), found)
 
-    def saving(self, rows: Sequence[int], cause: str) -> int:
-        """What a step would gain if these ranks took no longer than the slowest of the others, ns.
+    def saving(self, rows: Sequence[int], steps: Sequence[int], cause: str) -> tuple[int, tuple[int, ...]]:
+        """What a step would gain if these ranks took no longer than the slowest of the others, ns, mean over all steps.
 
         Work does not vanish: where there is more of it, and it is shared out evenly, these ranks keep their part of the
         surplus as the others do. So of n ranks k that have more gain (n − k) / n.
+
+        Args:
+            rows: the ranks.
+            steps: the steps in which they are late; others count for nothing.
+            cause: why.
+
+        Returns:
+            the gain, and the other stragglers without which there would be more than twice as much: as late as these,
+            they must be fixed too.
         """
-        filled = np.nan_to_num(self.excess)
+        taken = np.where(np.isin(self.seen.steps, list(steps)), np.nan_to_num(self.excess), 0.0)
         inside = np.zeros(self.seen.ranks.size, dtype=np.bool_)
         inside[list(rows)] = True
-        theirs = filled[inside].max(axis=0)
-        rest = np.maximum(filled[~inside].max(axis=0), 0.0) if not inside.all() else np.zeros(theirs.size)
-        gain = int(np.maximum(theirs - rest, 0.0).sum()) // max(self.seen.steps.size, 1)
+        theirs = taken[inside].max(axis=0)
+
+        def beyond(others: Bool) -> float:
+            return float(np.maximum(theirs - taken[others].max(axis=0, initial=0.0), 0.0).sum())
+
+        gain, alone = beyond(~inside), beyond(~inside & ~self._out)
+        as_late = self._out & ~inside & (2 * taken.sum(axis=1) >= theirs.sum())
+        too = self.seen.ranks[as_late].tolist() if alone > 2 * gain else []
         if cause == SHARED:
             alike = int(np.isin(self.seen.role, self.seen.role[inside]).sum())
-            gain = gain * (alike - int(inside.sum())) // alike
-        return gain
+            gain = gain * (alike - int(inside.sum())) / alike
+        return int(gain) // max(self.seen.steps.size, 1), tuple(too)
 
     def stragglers(self) -> list[Straggler]:
-        """The stragglers, the largest first; without those that are no slower than a rank which is not one.
+        """The stragglers, the largest first; without those that cost the step nothing.
 
-        Where a rank is late at times, and others as late in the same steps, its fault is not what the step waits for.
+        A rank costs nothing where others that are no stragglers are as late in the same steps. Of several stragglers
+        that are equally late none gains anything alone: each names the others.
         """
-        taken = np.nan_to_num(self.excess)
-        rest = taken[~self._out].max(axis=0, initial=0.0)
-        late = [self._straggler(each) for each in self.late if (taken[each.row] > rest)[each.steps].any()]
-        return [each for each in late if each.lasting or each.saving_ns or each.cause.cause != "unclear"]
+        found = [self._straggler(each) for each in self.late]
+        return [
+            each
+            for each in found
+            if each.once or (each.saving_ns and (each.lasting or each.cause.cause != "unclear")) or each.together_with
+        ]
 
     def verdicts(self) -> dict[int, Verdict]:
         """For each rank whether it is late by more than chance, or whether there are too few steps to tell.
@@ -265,16 +286,18 @@ class Comparison:
             beside = compare_work(launched, rank, peers, steps)
             host = self._in_late_steps(seen.host_loading, late), self._in_late_steps(seen.host_steady, late)
             cause = find_cause(int(late.weight), more, others, beside, host, on_host=seen.on_host)
+        compared = int(np.isfinite(late.excess).sum())
         return Straggler(
             (rank,),
             f"rank {rank}",
             cause,
-            int(late.weight) // max(seen.steps.size, 1),
-            self.saving([late.row], cause.cause),
+            int(late.weight) // compared,
+            *self.saving([late.row], steps, cause.cause),
             steps,
-            int(np.isfinite(late.excess).sum()),
+            compared,
             late.kind,
-            Verdict(Significance.SIGNIFICANT, TESTS[late.kind], (int(np.isfinite(late.excess).sum()),)),
+            Verdict(Significance.SIGNIFICANT, TESTS[late.kind], (compared,)),
+            late.without_idle,
         )
 
     def _in_late_steps(self, value: Float, late: Late) -> int:
@@ -302,7 +325,9 @@ class Comparison:
             slices: how each is called, and its ranks.
         """
         known = frozenset(self.seen.ranks.tolist())
-        left = {each.ranks[0]: each for each in stragglers}
+        # A rank that is always late may stall besides: a stall fills no slice then.
+        left = {each.ranks[0]: each for each in sorted(stragglers, key=lambda each: not each.once)}
+        besides = [each for each in stragglers if left[each.ranks[0]] is not each]
         found: list[Straggler] = []
         for label, members in sorted(slices, key=lambda each: -len(each[1])):
             here = members & known
@@ -314,13 +339,15 @@ class Comparison:
                 continue
             found.append(self._together([left[rank] for rank in here], label, here))
             left = {rank: each for rank, each in left.items() if rank not in here}
-        return sorted([*self._alike(found), *left.values()], key=lambda each: -each.excess_ns)
+        return sorted([*self._alike(found), *left.values(), *besides], key=lambda each: -each.excess_ns)
 
     def _together(self, stragglers: Sequence[Straggler], label: str, ranks: frozenset[int]) -> Straggler:
         """Several as one, with the cause of the latest."""
         first = max(stragglers, key=lambda each: each.excess_ns)
         rows = np.searchsorted(self.seen.ranks, sorted(ranks)).tolist()
-        return replace(first, ranks=tuple(sorted(ranks)), label=label, saving_ns=self.saving(rows, first.cause.cause))
+        steps = sorted({step for each in stragglers for step in each.steps})
+        saving_ns, too = self.saving(rows, steps, first.cause.cause)
+        return replace(first, ranks=tuple(sorted(ranks)), label=label, saving_ns=saving_ns, together_with=too)
 
     def _alike(self, slices: Sequence[Straggler]) -> list[Straggler]:
         """Slices of one dimension that are always and equally late, such as two hosts, as one: their cause is one."""

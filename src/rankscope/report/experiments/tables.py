@@ -3,6 +3,8 @@
 Each `NAME.json` there (`scaling.json`, `overhead.json`, `buckets.json`, `binding.json`, `profiler.json`) is one table,
 with one row per measured size or variant; the projection in `scaling.json` is a further table. Other files, and
 files of another schema, are ignored.
+
+In: a directory. Out: tables by name, as the report and the page take them.
 """
 
 from __future__ import annotations

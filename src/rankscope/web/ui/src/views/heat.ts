@@ -14,6 +14,7 @@ import { leadTo, type ViewContext } from "./view.ts";
 interface Heat {
   readonly ranks: readonly number[];
   readonly steps: readonly (number | null)[];
+  readonly windows: readonly number[] | null;
   readonly waited_ns: readonly (number | null)[];
   readonly wait_ns: readonly (number | null)[];
   readonly lateness_ns: readonly (number | null)[];
@@ -69,11 +70,18 @@ function mapSection(context: ViewContext, heat: Heat, tall: number | undefined):
     h("div", { class: "figure" }, heatMap(context, {
       label: `Ranks by step: ${kind.label}`, testId: "heat", values: heat[kind.value], ink: kind.ink, ...(tall === undefined ? {} : { tall }),
       named: culprits.map((rank) => heat.ranks.indexOf(rank)).filter((row) => row >= 0),
-      rows: heat.ranks.map((rank) => `Rank ${rank}`), columns: heat.steps.map((step, index) => (step === null ? "–" : index === 0 ? `Step ${step}` : String(step))),
-      what: (row, column) => `Rank ${heat.ranks[row]}, ${(heat.steps[column] ?? null) === null ? "entire trace" : `step ${heat.steps[column]}`}`,
+      rows: heat.ranks.map((rank) => `Rank ${rank}`), columns: heat.steps.map((step, index) => columnLabel(heat, step, index)),
+      what: (row, column) => `Rank ${heat.ranks[row]}, ${(heat.steps[column] ?? null) === null ? "entire trace" : `step ${heat.steps[column]}`}${heat.windows ? ` of window ${heat.windows[column]}` : ""}`,
       onPick: (row, column) => open(context, heat.ranks[row] ?? 0, heat.steps[column] ?? null),
     }),
       table(context, heat)))];
+}
+
+/** The step's number; of the first one of each window, where windows number their steps alike, also the window. */
+function columnLabel(heat: Heat, step: number | null, index: number): string {
+  if (step === null) return "–";
+  if (heat.windows && heat.windows[index] !== heat.windows[index - 1]) return `Window ${heat.windows[index]}: ${step}`;
+  return index === 0 ? `Step ${step}` : String(step);
 }
 
 function timesSection(context: ViewContext, heat: Heat): HTMLElement[] {
@@ -91,8 +99,9 @@ function open(context: ViewContext, rank: number, step: number | null): void {
 
 function table(context: ViewContext, heat: Heat): HTMLElement {
   const data: Record<string, Cell[]> = { rank: [], step: [], waited_ns: [...heat.waited_ns], lateness_ns: [...heat.lateness_ns], wait_ns: [...heat.wait_ns], step_ns: [...heat.step_ns] };
-  for (const rank of heat.ranks) for (const step of heat.steps) { data["rank"]?.push(rank); data["step"]?.push(step); }
-  const columns = { rank: { unit: "", doc: "the rank" }, step: { unit: "", doc: "the step" }, ...Object.fromEntries(KINDS.map(({ value, doc }) => [value, { unit: "ns", doc }])) };
+  if (heat.windows) data["window"] = [];
+  for (const rank of heat.ranks) heat.steps.forEach((step, index) => { data["rank"]?.push(rank); data["step"]?.push(step); data["window"]?.push(heat.windows?.[index] ?? null); });
+  const columns = { rank: { unit: "", doc: "the rank" }, step: { unit: "", doc: "the step" }, ...(heat.windows ? { window: { unit: "", doc: "index of the rank's trace file, from 0" } } : {}), ...Object.fromEntries(KINDS.map(({ value, doc }) => [value, { unit: "ns", doc }])) };
   const analysis: AnalysisPayload = { title: "Ranks and steps", doc: heat.doc, columns, data, truncated: null };
   const details = h("details", { class: "notes" }, h("summary", {}, "Show as table"));
   details.addEventListener("toggle", () => { if (details.children.length === 1) details.append(tableView(context, { name: "heat", table: new Table(analysis), caption: analysis.title })); });
