@@ -305,3 +305,26 @@ def test_a_link_to_what_is_shown_is_copied(opened: Opener, late: Path) -> None:
     page.id("copy-link").click()
     page.tab.wait_for_function("() => document.querySelector('[data-testid=copy-link]').textContent === 'Copied'")
     assert page.tab.evaluate("() => navigator.clipboard.readText()") == page.tab.url
+
+
+def test_a_row_of_collectives_leads_to_its_own_event(opened: Opener, late: Path) -> None:
+    page = opened(late, height=600)
+    page.ready()
+    page.go("collectives")
+    rows = page.tab.locator("[data-testid=table-collectives] tr[data-row]")
+    rows.first.wait_for()
+    row = rows.nth(min(3, rows.count() - 1))
+    cell = {name: row.locator(f"[data-column={name}]").get_attribute("data-value") for name in ("rank", "duration_ns")}
+    row.get_by_test_id("row-events").click()
+    page.id("selection").wait_for()
+    shown = page.id("selection")
+    start, end = (int(str(shown.get_attribute(f"data-{side}"))) for side in ("start", "end"))
+    assert end - start == int(str(cell["duration_ns"]))
+    assert f"rank {cell['rank']}" in str(shown.text_content()).lower()
+    # From the event to what was open on the host around its launch.
+    around = page.id("around").locator("button.link").first
+    around.wait_for()
+    around.click()
+    page.tab.wait_for_function(f"() => document.querySelector('[data-testid=selection]')?.dataset.start !== '{start}'")
+    assert int(str(shown.get_attribute("data-start"))) < start
+    page.check(axe=True)

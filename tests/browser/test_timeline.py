@@ -166,7 +166,7 @@ def test_a_finding_leads_to_its_event(opened: Opener, late: Path) -> None:
     event = straggler["place"].pop("event")
     assert straggler["place"] == {"rank": 1, "step": 14}
     assert (event["rank"], event["peers"], event["from_ns"], event["to_ns"]) == (1, [0], 4_200_000, 4_700_000)
-    shown = page.tab.locator('[data-finding=straggler] [data-testid="finding-event"]')
+    shown = page.tab.locator('[data-finding=straggler] [data-testid="finding-event"]').first
     assert shown.text_content() == "Show the event: rank 1, with rank 0"
     shown.click()
     page.id("selection").wait_for()
@@ -179,6 +179,14 @@ def test_a_finding_leads_to_its_event(opened: Opener, late: Path) -> None:
     page.timeline()
     page.tab.locator("#tl-finding").select_option(label=straggler["title"][:70])
     assert window(page) == pytest.approx((low, high), abs=2)
+    # A symptom has an event of its own.
+    page.go("overview")
+    symptom = page.tab.locator("[data-finding=straggler] [data-testid=symptom]").first
+    symptom.locator("summary").first.click()
+    symptom.get_by_test_id("finding-event").click()
+    page.tab.wait_for_function("() => document.querySelector('[data-testid=selection]')?.dataset.start !== '4550000'")
+    page.id("selection").wait_for()
+    assert page.id("selection-reason").count() == 1
     page.check(axe=True)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.claims import communication_rules, device_rules, file_findings, host_rules, memory_rules, run_findings
+from tests.claims.anchors import anchored
 from tests.claims.claim import Claim, FalseClaimError
 from tests.claims.raw import Raw
 from tests.claims.registry import CHECKS
@@ -99,6 +100,7 @@ def _false(findings: Sequence[Finding], raw: Raw) -> list[str]:
             claim = Claim(finding)
             check(claim, raw.without_cut() if finding.id in all_rules() else raw)
             claim.close()
+            anchored(Claim(finding), raw)
         except FalseClaimError as error:
             found.append(str(error))
         except Exception as error:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.claims.anchors import KINDS, WITHOUT
 from tests.claims.check import false_claims
 from tests.claims.registry import CHECKS
 
@@ -45,6 +46,11 @@ def test_every_finding_has_a_check(folder: str) -> None:
     found = set(ids_in(SOURCES / folder))
     assert found or folder == "diagnosis"
     assert {(name, file) for name, file in found if name not in CHECKS} == set()
+
+
+@pytest.mark.parametrize("name", sorted(all_rules()))
+def test_every_rule_has_an_event_or_is_about_none(name: str) -> None:
+    assert (name in KINDS) != (name in WITHOUT)
 
 
 # -- real traces -----------------------------------------------------------------------------------------------------

@@ -13,8 +13,13 @@ from tests import kineto
 
 import rankscope
 from rankscope.diagnosis.anchors import with_anchors
-from rankscope.results import Anchor, Finding
+from rankscope.results import Anchor, Finding, Inputs, Options
 from rankscope.simulate import Fault, Job, parse_mesh, simulate
+
+
+def inputs_of(run: rankscope.Run) -> Inputs:
+    """What anchors are made from."""
+    return Inputs(options=Options(), traces=run.traces, results={"collectives": run.collectives()})
 
 
 def raw_events(folder: Path, rank: int) -> list[dict[str, Any]]:
@@ -81,7 +86,7 @@ def test_a_bubbles_event_is_its_ranks_longest_wait(tmp_path: Path) -> None:
     run = rankscope.open(tmp_path, executor="serial")
     stated = run.analyze("pipeline_bubble")["pipeline_bubble"].findings
     bubble = Finding("pipeline-bubble", "warning", "t", ranks=(0, 1)) if not stated else stated[0]
-    (found,) = with_anchors([bubble], run.collectives())
+    (found,) = with_anchors([bubble], inputs_of(run))
     assert found.anchor is not None
     assert found.anchor.rank in bubble.ranks
     event = raw_event(tmp_path, found.anchor)
@@ -119,9 +124,7 @@ def test_by_hand(tmp_path: Path) -> None:
     run = rankscope.open(kineto.write_ranks(tmp_path, by_rank), executor="serial")
     late = Finding("straggler", "warning", "t", ranks=(1,))
     other = Finding("straggler", "warning", "t", ranks=(1,), steps=(9,))
-    found, nowhere, file = with_anchors(
-        [late, other, Finding("unreadable", "error", "t", ranks=(1,))], run.collectives()
-    )
+    found, nowhere, file = with_anchors([late, other, Finding("unreadable", "error", "t", ranks=(1,))], inputs_of(run))
     assert nowhere.anchor is None
     assert file.anchor is None
     assert found.anchor is not None

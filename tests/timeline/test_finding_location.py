@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,11 +62,14 @@ def test_a_findings_event_is_on_the_runs_clock_with_its_peers() -> None:
     peers = (Anchor(5, 0, 700, 1_400, "<b>peer</b>", "waits"), Anchor(8, 0, 1, 2, "on no clock", "waits"))
     anchor = Anchor(3, 1, 200, 300, "<b>secret</b>", "Rank 3 arrives here", peers)
     event = {
-        "rank": 3, "start_ns": 1_200, "end_ns": 1_300, "reason": "Rank 3 arrives here", "peers": [5],
-        "from_ns": 650, "to_ns": 1_350,
+        "rank": 3, "start_ns": 1_200, "end_ns": 1_300, "since_ns": None, "reason": "Rank 3 arrives here",
+        "peers": [5], "from_ns": 650, "to_ns": 1_350,
     }  # fmt: skip
     assert event_of(anchor, clock) == event
     assert event_of(peers[1], clock) is None
+    # The gap that it ends is shown, and a rank without such an event next to it.
+    gap = event_of(replace(anchor, peers=(), since_ns=150, compared=(5, 9)), clock)
+    assert gap == {**event, "since_ns": 1_150, "peers": [5], "from_ns": 1_150, "to_ns": 1_300}
     symptom = Finding("x", "info", "t", anchor=anchor)
     found = Finding("straggler", "warning", "t", ranks=(3,), anchor=anchor, symptoms=(symptom,))
     shown = located(found, HEAT, clock)

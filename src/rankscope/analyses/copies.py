@@ -18,6 +18,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.primitives.activity import covered_time
+from rankscope.primitives.copies import NOT_PAGEABLE, ON_DEVICE, PAGEABLE, TO_DEVICE, TO_HOST
 from rankscope.primitives.steps import events_launched_in, host_steps
 from rankscope.results import (
     Analysis,
@@ -51,14 +52,6 @@ COLUMNS = (
     Column("per_step_ns", pl.Int64, "ns", "exposed time per step of the trace"),
 )
 
-# CUDA and ROCm write `Memcpy HtoD (Pageable -> Device)`; XPU the kinds of memory, of which M is the host's own, H the
-# host's that the device can reach (pinned), S shared: `Memcpy M2D (MEMORY -> DEVICE)`; older ROCm `CopyHostToDevice`.
-_TO_DEVICE = r"(?i)\bHtoD\b|HostToDevice|\b[MH]2D\b"
-_TO_HOST = r"(?i)\bDtoH\b|DeviceToHost|\bD2[MH]\b"
-_ON_DEVICE = r"(?i)\bDtoD\b|DeviceToDevice|\bD2D\b"
-_PAGEABLE = r"(?i)pageable|\b(M2D|D2M)\b"
-_NOT_PAGEABLE = r"(?i)pinned|device -> device|\b(DtoD|H2D|D2H|D2D)\b"
-
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The copies of a rank."""
@@ -82,12 +75,12 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         )
         .with_columns(
             pl.lit(inputs.rank, pl.Int64).alias("rank"),
-            pl.when(name.str.contains(_TO_DEVICE)).then(pl.lit("host to device"))
-            .when(name.str.contains(_TO_HOST)).then(pl.lit("device to host"))
+            pl.when(name.str.contains(TO_DEVICE)).then(pl.lit("host to device"))
+            .when(name.str.contains(TO_HOST)).then(pl.lit("device to host"))
             .when(name.str.contains("(?i)PtoP|P2P|peer")).then(pl.lit("peer to peer"))
-            .when(name.str.contains(_ON_DEVICE)).then(pl.lit("device to device")).alias("direction"),
-            pl.when(name.str.contains(_PAGEABLE)).then(True)
-            .when(name.str.contains(_NOT_PAGEABLE)).then(False).alias("pageable"),
+            .when(name.str.contains(ON_DEVICE)).then(pl.lit("device to device")).alias("direction"),
+            pl.when(name.str.contains(PAGEABLE)).then(True)
+            .when(name.str.contains(NOT_PAGEABLE)).then(False).alias("pageable"),
             pl.when(pl.col("total_ns") > 0).then(pl.col("bytes") / pl.col("total_ns")).alias("bandwidth"),
             (pl.col("exposed_ns") // max(count, 1)).alias("per_step_ns"),
         )

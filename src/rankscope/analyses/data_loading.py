@@ -45,6 +45,7 @@ COLUMNS = (
     Column("exposed_ns", pl.Int64, "ns", "exposed data loading: the device was idle"),
     Column("exposed_share", pl.Float64, "ratio", "share of the window"),
     Column("longest_ns", pl.Int64, "ns", "the longest wait for a batch that arrives in the window; null without one"),
+    Column("longest_start_ns", pl.Int64, "ns", "when it starts, on the trace's clock", instant=True),
 )
 
 
@@ -73,6 +74,11 @@ def _loading_of(window: Tables, steps: pl.DataFrame) -> pl.DataFrame:
     batches, longest = np.zeros(start.size, dtype=np.int64), np.full(start.size, -1, dtype=np.int64)
     np.add.at(batches, owner[inside], 1)
     np.maximum.at(longest, owner[inside], lasted[inside])
+    begins = np.full(start.size, -1, dtype=np.int64)
+    most = inside.copy()
+    most[inside] = lasted[inside] == longest[owner[inside]]
+    # Of equal ones the first.
+    begins[owner[most][::-1]] = ranges["start_ns"].to_numpy()[most][::-1]
     longest_ns = pl.Series("longest_ns", longest, dtype=pl.Int64)
     wide = pl.col("window_ns") > 0
     return steps.with_columns(
@@ -80,6 +86,7 @@ def _loading_of(window: Tables, steps: pl.DataFrame) -> pl.DataFrame:
         pl.Series("loading_ns", times.within(start, end), dtype=pl.Int64),
         pl.col("data_loading_ns").alias("exposed_ns"),
         longest_ns.set(longest_ns < 0, None),
+        pl.Series("longest_start_ns", begins, dtype=pl.Int64).set(longest_ns < 0, None),
     ).with_columns(
         pl.when(wide).then(pl.col(f"{name}_ns") / pl.col("window_ns")).alias(f"{name}_share")
         for name in ("loading", "exposed")

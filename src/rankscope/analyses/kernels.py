@@ -19,12 +19,11 @@ grid is too small for the device; a low occupancy with many registers or much sh
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import with_category
 from rankscope.primitives.call_stack import launching_operators
-from rankscope.primitives.intervals import covered_once
+from rankscope.primitives.unfilled import unfilled_time
 from rankscope.results import (
     Analysis,
     Column,
@@ -125,19 +124,10 @@ def _launched(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _with_unfilled(window: Tables) -> pl.DataFrame:
-    """Device events with the time on SMs without a block, less what another event overlaps: it may use them."""
+    """Device events with the time on SMs without a block, of complete steps."""
     device = window["device_events"]
-    start, end = (device[name].to_numpy() for name in ("start_ns", "end_ns"))
-    number = device["device"].fill_null(-1).to_numpy()
-    alone = np.zeros(device.height)
-    for each in np.unique(number):
-        rows = np.flatnonzero(number == each)
-        alone[rows] = covered_once(start[rows], end[rows]).within(start[rows], end[rows])
-    blocks = pl.col("blocks_per_sm").cast(pl.Float64)
-    # Without a grid the field is 0 in some files: no kernel has none.
     counted = in_steps(device["launch_ns"], window["annotations"])
-    empty = pl.when(blocks > 0).then((1 - blocks).clip(lower_bound=0) * counted)
-    return device.with_columns((pl.Series(alone) * empty).alias("unfilled"))
+    return device.with_columns((unfilled_time(device) * counted).alias("unfilled"))
 
 
 def _weighted(name: str) -> pl.Expr:

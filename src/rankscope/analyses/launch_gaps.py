@@ -28,28 +28,13 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import (
-    computing_operators,
-    covered_time,
-    data_loading_time,
-    gloo_ranges,
-    with_category,
-)
-from rankscope.primitives.allocations import ALLOCATOR_CALLS, DEVICE_FREE, DEVICE_MALLOC, PINNED_MEMORY
-from rankscope.primitives.intervals import Int64, IntervalSet
-from rankscope.primitives.kernels import COMPUTE
+from rankscope.primitives.activity import covered_time
+from rankscope.primitives.allocations import DEVICE_FREE, DEVICE_MALLOC, PINNED_MEMORY
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.late_launches import LateLaunches, before_short
 from rankscope.primitives.steps import step_windows
-from rankscope.primitives.synchronization import host_waits
 from rankscope.results import Analysis, Column, Inputs, Tables, steps_by_window
 
-SHORT_NS = 10_000
-"""A launch takes the host some microseconds: with shorter pieces it can hardly keep a device busy."""
-SHORT_OPERATOR_NS = 20_000
-"""On the CPU: recording an operator takes about as long as calling it, and is part of its duration."""
-SILENCE_NS = 100_000
-"""A host that is busy launching records an event more often than this."""
-STANDSTILL_NS = 10_000_000
-"""No operator takes as long to reach its launches. The first convolution of a process loads cuDNN for a second."""
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
@@ -75,37 +60,19 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    device, annotations = window["device_events"], window["annotations"]
-    on_device = bool(device.height)
-    gloo = gloo_ranges(window["host_ops"], annotations)
-    if on_device:
-        pieces = with_category(device, inputs.options.communication).select(
-            "start_ns", "end_ns", "launch_ns", (pl.col("category") == COMPUTE).alias("counts")
-        )
-    else:
-        pieces = computing_operators(window["host_ops"], gloo).select(
-            "start_ns", "end_ns", "name", pl.col("start_ns").alias("launch_ns"), pl.lit(True).alias("counts")
-        )
-    duration = pl.col("end_ns") - pl.col("start_ns")
-    # A host that is descheduled in the middle of a short operator makes that one long.
-    short = duration < SHORT_NS if on_device else duration.median().over("name") < SHORT_OPERATOR_NS
-    pieces = pieces.sort("start_ns").with_columns((pl.col("counts") & short).alias("short"), duration.alias("duration"))
-    steps, found = step_windows(annotations, device)
+    work = LateLaunches.of(window, inputs.options.communication)
+    steps, found = step_windows(window["annotations"], window["device_events"])
     number, starts, ends = steps["step"], found.start, found.end
     if not steps.height:
         # A file without any piece has nothing to say.
-        whole = covered_time(pieces)
+        whole = covered_time(work.pieces)
         starts, ends = whole.starts[:1], whole.ends[-1:]
         number = pl.Series("step", [None] * starts.size, dtype=pl.Int64)
-    allocator = window["runtime_calls"].filter(pl.col("name").str.contains(ALLOCATOR_CALLS))
-    memory = covered_time(allocator)
     # Before a piece outside the steps, the host may have been outside them as well.
-    gaps = _gaps(pieces)
-    gaps = gaps.filter(_place(gaps["end_ns"].to_numpy(), starts, ends) >= 0)
+    gaps = work.gaps.filter(_place(work.gaps["end_ns"].to_numpy(), starts, ends) >= 0)
     waiting = covered_time(gaps)
-    left_out = _left_out(window, gloo, on_device) | memory
-    late = waiting - left_out
-    placed = _placed(pieces, starts, ends).filter("counts")
+    late = waiting - work.left_out
+    placed = _placed(work.pieces, starts, ends).filter("counts")
     rows = pl.DataFrame({"place": np.arange(starts.size), "step": number}, schema={"place": pl.Int64, "step": pl.Int64})
     own = placed.group_by("place").agg(
         pl.len().cast(pl.Int64).alias("pieces"),
@@ -113,7 +80,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.col("duration").filter("short").sum().alias("short_ns"),
     )
     calls = (
-        _placed(allocator, starts, ends)
+        _placed(work.allocator, starts, ends)
         .group_by("place")
         .agg(
             pl.col("name").str.contains(pattern).sum().cast(pl.Int64).alias(name)
@@ -126,47 +93,11 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         .with_columns(
             pl.col("pieces", "short", "short_ns", "allocations", "frees", "pinned").fill_null(0),
             pl.Series("late_ns", late.within(starts, ends)),
-            pl.Series("late_short_ns", (late & _before_short(gaps, left_out)).within(starts, ends)),
-            pl.Series("allocator_ns", (waiting & memory).within(starts, ends)),
-            pl.lit(on_device).alias("on_device"),
+            pl.Series("late_short_ns", (late & before_short(gaps, work.left_out)).within(starts, ends)),
+            pl.Series("allocator_ns", (waiting & work.memory).within(starts, ends)),
+            pl.lit(work.on_device).alias("on_device"),
         )
     )
-
-
-def _left_out(window: Tables, gloo: pl.DataFrame, on_device: bool) -> IntervalSet:
-    """Time that is never waiting for a launch."""
-    calls = window["runtime_calls"]
-    long = calls.filter(pl.col("end_ns") - pl.col("start_ns") > SILENCE_NS)
-    known = data_loading_time(window["annotations"]) | covered_time(host_waits(calls)) | covered_time(long)
-    if not on_device:
-        known = known | covered_time(gloo)
-    recorded = covered_time(window["host_ops"]) | covered_time(calls)
-    if not len(recorded):
-        return known
-    silent = recorded.complement(int(recorded.starts[0]), int(recorded.ends[-1]))
-    asleep = silent.ends - silent.starts > SILENCE_NS
-    known = known | IntervalSet(silent.starts[asleep], silent.ends[asleep])
-    events = [frame[end].to_numpy() for frame in (window["host_ops"], calls) for end in ("start_ns", "end_ns")]
-    instants = np.unique(np.concatenate(events))
-    stands = np.diff(instants) > STANDSTILL_NS
-    return known | IntervalSet(instants[:-1][stands], instants[1:][stands])
-
-
-def _gaps(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Gaps before pieces whose launch came late: start_ns, end_ns, short (of the piece)."""
-    reached = pl.col("end_ns").cum_max().shift(1)
-    return (
-        pieces.with_columns(reached.alias("reached"))
-        .filter((pl.col("start_ns") > pl.col("reached")) & (pl.col("launch_ns") > pl.col("reached")))
-        .select(pl.col("reached").alias("start_ns"), pl.col("start_ns").alias("end_ns"), "short")
-    )
-
-
-def _before_short(gaps: pl.DataFrame, left_out: IntervalSet) -> IntervalSet:
-    """The gaps before short pieces of which at most 100 µs count."""
-    start, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
-    brief = gaps["short"].to_numpy() & (end - start - left_out.within(start, end) <= SILENCE_NS)
-    return IntervalSet.of(start[brief], end[brief])
 
 
 def _placed(frame: pl.DataFrame, starts: Int64, ends: Int64) -> pl.DataFrame:

@@ -23,15 +23,10 @@ How to read it: float32 with most of its work off tensor cores means that TF32 i
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import with_category
-from rankscope.primitives.call_stack import is_outermost, launching_operators
 from rankscope.primitives.device_peaks import peak_flops
-from rankscope.primitives.kernels import COMPUTE
-from rankscope.primitives.shapes import floating_point_type
-from rankscope.primitives.tensor_cores import eligible_operators, ordinary_products, tensor_core_use
+from rankscope.primitives.matrix_operators import matrix_operators
 from rankscope.results import (
     Analysis,
     Column,
@@ -94,54 +89,15 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    operators = window["host_ops"]
-    eligible = operators["name"].is_in(list(eligible_operators(operators["name"].unique().drop_nulls()))).to_numpy()
-    parent = operators["parent_row"].fill_null(-1).to_numpy()
-    inner = eligible.copy()
-    around = parent[eligible & (parent >= 0)]
-    while around.size:
-        # An operator around another that is eligible is only its wrapper.
-        inner[around] = False
-        around = np.unique(parent[around])
-        around = around[around >= 0]
-    kept = chosen_starts(operators, window["annotations"], inputs).to_numpy()
-    types = {text: floating_point_type(text) for text in operators["input_types"].unique()}
-    named = operators.with_columns(
-        pl.col("input_types")
-        .replace_strict(list(types), list(types.values()), return_dtype=pl.String, default=None)
-        .alias("number"),
-        (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
-    )
-    calls = named.filter(pl.Series(inner & kept & is_outermost(parent, np.where(inner, 0, np.arange(inner.size) + 1))))
+    annotations = window["annotations"]
+    kept = chosen_starts(window["host_ops"], annotations, inputs).to_numpy()
+    device = chosen_launches(window["device_events"], annotations, inputs)
+    calls, kernels = matrix_operators(window, kept, device, inputs.options.communication)
     counted = calls.group_by("number").agg(
         pl.len().cast(pl.Int64).alias("calls"), pl.col("duration").sum().alias("host_ns")
     )
-    device = chosen_launches(window["device_events"], window["annotations"], inputs)
-    device = with_category(device, inputs.options.communication).filter(pl.col("category") == COMPUTE)
-    owner = launching_operators(device, window["runtime_calls"], operators)
-    # What an eligible operator launches through another one inside it is its work as well.
-    level = owner.copy()
-    climb = np.flatnonzero(level >= 0)
-    climb = climb[~eligible[level[climb]]]
-    while climb.size:
-        level[climb] = parent[level[climb]]
-        climb = climb[level[climb] >= 0]
-        climb = climb[~eligible[level[climb]]]
-    names = device["name"].unique().drop_nulls().to_list()
-    use = tensor_core_use(names)
-    ordinary = device["name"].is_in(list(ordinary_products(names))).fill_null(False)
-    row = pl.Series(level).set(pl.Series(level < 0), None)
     launched = (
-        device.select((pl.col("end_ns") - pl.col("start_ns")).alias("duration"))
-        .with_columns(
-            device["name"].replace_strict(use, return_dtype=pl.Boolean, default=None).alias("tensor"),
-            ordinary.alias("ordinary"),
-            in_steps(device["launch_ns"], window["annotations"]).alias("in_steps"),
-            named["number"].gather(row).alias("number"),
-            pl.Series("call", level),
-        )
-        .filter(pl.Series(level >= 0))
-        .with_columns((pl.col("ordinary") & ~pl.col("tensor").fill_null(True).any().over("call")).alias("off"))
+        kernels.with_columns(in_steps(kernels["launch_ns"], annotations).alias("in_steps"))
         .group_by("number")
         .agg(
             pl.len().cast(pl.Int64).alias("kernels"),

@@ -24,9 +24,9 @@ import polars as pl
 
 from rankscope.primitives.activity import covered_time
 from rankscope.primitives.call_stack import innermost
-from rankscope.primitives.intervals import Int64, IntervalSet
+from rankscope.primitives.intervals import Int64
 from rankscope.primitives.steps import host_steps, owning_steps
-from rankscope.primitives.synchronization import host_waits, without_profilers_wait
+from rankscope.primitives.synchronization import host_waits, idle_after, without_profilers_wait
 from rankscope.results import (
     Analysis,
     Column,
@@ -96,7 +96,7 @@ def _calls_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.Series("range", _named(ranges, innermost(ranges, instants)), dtype=pl.String),
         pl.Series("step", owner, dtype=pl.Int64),
         (pl.col("end_ns") - pl.col("start_ns")).alias("total_ns"),
-        pl.Series("idle_ns", _idle_after(calls, covered_time(window["device_events"])), dtype=pl.Int64),
+        pl.Series("idle_ns", idle_after(calls, covered_time(window["device_events"])), dtype=pl.Int64),
     )
 
 
@@ -116,34 +116,6 @@ def _named(ranges: pl.DataFrame, rows: Int64) -> pl.Series:
         return pl.Series([None] * rows.size, dtype=pl.String)
     names = ranges["name"].gather(np.maximum(rows, 0))
     return pl.select(pl.when(pl.Series(rows >= 0)).then(names)).to_series()
-
-
-def _idle_after(calls: pl.DataFrame, busy: IntervalSet) -> Int64:
-    """The idle time of the device around each call's end: from when it ran dry, during the call, to its next event.
-
-    Where several calls end in one gap each counts the part of it since the one before. After the device's last event
-    nothing is delayed.
-    """
-    start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    if not len(busy) or not start.size:
-        return np.zeros(start.size, dtype=np.int64)
-    order = np.argsort(end, kind="stable")
-    begin, finish = start[order], end[order]
-    following = np.searchsorted(busy.starts, finish, side="left")
-    ran_dry = np.where(following > 0, busy.ends[np.maximum(following - 1, 0)], finish)
-    resumes = np.where(following < len(busy), busy.starts[np.minimum(following, len(busy) - 1)], finish)
-    # The gap contains the call's end only if the device was idle by then.
-    first = np.maximum(ran_dry, begin)
-    same = np.concatenate([[False], following[1:] == following[:-1]])
-    counted = np.concatenate([[0], finish[:-1]])
-    first = np.where(same, np.maximum(first, counted), first)
-    dry = ran_dry <= finish
-    idle = np.empty(start.size, dtype=np.int64)
-    # A gap goes to the last call that ends in it; those before it have the part up to their own end.
-    last = np.concatenate([following[1:] != following[:-1], [True]])
-    until = np.where(last, resumes, finish)
-    idle[order] = np.where(dry & (following < len(busy)), np.clip(until - first, 0, finish - begin), 0)
-    return idle
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:

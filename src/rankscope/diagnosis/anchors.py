@@ -1,6 +1,7 @@
-"""The event at which a finding can be seen best: of findings about collectives that ranks wait in.
+"""The event at which a finding can be seen best: what costs most, in a step that costs as much as most do.
 
-In: findings, and the result of `collectives`. Out: the findings, with an anchor where there is such an event.
+In: results of `evidence_events` and `collectives`. Out: anchors for findings. Rules ask for theirs; findings that
+analyses state get them here, by their id.
 """
 
 from __future__ import annotations
@@ -11,38 +12,184 @@ from dataclasses import replace
 import polars as pl
 
 from rankscope.primitives.communicators import POINT_TO_POINT
-from rankscope.results import Anchor, Finding
+from rankscope.results import Anchor, Finding, Inputs
 
+_REASONS = {
+    "late_launch": "The device is idle until this starts: the host launched it too late",
+    "late_short_launch": "Nothing runs before this short piece of work: launching takes longer than running it",
+    "allocator_call": "The host allocates or frees memory in the driver here",
+    "host_wait": "The host waits for the device in this call: at its end the device has run out of work",
+    "data_loading": "The host loads data here, and the device has nothing to do",
+    "garbage_collection": "Python collects garbage here",
+    "compile_overhead": "The compiler's guards, lookups or compilation keep the host busy here",
+    "pageable_copy": "This copy is of pageable memory, and nothing else runs on the device meanwhile",
+    "unfilled": "This kernel has less than one block per multiprocessor, and runs alone",
+    "ordinary_cores": "The longest of the products that run without tensor cores in this step",
+    "wide_type": "The longest of the products and convolutions in 32 bits or more in this step",
+    "before_launch": "This starts before its launch: the clocks of host and device disagree",
+    "memory_peak": "Allocated memory peaks in this operator",
+    "step": "More memory is allocated when this step ends than when the one before did",
+}
+"""What is to be seen at an event of `evidence_events`, by its kind: sentences without names from traces."""
 _LATE = frozenset(("straggler", "stall"))
-_BUBBLE = "pipeline-bubble"
+_BUBBLE, _SLOW_LINK, _UNMATCHED, _SKEW = (
+    "pipeline-bubble",
+    "slow-network",
+    "unmatched-collectives",
+    "host-device-clock-skew",
+)
 PEERS = 3
+_COMPARED = 2
+"""Ranks that are shown for comparison where no event of theirs is the same."""
 _P2P = pl.col("collective").is_in((*POINT_TO_POINT, "send_recv"))
+_STEP = ("window", "step")
 
 
-def with_anchors(findings: Sequence[Finding], collectives: pl.DataFrame) -> list[Finding]:
+def event_anchor(
+    inputs: Inputs,
+    kind: str,
+    rank: int,
+    *,
+    steps: Sequence[int] = (),
+    detail: str | None = None,
+) -> Anchor | None:
+    """The event of a kind that costs most, in the rank's step whose cost is the median; None without one.
+
+    Args:
+        inputs: of a rule that requires `evidence_events`.
+        kind: of `evidence_events`.
+        rank: the rank.
+        steps: the steps to choose from; all if empty.
+        detail: only events with this detail.
+    """
+    frame = inputs.results.get("evidence_events")
+    if frame is None:
+        return None
+    rows = frame.filter(pl.col("kind") == kind)
+    if detail is not None:
+        rows = rows.filter(pl.col("detail") == detail)
+    own = _in_steps(steps, rows.filter(pl.col("rank") == rank))
+    typical = _typical(own.unique([*_STEP, "detail"], maintain_order=True), own, "total_ns")
+    if typical.is_empty():
+        return None
+    row = typical.sort("cost_ns", "start_ns", descending=[True, False]).row(0, named=True)
+    same = rows.filter(*(pl.col(name).eq_missing(row[name]) for name in _STEP))
+    costs = dict(same.group_by("rank").agg(pl.col("total_ns").sum()).iter_rows())
+    known = {info.rank for info in inputs.traces if info.rank is not None}
+    others = sorted(known - {rank}, key=lambda each: (costs.get(each, 0), each))
+    since = row["since_ns"]
+    return replace(_at(row, _REASONS[kind]), since_ns=since, compared=tuple(others[:_COMPARED]))
+
+
+def collective_anchor(
+    inputs: Inputs, rows: pl.DataFrame, reason: str, *, by: str = "duration_ns", typical: bool = True
+) -> Anchor | None:
+    """The collective that takes longest, in the step with the median; its peers are its other ranks.
+
+    Args:
+        inputs: of a rule that requires `collectives`.
+        rows: of its result, those to choose from.
+        reason: what is to be seen there, in a sentence without names from traces.
+        by: the column by which they are compared; rows without a value are left out.
+        typical: whether to choose among the rows of the median step only.
+    """
+    frame = inputs.results.get("collectives")
+    known = rows.filter(pl.col("start_ns").is_not_null() & pl.col(by).is_not_null())
+    if frame is None or known.is_empty():
+        return None
+    chosen = known
+    if typical:
+        first = known.group_by("rank").agg(pl.col(by).sum()).sort(by, "rank", descending=[True, False])["rank"][0]
+        own = known.filter(pl.col("rank") == first)
+        chosen = _typical(own.group_by(_STEP).agg(pl.col(by).sum()), own, by)
+    row = chosen.sort(by, "start_ns", "rank", descending=[True, False, False]).row(0, named=True)
+    return _at(row, reason, _same(row, frame))
+
+
+def exposed_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
+    """The collective of a rank with most exposed transfer, in the step with the median.
+
+    Args:
+        inputs: of a rule that requires `evidence_events` and `collectives`.
+        rank: the rank.
+        reason: as for `collective_anchor`.
+    """
+    events, collectives = (inputs.results.get(name) for name in ("evidence_events", "collectives"))
+    if events is None or collectives is None:
+        return None
+    own = events.filter((pl.col("kind") == "exposed_communication") & (pl.col("rank") == rank))
+    same = ["rank", "window", "name", "start_ns"]
+    rows = own.select(*same, "step", "cost_ns", "total_ns").join(collectives.drop("step"), on=same, how="inner")
+    # Waiting is no transfer: where it is known, only the rest can overlap.
+    rows = rows.with_columns(pl.min_horizontal("cost_ns", "transfer_ns").alias("exposed"))
+    chosen = _typical(rows.unique(_STEP, maintain_order=True), rows, "total_ns")
+    if chosen.is_empty():
+        return None
+    row = chosen.sort("exposed", "start_ns", descending=[True, False]).row(0, named=True)
+    return _at(row, reason, _same(row, collectives))
+
+
+def imbalance_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
+    """The kernel, or operator, with which a rank exceeds the others most; its peers are the same on other ranks."""
+    frame = inputs.results.get("evidence_events")
+    if frame is None:
+        return None
+    rows = frame.filter(pl.col("kind") == "compute")
+    own, others = rows.filter(pl.col("rank") == rank), rows.filter(pl.col("rank") != rank)
+    mean = others.group_by(*_STEP, "name").agg(pl.col("total_ns").mean().alias("mean"))
+    more = own.join(mean, on=[*_STEP, "name"], nulls_equal=True).with_columns(
+        (pl.col("total_ns") - pl.col("mean")).alias("more")
+    )
+    worst = more.group_by("name").agg(pl.col("more").median()).filter(pl.col("more") > 0).sort("more", "name")
+    if worst.is_empty():
+        return None
+    of_name = more.filter(pl.col("name") == worst["name"][-1])
+    row = _typical(of_name, of_name, "more").row(0, named=True)
+    same = others.filter(pl.col("name") == row["name"], *(pl.col(name).eq_missing(row[name]) for name in _STEP))
+    peers = same.sort("total_ns", "rank").head(PEERS).iter_rows(named=True)
+    return _at(row, reason, [_at(peer, "the same on a rank with less to compute") for peer in peers])
+
+
+def with_anchors(findings: Sequence[Finding], inputs: Inputs) -> list[Finding]:
     """The findings, each with its anchor.
 
     A straggler's is the collective that the other ranks wait in longest for it, where it arrives; its peers are those
     who wait longest there. A pipeline bubble's is the longest send or receive of its ranks, its peer the other end.
 
     Args:
-        collectives: the result of the analysis.
+        findings: of rules and analyses.
+        inputs: with the results of `collectives` and `evidence_events`, as far as there are any.
     """
-    timed = collectives.filter(pl.col("start_ns").is_not_null() & pl.col("match").is_not_null())
-    return [replace(each, anchor=_anchor(each, timed)) if each.anchor is None else each for each in findings]
+    return [replace(each, anchor=_anchor(each, inputs)) if each.anchor is None else each for each in findings]
 
 
-def _anchor(finding: Finding, rows: pl.DataFrame) -> Anchor | None:
+def _anchor(finding: Finding, inputs: Inputs) -> Anchor | None:
+    if finding.id == _SKEW and finding.ranks:
+        return event_anchor(inputs, "before_launch", finding.ranks[0])
+    rows = inputs.results.get("collectives")
+    if rows is None:
+        return None
+    if finding.id == _UNMATCHED:
+        alone = rows.filter(pl.col("match").is_null() & pl.col("rank").is_in(finding.ranks))
+        return collective_anchor(
+            inputs, alone, "This collective was matched with none of the other ranks", typical=False
+        )
+    timed = rows.filter(pl.col("start_ns").is_not_null() & pl.col("match").is_not_null())
     if finding.id in _LATE:
-        return _of_late_rank(finding, rows.filter(~_P2P))
+        return _of_late_rank(finding, timed.filter(~_P2P))
     if finding.id == _BUBBLE:
-        return _of_bubble(finding, rows.filter(_P2P))
+        return _of_bubble(finding, timed.filter(_P2P))
+    if finding.id == _SLOW_LINK:
+        group = pl.format("Group {} transfers", pl.col("group"))
+        own = timed.filter(pl.lit(finding.title).str.starts_with(group))
+        reason = "This group transfers its data slower than comparable ones here"
+        return collective_anchor(inputs, _in_steps(finding.steps, own), reason, by="transfer_ns")
     return None
 
 
 def _of_late_rank(finding: Finding, rows: pl.DataFrame) -> Anchor | None:
     is_late = pl.col("rank").is_in(finding.ranks)
-    own = _in_steps(finding, rows.filter(is_late))
+    own = _in_steps(finding.steps, rows.filter(is_late))
     waiting = rows.filter(~is_late & (pl.col("wait_ns") > 0)).join(own.select("match").unique(), on="match", how="semi")
     if waiting.is_empty():
         return None
@@ -58,7 +205,7 @@ def _of_late_rank(finding: Finding, rows: pl.DataFrame) -> Anchor | None:
 
 
 def _of_bubble(finding: Finding, rows: pl.DataFrame) -> Anchor | None:
-    own = _in_steps(finding, rows.filter(pl.col("rank").is_in(finding.ranks)))
+    own = _in_steps(finding.steps, rows.filter(pl.col("rank").is_in(finding.ranks)))
     longest = own.sort("duration_ns", "rank", descending=[True, False], nulls_last=True).head(1)
     if longest.is_empty() or longest["duration_ns"][0] is None:
         return None
@@ -68,8 +215,31 @@ def _of_bubble(finding: Finding, rows: pl.DataFrame) -> Anchor | None:
     return _at(row, reason, [_at(peer, "the other end") for peer in others.iter_rows(named=True)])
 
 
-def _in_steps(finding: Finding, rows: pl.DataFrame) -> pl.DataFrame:
-    return rows.filter(pl.col("step").is_in(finding.steps)) if finding.steps else rows
+def _same(row: dict[str, object], rows: pl.DataFrame) -> list[Anchor]:
+    """A collective on its other ranks."""
+    if row["match"] is None:
+        return []
+    others = rows.filter((pl.col("match") == row["match"]) & (pl.col("rank") != row["rank"])).sort("rank")
+    known = others.filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
+    return [_at(peer, "the same collective") for peer in known.head(PEERS).iter_rows(named=True)]
+
+
+def _typical(steps: pl.DataFrame, rows: pl.DataFrame, value: str) -> pl.DataFrame:
+    """The rows of the step whose value is the median, the lower of two.
+
+    Args:
+        steps: window, step and the value, for each step.
+        rows: window, step and any others.
+    """
+    if steps.is_empty():
+        return rows.clear()
+    ordered = steps.sort(value, *_STEP, nulls_last=True)
+    median = ordered.row((ordered.height - 1) // 2, named=True)
+    return rows.filter(*(pl.col(name).eq_missing(median[name]) for name in _STEP))
+
+
+def _in_steps(steps: Sequence[int], rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.filter(pl.col("step").is_in(steps)) if steps else rows
 
 
 def _at(row: dict[str, object], reason: str, peers: Sequence[Anchor] = ()) -> Anchor:

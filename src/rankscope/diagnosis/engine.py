@@ -33,7 +33,7 @@ Analyze = Callable[..., dict[str, Result]]
 FOR_ALL = ("job_kind",)
 """Analyses whose results every rule gets: advice depends on the kind of the job."""
 STRAGGLERS = "stragglers"
-BASIS = ("overview", STRAGGLERS, "step_time")
+BASIS = ("overview", STRAGGLERS, "step_time", "evidence_events")
 """Analyses that the diagnosis itself reads."""
 
 
@@ -61,12 +61,11 @@ def diagnose(rules: Iterable[Rule], with_findings: Iterable[str], analyze: Analy
             # A failing rule, perhaps of another package, must not take the others' findings with it.
             stated.append(_not_diagnosed(rule.name, error))
     stated = each_once(stated)
-    if "collectives" in frames:
-        try:
-            stated = with_anchors(stated, frames["collectives"])
-        except FAILURES as error:
-            stated.append(_not_diagnosed("where findings can be seen", error))
     known = replace(inputs, results=frames)
+    try:
+        stated = with_anchors(stated, known)
+    except FAILURES as error:
+        stated.append(_not_diagnosed("where findings can be seen", error))
     try:
         step = _step_ns(known)
         return diagnosis_of(merge(stated, chosen, known, step), by_severity(stated), known, step)

@@ -48,6 +48,8 @@ class AnalysisMethods:
         """Devices of each rank: host, model, memory, multiprocessors."""
     def distributed(self) -> pl.DataFrame:
         """Communication overlap, transfer and waiting per rank and step."""
+    def evidence_events(self) -> pl.DataFrame:
+        """The events at which lost time shows most, per step: where a finding can be seen in the timeline."""
     def fsdp(self) -> pl.DataFrame:
         """FSDP's all-gathers and reduce-scatters by module: what was prefetched, and what is exposed."""
     def idle(self, *, of: Literal["all", "streams", "devices"] = "all") -> pl.DataFrame:

@@ -1,13 +1,16 @@
 """Runtime calls in which the host waits for its device.
 
-In: runtime calls. Out: those that wait, without the profiler's own.
+In: runtime calls. Out: those that wait, without the profiler's own, and how long the device was idle after them.
 """
 
 from __future__ import annotations
 
 import re
 
+import numpy as np
 import polars as pl
+
+from rankscope.primitives.intervals import Int64, IntervalSet
 
 # Not `cudaStreamWaitEvent`, which makes a stream wait and not the host.
 HOST_WAITS = re.compile(
@@ -58,3 +61,38 @@ def without_profilers_wait(waits: pl.DataFrame, operators: pl.DataFrame, device:
     if operators.select(((pl.col("start_ns") > at) | around).any()).item() or device.select(launched.any()).item():
         return waits
     return waits.filter((pl.col("start_ns") != at) | ~pl.col("name").str.contains(_OF_THE_DEVICE))
+
+
+def idle_after(calls: pl.DataFrame, busy: IntervalSet) -> Int64:
+    """The idle time of the device around each call's end: from when it ran dry, during the call, to its next event.
+
+    Where several calls end in one gap each counts the part of it since the one before. After the device's last event
+    nothing is delayed.
+
+    Args:
+        calls: start_ns, end_ns.
+        busy: when anything ran on the device.
+
+    Returns:
+        ns, for each call.
+    """
+    start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    if not len(busy) or not start.size:
+        return np.zeros(start.size, dtype=np.int64)
+    order = np.argsort(end, kind="stable")
+    begin, finish = start[order], end[order]
+    following = np.searchsorted(busy.starts, finish, side="left")
+    ran_dry = np.where(following > 0, busy.ends[np.maximum(following - 1, 0)], finish)
+    resumes = np.where(following < len(busy), busy.starts[np.minimum(following, len(busy) - 1)], finish)
+    # The gap contains the call's end only if the device was idle by then.
+    first = np.maximum(ran_dry, begin)
+    same = np.concatenate([[False], following[1:] == following[:-1]])
+    counted = np.concatenate([[0], finish[:-1]])
+    first = np.where(same, np.maximum(first, counted), first)
+    dry = ran_dry <= finish
+    idle = np.empty(start.size, dtype=np.int64)
+    # A gap goes to the last call that ends in it; those before it have the part up to their own end.
+    last = np.concatenate([following[1:] != following[:-1], [True]])
+    until = np.where(last, resumes, finish)
+    idle[order] = np.where(dry & (following < len(busy)), np.clip(until - first, 0, finish - begin), 0)
+    return idle

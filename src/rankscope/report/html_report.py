@@ -159,7 +159,8 @@ def located(finding: Finding, grid: Mapping[str, Any] | None, clock: RunClock | 
         grid: waiting and lateness by rank and step; None as long as they are not known.
         clock: the run's clock, for the finding's event.
     """
-    value = _without_anchors(finding.to_json())
+    value = {name: each for name, each in finding.to_json().items() if name != "anchor"}
+    value["symptoms"] = [located(each, grid, clock) for each in finding.symptoms]
     if grid is None:
         return value
     try:
@@ -169,12 +170,6 @@ def located(finding: Finding, grid: Mapping[str, Any] | None, clock: RunClock | 
     except FAILURES:
         return value  # what it says does not depend on its place
     return {**value, "place": place}
-
-
-def _without_anchors(value: dict[str, Any]) -> dict[str, Any]:
-    """A finding without the names of its events: its place says where they are."""
-    symptoms = [_without_anchors(each) for each in value["symptoms"]]
-    return {**{name: each for name, each in value.items() if name != "anchor"}, "symptoms": symptoms}
 
 
 def shown_analyses() -> dict[str, Analysis]:

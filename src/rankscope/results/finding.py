@@ -35,7 +35,9 @@ class Anchor:
         end_ns: when it ends; of a collective that ran as several kernels, when the last one does.
         name: the event's name, as recorded.
         reason: what is to be seen there, in a sentence without names from traces.
+        since_ns: where the idle gap begins that the event ends; None if it ends none.
         peers: the same on other ranks, those that show it best first.
+        compared: ranks without such an event, to compare it with.
     """
 
     rank: int
@@ -45,11 +47,17 @@ class Anchor:
     name: str
     reason: str
     peers: tuple[Anchor, ...] = ()
+    since_ns: int | None = None
+    compared: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
         names = ("rank", "window", "start_ns", "end_ns", "name", "reason")
         own = {name: getattr(self, name) for name in names}
+        if self.since_ns is not None:
+            own["since_ns"] = self.since_ns
+        if self.compared:
+            own["compared"] = list(self.compared)
         return {**own, "peers": [peer.to_json() for peer in self.peers]} if self.peers else own
 
 

@@ -9,6 +9,7 @@ where it shows most: for a straggler the step in which it arrived latest at a co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,19 +41,24 @@ def event_of(anchor: Anchor, clock: RunClock) -> dict[str, Any] | None:
     """A finding's event and its peers on the run's clock; None if the rank is not on it.
 
     Returns:
-        rank, start_ns, end_ns, reason and peers (their ranks); from_ns and to_ns contain all of them.
+        rank, start_ns, end_ns, since_ns, reason and peers (their ranks, and those to compare with); from_ns and to_ns
+        contain all of the events, and the gap before the first.
     """
     times = {each.rank: _on(clock, each) for each in (anchor, *anchor.peers) if each.rank in clock.ranks}
     if anchor.rank not in times:
         return None
     start, end = times[anchor.rank]
+    since = None if anchor.since_ns is None else _on(clock, replace(anchor, start_ns=anchor.since_ns))[0]
+    begins = [first for first, _ in times.values()] + ([] if since is None else [since])
+    peers = dict.fromkeys([peer.rank for peer in anchor.peers] + list(anchor.compared))
     return {
         "rank": anchor.rank,
         "start_ns": start,
         "end_ns": end,
+        "since_ns": since,
         "reason": anchor.reason,
-        "peers": [peer.rank for peer in anchor.peers if peer.rank in times and peer.rank != anchor.rank],
-        "from_ns": min(first for first, _ in times.values()),
+        "peers": [rank for rank in peers if rank in clock.ranks and rank != anchor.rank],
+        "from_ns": min(begins),
         "to_ns": max(last for _, last in times.values()),
     }
 

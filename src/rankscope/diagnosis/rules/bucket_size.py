@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from rankscope.diagnosis.anchors import collective_anchor
 from rankscope.diagnosis.effects import SLOW_TRANSFERS
 from rankscope.diagnosis.step_costs import relevant_ranks, severity_of, step_ns, step_words, steps_of, unrecorded_ranks
-from rankscope.results import Evidence, Finding, Inputs, Rule
+from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule
 
 CAP = 25 << 20
 _SMALL = 1_000_000
@@ -38,7 +39,8 @@ def find(inputs: Inputs) -> list[Finding]:
     known = _without_waits(known, inputs.results.get("collectives"), all_ranks=not unrecorded_ranks(inputs))
     if known.is_empty():
         return []
-    usual = _usual_by_rank(known)
+    steps = _by_step(known)
+    usual = _usual_by_rank(steps)
     large, small = (
         usual.sort(kind, "rank", descending=[True, False]).row(0, named=True) for kind in ("large", "small")
     )
@@ -68,6 +70,7 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence(f"exposed, all buckets, without waiting, {unit.per}", round(worst["exposed"]), "ns"),
             ),
             saving_ns=saving,
+            anchor=_anchor(kind, worst["rank"], known, steps, inputs),
             advice=(
                 "Lower bucket_cap_mb (25 is the default): the first buckets are then reduced during the backward."
                 if kind == "large"
@@ -77,9 +80,27 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
 
 
-def _usual_by_rank(buckets: pl.DataFrame) -> pl.DataFrame:
-    """By rank, medians over steps: its buckets, and the saving if the last is too ``large`` or most too ``small``."""
-    steps = (
+def _anchor(kind: str, rank: int, known: pl.DataFrame, steps: pl.DataFrame, inputs: Inputs) -> Anchor | None:
+    """The last bucket, or the small one with most exposed time, in the rank's median step."""
+    collectives = inputs.results.get("collectives")
+    own = steps.filter(pl.col("rank") == rank).sort(kind, "window", "step")
+    if collectives is None or own.is_empty():
+        return None
+    median = own.row((own.height - 1) // 2, named=True)
+    buckets = known.filter(*(pl.col(name).eq_missing(median[name]) for name in ("rank", "window", "step")))
+    chosen = buckets.sort("bucket" if kind == "large" else "exposed_ns").tail(1)
+    reason = (
+        "DDP's last bucket: it ends after the backward's compute, so that nothing overlaps with its end"
+        if kind == "large"
+        else "One of DDP's small buckets, which nothing overlaps with"
+    )
+    rows = collectives.join(chosen, on=["rank", "window", "start_ns"], how="semi")
+    return collective_anchor(inputs, rows, reason)
+
+
+def _by_step(buckets: pl.DataFrame) -> pl.DataFrame:
+    """By rank and step: its buckets, and the saving if the last is too ``large`` or most too ``small``."""
+    return (
         buckets.sort("bucket")
         .group_by("rank", "window", "step")
         .agg(
@@ -107,6 +128,10 @@ def _usual_by_rank(buckets: pl.DataFrame) -> pl.DataFrame:
             .alias("small")
         )
     )
+
+
+def _usual_by_rank(steps: pl.DataFrame) -> pl.DataFrame:
+    """Medians over a rank's steps."""
     # As a step's length is: one in which others had the cores or the network must not weigh in alone.
     return steps.group_by("rank").agg(
         pl.col("large", "small", "buckets", "bytes", "tail", "exposed", "last", "backward").median()

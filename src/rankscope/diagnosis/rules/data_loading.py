@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import LATE_DATA
 from rankscope.diagnosis.step_costs import (
     WARNING_SHARE,
@@ -57,6 +58,7 @@ def find(inputs: Inputs) -> list[Finding]:
                 *unusual(frame, "data_loading_ns", worst, step),
             ),
             saving_ns=loading[worst],
+            anchor=event_anchor(inputs, "data_loading", worst),
             advice=_ADVICE,
         )
     ]
@@ -91,9 +93,10 @@ def _in_bursts(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
                 Evidence(step_words(inputs).length, step, "ns"),
             ),
             saving_ns=saving,
+            anchor=event_anchor(inputs, "data_loading", worst["rank"], steps=steps),
             advice=_ADVICE,
         )
     ]
 
 
-rule = Rule("data_loading", __doc__, ("step_time",), find, parts=("data",), symptom_of=(LATE_DATA,))
+rule = Rule("data_loading", __doc__, ("step_time", "evidence_events"), find, parts=("data",), symptom_of=(LATE_DATA,))

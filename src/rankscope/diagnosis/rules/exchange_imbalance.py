@@ -12,10 +12,11 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.anchors import collective_anchor
 from rankscope.diagnosis.effects import RECEIVES_MORE
 from rankscope.diagnosis.step_costs import number_of_steps, step_words, steps_of
 from rankscope.primitives.job_kind import JobKind
-from rankscope.results import Evidence, Finding, Inputs, Rule
+from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule
 
 _LEAST, _WARNING = 1.2, 2.0
 _BY = ["group", "group_ranks", "role"]
@@ -59,8 +60,20 @@ def _finding(row: dict[str, object], loads: pl.DataFrame, inputs: Inputs) -> Fin
             Evidence(f"ranks from {_LEAST} times the mean on", hot.height, "count"),
             Evidence("exchanges of a rank", int(str(row["calls"])), "count"),
         ),
+        anchor=_anchor(row, inputs),
         advice=_advice(job),
     )
+
+
+def _anchor(row: dict[str, object], inputs: Inputs) -> Anchor | None:
+    """The rank's longest exchange in its group."""
+    frame = inputs.results.get("collectives")
+    if frame is None:
+        return None
+    exchange = pl.col("collective").str.starts_with("all_to_all")
+    mine = (pl.col("rank") == row["peer"]) & (pl.col("group_ranks").cast(pl.String) == row["group_ranks"])
+    reason = f"Rank {row['peer']} receives more than the other ranks in these exchanges"
+    return collective_anchor(inputs, frame.filter(exchange & mine), reason)
 
 
 def _advice(job: JobKind) -> str:
@@ -75,4 +88,6 @@ def _advice(job: JobKind) -> str:
     return f"{placed}; of sharded embeddings, place tables by their load, or shard the largest by rows."
 
 
-rule = Rule("exchange_imbalance", __doc__, ("step_time", "all_to_all"), find, symptom_of=(RECEIVES_MORE,))
+rule = Rule(
+    "exchange_imbalance", __doc__, ("step_time", "all_to_all", "collectives"), find, symptom_of=(RECEIVES_MORE,)
+)

@@ -11,9 +11,12 @@ compute and communication share the cores: the finding is then never more than a
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 
 from rankscope.diagnosis.advice import any_of, job_of
+from rankscope.diagnosis.anchors import exposed_anchor
 from rankscope.diagnosis.effects import BUCKETS, SLOW_LINKS, SLOW_TRANSFERS, SMALL_SYNCS, WAITING
 from rankscope.diagnosis.step_costs import (
     PLACE,
@@ -30,6 +33,7 @@ from rankscope.primitives.job_kind import DDP, FSDP, TENSOR, JobKind
 from rankscope.results import Evidence, Finding, Inputs, Rule, Severity
 from rankscope.rundir.plurals import counted
 
+_REASON = "Nothing computes during this collective, or during a part of it"
 _WORST_SHARE = 0.05
 _KNOWN = 0.5
 """Of what the saving is taken from: if less is known to be transfer, the finding is an info."""
@@ -63,17 +67,17 @@ def find(inputs: Inputs) -> list[Finding]:
     if saving < round(least["open"]):
         of_least.append(Evidence("compute that could run at the same time", saving, "ns"))
     ranks = tuple(costs.filter(pl.col("saving") >= _WORST_SHARE * step)["rank"].to_list())
-    return [
-        _finding(
-            severity if certain else "info",
-            title,
-            ranks,
-            _evidence(costs, of_least, inputs),
-            saving,
-            inputs,
-            _advice(job_of(inputs)),
-        )
-    ]
+    found = _finding(
+        severity if certain else "info",
+        title,
+        ranks,
+        _evidence(costs, of_least, inputs),
+        saving,
+        inputs,
+        _advice(job_of(inputs)),
+    )
+    shown = least["rank"] if least["rank"] in ranks else min(ranks, default=least["rank"])
+    return [replace(found, anchor=exposed_anchor(inputs, shown, _REASON))]
 
 
 def _not_known(costs: pl.DataFrame, step: int, missing: int, inputs: Inputs) -> list[Finding]:
@@ -89,7 +93,10 @@ def _not_known(costs: pl.DataFrame, step: int, missing: int, inputs: Inputs) -> 
         "Record all ranks at the same steps and put their traces into one directory: the rank that waits least then "
         "shows the transfer. Only that could overlap with compute."
     )
-    return [_finding("info", title, tuple(costs["rank"].to_list()), evidence, None, inputs, advice)]
+    ranks = tuple(costs["rank"].to_list())
+    most = costs.sort("communication_ns", "rank", descending=[True, False])["rank"][0]
+    found = _finding("info", title, ranks, evidence, None, inputs, advice)
+    return [replace(found, anchor=exposed_anchor(inputs, most, _REASON))]
 
 
 def _evidence(costs: pl.DataFrame, more: list[Evidence], inputs: Inputs) -> list[Evidence]:
@@ -173,7 +180,7 @@ def _advice(job: JobKind) -> str:
 rule = Rule(
     "exposed_communication",
     __doc__,
-    ("step_time", "distributed", "collectives", "kernels"),
+    ("step_time", "distributed", "collectives", "kernels", "evidence_events"),
     find,
     parts=("communication",),
     symptom_of=(WAITING, SLOW_TRANSFERS, SLOW_LINKS, BUCKETS, SMALL_SYNCS),

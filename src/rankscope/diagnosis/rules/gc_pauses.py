@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import SLOW_HOST
 from rankscope.diagnosis.step_costs import (
     on_worst_rank,
@@ -58,6 +59,7 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence(unit.length, step, "ns"),
             ),
             saving_ns=worst.saving_ns,
+            anchor=event_anchor(inputs, "garbage_collection", worst.rank),
             advice=(
                 "Call gc.collect(), gc.freeze() and gc.disable() before the loop, and gc.collect(1) every few "
                 "hundred steps, on all ranks in the same step. Remove other gc.collect() calls from the loop."
@@ -66,4 +68,11 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
 
 
-rule = Rule("gc_pauses", __doc__, ("step_time", "annotations"), find, parts=("host", "data"), symptom_of=(SLOW_HOST,))
+rule = Rule(
+    "gc_pauses",
+    __doc__,
+    ("step_time", "annotations", "evidence_events"),
+    find,
+    parts=("host", "data"),
+    symptom_of=(SLOW_HOST,),
+)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import SLOW_HOST
 from rankscope.diagnosis.step_costs import (
     per_step,
@@ -73,6 +74,7 @@ def find(inputs: Inputs) -> list[Finding]:
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=worst.saving_ns,
+            anchor=event_anchor(inputs, "compile_overhead", worst.rank),
             advice=(
                 "TORCH_LOGS=graph_breaks,recompiles shows where and why; torch.compile(fullgraph=True) rejects breaks. "
                 "Keep .item(), prints and data-dependent branches out of the model; mark_dynamic sizes that change."
@@ -81,4 +83,6 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
 
 
-rule = Rule("graph_breaks", __doc__, ("step_time", "compile"), find, parts=("host",), symptom_of=(SLOW_HOST,))
+rule = Rule(
+    "graph_breaks", __doc__, ("step_time", "compile", "evidence_events"), find, parts=("host",), symptom_of=(SLOW_HOST,)
+)

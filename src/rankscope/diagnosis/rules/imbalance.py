@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.anchors import imbalance_anchor
 from rankscope.diagnosis.effects import MORE_WORK, SLOW_DEVICE
 from rankscope.diagnosis.step_costs import on_device, severity_of, step_ns, step_words, steps_of
 from rankscope.primitives.job_kind import STAGES, JobKind
@@ -72,6 +73,9 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("steps", steps.height, "count"),
             ),
             saving_ns=saving,
+            anchor=imbalance_anchor(
+                inputs, int(rank), f"Rank {rank} spends more time in events of this name than the other ranks"
+            ),
             advice=_advice(job_of(inputs)),
         )
     ]
@@ -113,7 +117,7 @@ def _advice(job: JobKind) -> str:
 rule = Rule(
     "imbalance",
     __doc__,
-    ("step_time", "kernels", "stragglers"),
+    ("step_time", "kernels", "stragglers", "evidence_events"),
     find,
     parts=("compute",),
     symptom_of=(SLOW_DEVICE, MORE_WORK),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import MEMORY_CALLS, SLOW_HOST
 from rankscope.diagnosis.step_costs import (
     on_worst_rank,
@@ -60,6 +61,7 @@ def find(inputs: Inputs) -> list[Finding]:
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=saving,
+            anchor=event_anchor(inputs, "late_launch", worst["rank"]),
             advice=(
                 "Launch less and earlier: torch.compile, CUDA graphs (mode='reduce-overhead'), "
                 + ("fused optimizers (AdamW(fused=True)), " if job_of(inputs).trains else "")
@@ -82,7 +84,7 @@ def _doing(inputs: Inputs, rank: int) -> str | None:
 rule = Rule(
     "launch_bound",
     __doc__,
-    ("step_time", "launch_gaps", "idle"),
+    ("step_time", "launch_gaps", "idle", "evidence_events"),
     find,
     parts=("host",),
     symptom_of=(SLOW_HOST, MEMORY_CALLS),

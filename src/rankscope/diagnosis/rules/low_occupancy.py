@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.step_costs import per_step, relevant_ranks, step_ns, step_words, steps_of, worst_rank
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.results import Evidence, Finding, Inputs, Rule
@@ -49,9 +50,10 @@ def find(inputs: Inputs) -> list[Finding]:
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=worst.saving_ns,
+            anchor=event_anchor(inputs, "unfilled", worst.rank),
             advice="Give them more blocks (a larger batch, longer rows), or run several at once on several streams.",
         )
     ]
 
 
-rule = Rule("low_occupancy", __doc__, ("step_time", "kernels"), find, parts=("compute",))
+rule = Rule("low_occupancy", __doc__, ("step_time", "kernels", "evidence_events"), find, parts=("compute",))

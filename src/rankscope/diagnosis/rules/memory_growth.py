@@ -11,6 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.anchors import event_anchor
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _STEPS = 3
@@ -62,6 +63,7 @@ def find(inputs: Inputs) -> list[Finding]:
             ranks=tuple(grown["rank"].unique().sort().to_list()),
             steps=tuple(sorted(worst["numbers"])),
             evidence=tuple(evidence),
+            anchor=event_anchor(inputs, "step", worst["rank"], steps=worst["numbers"]),
             advice=(
                 (
                     ""
@@ -83,4 +85,4 @@ def _room(totals: pl.DataFrame | None, worst: dict[str, object]) -> int | None:
     return None if known.is_empty() else int(known["total_memory"][0]) - int(known["peak_allocated"][-1])
 
 
-rule = Rule("memory_growth", __doc__, ("memory", "memory_steps"), find)
+rule = Rule("memory_growth", __doc__, ("memory", "memory_steps", "evidence_events"), find)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.step_costs import memory_severity
 from rankscope.primitives.job_kind import FSDP
 from rankscope.results import Evidence, Finding, Inputs, Rule
@@ -40,6 +41,7 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("memory of the device", worst["total_memory"], "bytes"),
                 Evidence("operator at the peak", worst["peak_operator"] or "no operator"),
             ),
+            anchor=event_anchor(inputs, "memory_peak", worst["rank"], detail=worst["device"]),
             advice=(
                 "Before it grows: "
                 + (
@@ -59,4 +61,4 @@ def _near(share: float) -> bool:
     return memory_severity(share) is not None
 
 
-rule = Rule("memory_limit", __doc__, ("memory",), find)
+rule = Rule("memory_limit", __doc__, ("memory", "evidence_events"), find)

@@ -11,9 +11,12 @@ less than one free for ten kernels.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import MEMORY_CALLS
 from rankscope.diagnosis.step_costs import (
     WARNING_SHARE,
@@ -66,7 +69,7 @@ def find(inputs: Inputs) -> list[Finding]:
         *_calls(frame.filter(pl.col("rank") == worst), worst),
         Evidence(unit.length, step, "ns"),
     ]
-    return [_finding(severity, title, ranks, steps_of(inputs), evidence, saving, inputs)]
+    return [_at(_finding(severity, title, ranks, steps_of(inputs), evidence, saving, inputs), worst, inputs)]
 
 
 def _in_some_steps(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
@@ -89,7 +92,7 @@ def _in_some_steps(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Findi
         *_calls(own, worst["rank"]),
         Evidence(step_words(inputs).length, step, "ns"),
     ]
-    return [_finding("warning", title, ranks, steps, evidence, None, inputs)]
+    return [_at(_finding("warning", title, ranks, steps, evidence, None, inputs), worst["rank"], inputs)]
 
 
 def _without_cost(frame: pl.DataFrame, inputs: Inputs) -> list[Finding]:
@@ -108,7 +111,7 @@ def _without_cost(frame: pl.DataFrame, inputs: Inputs) -> list[Finding]:
     title = "The allocator returns memory to the driver and allocates it again during steps"
     ranks = tuple(often["rank"].sort().to_list())
     calls = _calls(frame.filter(pl.col("rank") == worst), worst)
-    return [_finding("info", title, ranks, steps_of(inputs), calls, None, inputs)]
+    return [_at(_finding("info", title, ranks, steps_of(inputs), calls, None, inputs), worst, inputs)]
 
 
 def _calls(own: pl.DataFrame, rank: int) -> list[Evidence]:
@@ -116,6 +119,11 @@ def _calls(own: pl.DataFrame, rank: int) -> list[Evidence]:
     named = (("frees", "free"), ("allocations", "malloc"), ("pinned", "calls for pinned host memory"))
     counts = [(name, int(own[column].sum())) for column, name in named]
     return [Evidence(f"the driver's {name}, rank {rank}", count, "count") for name, count in counts if count]
+
+
+def _at(finding: Finding, rank: int, inputs: Inputs) -> Finding:
+    """The finding with the call of a rank that shows it."""
+    return replace(finding, anchor=event_anchor(inputs, "allocator_call", rank, steps=finding.steps))
 
 
 def _finding(
@@ -143,7 +151,7 @@ def _finding(
 rule = Rule(
     "memory_retries",
     __doc__,
-    ("step_time", "launch_gaps"),
+    ("step_time", "launch_gaps", "evidence_events"),
     find,
     parts=("host",),
     symptom_of=(MEMORY_CALLS,),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import MEMORY_CALLS
 from rankscope.diagnosis.step_costs import (
     on_worst_rank,
@@ -59,6 +60,7 @@ def find(inputs: Inputs) -> list[Finding]:
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=worst.saving_ns,
+            anchor=event_anchor(inputs, "pageable_copy", worst.rank),
             advice=(
                 "Copy from pinned memory (tensor.pin_memory()) with non_blocking=True: that overlaps with compute."
                 if job_of(inputs).infers
@@ -68,4 +70,11 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
 
 
-rule = Rule("pageable_copies", __doc__, ("step_time", "copies"), find, parts=("copies",), symptom_of=(MEMORY_CALLS,))
+rule = Rule(
+    "pageable_copies",
+    __doc__,
+    ("step_time", "copies", "evidence_events"),
+    find,
+    parts=("copies",),
+    symptom_of=(MEMORY_CALLS,),
+)

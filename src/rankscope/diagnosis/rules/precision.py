@@ -13,6 +13,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.step_costs import (
     per_step,
     relevant_ranks,
@@ -56,6 +57,7 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("of it in kernels whose names do not show it", int(own["unknown_ns"].sum()), "ns"),
             ),
             saving_ns=savings[worst],
+            anchor=event_anchor(inputs, "wide_type", worst),
             advice=(
                 "Load the model in bfloat16 (float16 on devices without it)."
                 if job_of(inputs).infers
@@ -82,9 +84,10 @@ def _of_cpu(wide: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
                 Evidence(f"time in them ({unit.per}, worst rank)", spent[worst], "ns"),
                 Evidence(unit.length, step, "ns"),
             ),
+            anchor=event_anchor(inputs, "wide_type", worst),
             advice="On a CPU with bfloat16 instructions (avx512_bf16, amx_bf16) try torch.autocast('cpu').",
         )
     ]
 
 
-rule = Rule("precision", __doc__, ("step_time", "matrix_work"), find, parts=("compute",))
+rule = Rule("precision", __doc__, ("step_time", "matrix_work", "evidence_events"), find, parts=("compute",))

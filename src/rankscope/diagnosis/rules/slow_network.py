@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from rankscope.diagnosis.anchors import collective_anchor
 from rankscope.diagnosis.effects import SLOW_TRANSFERS
 from rankscope.diagnosis.step_costs import number_of_steps, severity_of, step_ns, steps_of, within_available
-from rankscope.results import Evidence, Finding, Inputs, Rule
+from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule
 
 _LARGE = 1_000_000
 _FAR = 0.5
@@ -71,12 +72,23 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("median transfer", round(worst["transfer_ns"]), "ns"),
             ),
             saving_ns=saving,
+            anchor=_anchor(worst, inputs),
             advice=(
                 "Check which links that group uses (NCCL_DEBUG=INFO: NVLink, PCIe, sockets), whether its ranks are "
                 "placed across hosts or sockets that need not be, and whether other traffic shares the network."
             ),
         )
     ]
+
+
+def _anchor(worst: dict[str, object], inputs: Inputs) -> Anchor | None:
+    """The slow collective, where it takes as long as in most steps."""
+    frame = inputs.results.get("collectives")
+    if frame is None:
+        return None
+    rows = frame.filter(*(pl.col(name) == worst[name] for name in ("group", "collective", "bytes")))
+    reason = "This transfer has less than half of the bandwidth that smaller ones reach"
+    return collective_anchor(inputs, rows, reason, by="transfer_ns")
 
 
 def _best_of_smaller(known: pl.DataFrame) -> pl.DataFrame:

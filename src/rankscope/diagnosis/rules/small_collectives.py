@@ -12,6 +12,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.anchors import collective_anchor
 from rankscope.diagnosis.step_costs import (
     severity_of,
     step_counts,
@@ -74,6 +75,11 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence(unit.length, step, "ns"),
             ),
             saving_ns=saving,
+            anchor=collective_anchor(
+                inputs,
+                small.filter(pl.col("rank") == least["rank"]),
+                "Ranks wait for each other in this small collective",
+            ),
             advice=(
                 "Exchange flags and sizes once per batch in one tensor, and take barriers out of the loop."
                 if job_of(inputs).infers

@@ -13,6 +13,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import MEMORY_CALLS, SLOW_HOST
 from rankscope.diagnosis.step_costs import (
     recording_overhead,
@@ -81,6 +82,7 @@ def find(inputs: Inputs) -> list[Finding]:
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=saving,
+            anchor=event_anchor(inputs, "late_short_launch", worst["rank"]),
             advice=(
                 "Let torch.compile fuse them, use CUDA graphs (mode='reduce-overhead'), "
                 + ("fused optimizers (AdamW(fused=True)) and " if job_of(inputs).trains else "")
@@ -93,7 +95,7 @@ def find(inputs: Inputs) -> list[Finding]:
 rule = Rule(
     "small_kernels",
     __doc__,
-    ("step_time", "launch_gaps"),
+    ("step_time", "launch_gaps", "evidence_events"),
     find,
     parts=("host", "compute"),
     symptom_of=(SLOW_HOST, MEMORY_CALLS),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import any_of, job_of
+from rankscope.diagnosis.anchors import collective_anchor
 from rankscope.diagnosis.effects import SLOW_LINKS, SLOW_TRANSFERS, WAITING
 from rankscope.diagnosis.step_costs import (
     PLACE,
@@ -24,7 +25,7 @@ from rankscope.diagnosis.step_costs import (
     usual,
 )
 from rankscope.primitives.job_kind import DDP, FSDP, JobKind
-from rankscope.results import Evidence, Finding, Inputs, Rule
+from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule
 
 _UNKNOWN = 0.1
 """Of all communication: how much of this is waiting is not known."""
@@ -64,9 +65,20 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence(unit.length, step, "ns"),
             ),
             saving_ns=saving,
+            anchor=_anchor(costs, inputs),
             advice=_advice(job_of(inputs)),
         )
     ]
+
+
+def _anchor(costs: pl.DataFrame, inputs: Inputs) -> Anchor | None:
+    """The longest transfer of the rank that would save most."""
+    frame = inputs.results.get("collectives")
+    if frame is None:
+        return None
+    rank = costs.sort("saving", "rank", descending=[True, False])["rank"][0]
+    reason = "The longest transfer of a step, which takes longer in all of them than its compute"
+    return collective_anchor(inputs, frame.filter(pl.col("rank") == rank), reason, by="transfer_ns")
 
 
 def _advice(job: JobKind) -> str:

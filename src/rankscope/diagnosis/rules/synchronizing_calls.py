@@ -10,6 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import LATE_DATA, LOADING, MEMORY_CALLS, SLOW_HOST
 from rankscope.diagnosis.step_costs import (
     IDLE,
@@ -56,6 +57,7 @@ def find(inputs: Inputs) -> list[Finding]:
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=worst.saving_ns,
+            anchor=event_anchor(inputs, "host_wait", worst.rank),
             advice=(
                 "Keep values on the device: "
                 + (
@@ -73,7 +75,7 @@ def find(inputs: Inputs) -> list[Finding]:
 rule = Rule(
     "synchronizing_calls",
     __doc__,
-    ("step_time", "synchronization"),
+    ("step_time", "synchronization", "evidence_events"),
     find,
     parts=("host", "data"),
     symptom_of=(SLOW_HOST, MEMORY_CALLS, LATE_DATA, LOADING),

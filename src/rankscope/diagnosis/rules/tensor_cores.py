@@ -11,6 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.step_costs import per_step, relevant_ranks, step_ns, steps_of, worst_rank
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
@@ -42,6 +43,7 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("in kernels whose names do not show it", own["unknown_ns"], "ns"),
             ),
             saving_ns=worst.saving_ns,
+            anchor=event_anchor(inputs, "ordinary_cores", worst.rank, detail=own["number"]),
             advice=(
                 "Let 32-bit products use TF32: torch.set_float32_matmul_precision('high') and "
                 "torch.backends.cudnn.allow_tf32 = True; or "
@@ -53,4 +55,4 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
 
 
-rule = Rule("tensor_cores", __doc__, ("step_time", "matrix_work"), find, parts=("compute",))
+rule = Rule("tensor_cores", __doc__, ("step_time", "matrix_work", "evidence_events"), find, parts=("compute",))

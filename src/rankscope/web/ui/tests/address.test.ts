@@ -19,7 +19,7 @@ test("a view goes into the URL and comes back", () => {
     calls: { shape: "tree" as const, by: "frames" as const, rank: 3, against: { run: "0a9f" }, inverted: true },
     flags: [{ at: -5, text: "" }, { at: 1234567, text: "slow ~ here! 100 % & <b>" }],
   };
-  expect(roundTrip(address)).toEqual({ ...address, rank: null, step: null, event: null, name: "" });
+  expect(roundTrip(address)).toEqual({ ...address, rank: null, step: null, event: null, fileEvent: null, name: "" });
 });
 
 test("how calls are shown goes into the URL and comes back", () => {

@@ -2,10 +2,10 @@ import { describe, expect, it } from "vitest";
 import type { Api } from "../src/data/api.ts";
 import type { Finding } from "../src/data/payload.ts";
 import { readAddress, writeAddress } from "../src/timeline/address.ts";
-import { eventParams, findEvent, readEventTime, reasonsOf } from "../src/timeline/anchor.ts";
+import { eventParams, fileEvent, findEvent, onRunClock, readEventTime, readFileEvent, saidOf } from "../src/timeline/anchor.ts";
 import type { Layout } from "../src/timeline/layout.ts";
 
-const EVENT = { rank: 2, start_ns: 1000, end_ns: 1200, reason: "Rank 2 arrives here", peers: [0, 3], from_ns: 200, to_ns: 1200 };
+const EVENT = { rank: 2, start_ns: 1000, end_ns: 1200, reason: "Rank 2 arrives here", since_ns: null, peers: [0, 3], from_ns: 200, to_ns: 1200 };
 const LAYOUT = { tracks: [
   { rank: 2, kind: "rank", firstLane: 4, lanes: 1 }, { rank: 2, kind: "stream", firstLane: 5, lanes: 2 }, { rank: 2, kind: "thread", firstLane: 7, lanes: 1 }, { rank: 3, kind: "stream", firstLane: 8, lanes: 1 },
 ] } as unknown as Layout;
@@ -43,12 +43,29 @@ describe("the event of a finding", () => {
 
   it("may be on a thread, or left out", async () => {
     expect(await findEvent(serving([[7, 3, 1000, 1200]]), LAYOUT, { rank: 2, start: 1000, end: 1200 })).toEqual({ lane: 7, row: 3 });
-    expect(await findEvent(serving([[5, 3, 999, 1200]]), LAYOUT, { rank: 2, start: 1000, end: 1200 })).toBeNull();
+    expect(await findEvent(serving([[5, 3, 990, 1200]]), LAYOUT, { rank: 2, start: 1000, end: 1200 })).toBeNull();
   });
 
   it("is annotated with what the findings say of it, and no other event is", () => {
     const findings = [{ place: { rank: 2, step: 1, event: EVENT } }, { place: null }, { place: { rank: 2, step: 1, event: null } }] as unknown as Finding[];
-    expect(reasonsOf(findings, EVENT)).toEqual(["Rank 2 arrives here"]);
-    expect(reasonsOf(findings, { rank: 3, start_ns: 1000 })).toEqual([]);
+    expect(saidOf(findings, EVENT)).toEqual([EVENT]);
+    expect(saidOf(findings, { ...EVENT, rank: 3 })).toEqual([]);
+    expect(saidOf([{ place: null, symptoms: findings }] as unknown as Finding[], EVENT)).toEqual([EVENT]);
+  });
+});
+
+describe("the event of a table's row", () => {
+  const layout = { ranks: [{ rank: 3, files: [null, 5_000_000], drift: 1e-6 }] } as unknown as Layout;
+
+  it("is on its file's clock, which is shifted and stretched", () => {
+    const event = readFileEvent(fileEvent({ rank: 3, window: 1, start: 2_000_000, end: 3_000_000 }))!;
+    expect(onRunClock(layout, event)).toEqual({ rank: 3, start: 7_000_002, end: 8_000_003 });
+    expect(onRunClock(layout, { ...event, window: 0 })).toBeNull();
+    expect(onRunClock(layout, { ...event, rank: 4 })).toBeNull();
+  });
+
+  it("is found where rounding moved it, and not further away", async () => {
+    expect(await findEvent(serving([[5, 0, 1001, 1200]]), LAYOUT, { rank: 2, start: 1000, end: 1200 })).toEqual({ lane: 5, row: 0 });
+    expect(await findEvent(serving([[5, 0, 1003, 1200]]), LAYOUT, { rank: 2, start: 1000, end: 1200 })).toBeNull();
   });
 });

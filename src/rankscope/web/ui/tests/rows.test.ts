@@ -74,11 +74,14 @@ test("pinned rows come first and stay when the others scroll", () => {
   expect(firstScrolled(rows, 0)).toBe(2);
 });
 
-test("what would leave nothing to scroll is first, but not pinned", () => {
+test("of more pins than leave something to scroll, the closed ranks stay, and the others’ lanes scroll", () => {
   const pinned = { ranks: new Set([5, 6, 7]), tracks: new Set<number>() };
-  const rows = rowsOf(layoutOf(8), folding({ pinned, ranks: new Set([5, 6, 7]) }), 200);
-  expect(rows.pinned).toBe(0);
-  expect(rows.of[0]).toBe(5);
+  const rows = rowsOf(layoutOf(8), folding({ pinned, ranks: new Set([5, 6]) }), 200);
+  expect([...rows.of.slice(0, 2)]).toEqual([7, 5]);
+  expect(rows.pinned).toBeGreaterThanOrEqual(2);
+  expect(rows.pinned).toBeLessThan(rows.rowOfRank[0]!);
+  expect(rows.pinnedHeight).toBeLessThanOrEqual(120);
+  expect(rows.pinnedHeight).toBe(rows.top[rows.pinned]);
 });
 
 test("hidden ranks and tracks are left out, and a regular expression filters", () => {

@@ -6,7 +6,7 @@ import { eventParams } from "../timeline/anchor.ts";
 import { placeOf } from "../timeline/layout.ts";
 import { factLabel, shownName } from "../format/text.ts";
 import { exactCell, formatCell, formatDuration } from "../format/units.ts";
-import type { ViewContext } from "../views/view.ts";
+import { hasTimeline, type ViewContext } from "../views/view.ts";
 import { button } from "./controls.ts";
 import { inline } from "./doc_text.ts";
 import { h, named, styled, type Child } from "./dom.ts";
@@ -37,8 +37,17 @@ export function findingItems(context: ViewContext, findings: readonly Finding[],
   return h("ol", { class: "findings" }, findings.map((finding) => item(context, finding, here)));
 }
 
+/** The largest saving of a run’s findings: computed once, not once per finding. */
+const mostSaved = new WeakMap<readonly Finding[], number>();
+
+function largestSaving(findings: readonly Finding[]): number {
+  const most = mostSaved.get(findings) ?? findings.reduce((peak, { saving_ns: saving }) => Math.max(peak, saving ?? 0), 0);
+  mostSaved.set(findings, most);
+  return most;
+}
+
 function item(context: ViewContext, finding: Finding, here = true, brief = false): HTMLElement {
-  const most = context.payload.findings.reduce((peak, { saving_ns: saving }) => Math.max(peak, saving ?? 0), 0);
+  const most = largestSaving(context.payload.findings);
   const evidence = facts(context, finding, here);
   return h("li", { class: `finding ${finding.severity}`, "data-testid": "finding", "data-finding": finding.id, tabindex: "-1" },
     h("div", { class: "finding-head" },
@@ -74,18 +83,16 @@ function symptoms(context: ViewContext, found: readonly Finding[], here: boolean
         h("summary", {}, named(symptom.title, 240),
           h("small", {}, " ", symptom.saving_ns === null ? "" : `${formatDuration(symptom.saving_ns)} of the same time: `, named(symptom.because, 200))),
         facts(context, symptom, here),
+        here ? eventOf(context, symptom) : null,
         symptom.advice === "" ? null : h("p", { class: "advice" }, inline(shownName(symptom.advice, 1200))))))));
 }
 
 /** Where a finding can be seen. */
 function shown(context: ViewContext, finding: Finding): HTMLElement | null {
   const { rank, step } = placeOf(finding);
-  const event = finding.place?.event;
   const calls = callsLink(context, rank, step);
-  if (context.served && event && context.payload.run.ranks.includes(event.rank)) {
-    return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", eventParams(event)), "data-testid": "finding-event" },
-      `Show the event: rank ${event.rank}${event.peers.length > 0 ? `, with rank${event.peers.length > 1 ? "s" : ""} ${formatRanks(event.peers)}` : ""}`), calls);
-  }
+  const link = eventOf(context, finding, calls);
+  if (link) return link;
   if (!context.served || (rank === null && step === null) || (rank !== null && !context.payload.run.ranks.includes(rank))) return null;
   return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", { ...(rank === null ? {} : { rank }), ...(step === null ? {} : { step }) }), "data-testid": "finding-place" },
     "Show in timeline", rank === null ? "" : `: rank ${rank}`, step === null ? "" : `${rank === null ? ":" : ","} step ${step}`), calls);
@@ -97,6 +104,14 @@ function callsLink(context: ViewContext, rank: number | null, step: number | nul
   if (!context.served || rank === null || step === null || ranks.length < 2 || !ranks.includes(rank)) return null;
   return [" · ", h("a", { href: context.router.href("timeline", { rank, step, calls: writeChoice({ ...CALLS_AT_FIRST, rank, against: "others" }) }), "data-testid": "finding-calls" },
     `What ran in step ${step} on rank ${rank}, compared with the other ranks`)];
+}
+
+/** The event that proves a finding, with the ranks to compare it with. */
+function eventOf(context: ViewContext, finding: Finding, more: Child = null): HTMLElement | null {
+  const event = finding.place?.event;
+  if (!hasTimeline(context) || !event || !context.payload.run.ranks.includes(event.rank)) return null;
+  return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", eventParams(event)), "data-testid": "finding-event" },
+    `Show the event: rank ${event.rank}${event.peers.length > 0 ? `, with rank${event.peers.length > 1 ? "s" : ""} ${formatRanks(event.peers)}` : ""}`), more);
 }
 
 function facts(context: ViewContext, finding: Finding, here: boolean): HTMLElement | null {

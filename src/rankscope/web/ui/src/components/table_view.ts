@@ -10,7 +10,7 @@ import { isLive, type ViewContext } from "../views/view.ts";
 import { button } from "./controls.ts";
 import { inline } from "./doc_text.ts";
 import { h, named, styled } from "./dom.ts";
-import { eventLink, leadsToEvents, rowParam } from "./event_link.ts";
+import { eventLink, rowParam } from "./event_link.ts";
 import { swatch } from "./swatch.ts";
 import { columnOrder, columnWidths, label, largest } from "./table_layout.ts";
 
@@ -24,6 +24,8 @@ export interface TableOptions {
   readonly caption: string;
   /** The unit of a cell, where a column holds several. */
   readonly unitOf?: (row: number, column: string) => string | null;
+  /** The name of a row’s events in the shown run, where the analysis alone does not tell. */
+  readonly eventName?: (row: number) => string | null;
 }
 
 /** Columns of shapes and launch sizes, written as lists. */
@@ -104,7 +106,11 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
     return h("tr", { "data-row": row, "aria-rowindex": place + 2, "aria-current": row === left ? "true" : null }, columns.map((column) => {
       const value = table.cell(row, column);
       const cell = tableCell(table, column, value, options.unitOf?.(row, column) ?? table.meta(column).unit);
-      if (typeof value === "string" && leadsToEvents(context, name, column)) cell.replaceChildren(eventLink(context, name, table, row, value));
+      if (value !== null) {
+        const content = [...cell.childNodes];
+        const link = eventLink(context, name, table, row, column, content, options.eventName);
+        if (link !== content && link instanceof HTMLElement) cell.replaceChildren(link);
+      }
       if (peak !== null && peak > 0 && sort?.column === column && typeof value === "number" && value > 0) {
         cell.classList.add("barred");
         styled(cell, { "--share": `${Math.min(100, (100 * value) / peak).toFixed(2)}%` });

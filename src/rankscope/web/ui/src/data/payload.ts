@@ -93,7 +93,9 @@ export interface FindingEvent {
   readonly reason: string;
   /** Ranks to compare it with. */
   readonly peers: readonly number[];
-  /** What contains the event and the peers’. */
+  /** Where the idle gap begins that the event ends; null where it ends none. */
+  readonly since_ns: number | null;
+  /** What contains the event, its gap and the peers’. */
   readonly from_ns: number;
   readonly to_ns: number;
 }

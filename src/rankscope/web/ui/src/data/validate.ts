@@ -157,7 +157,7 @@ function readEvent(raw: unknown): FindingEvent | null {
   const [rank, start_ns, end_ns, from_ns, to_ns] = ["rank", "start_ns", "end_ns", "from_ns", "to_ns"].map((name) => asNumber(raw[name]));
   if (rank == null || start_ns == null || end_ns == null || from_ns == null || to_ns == null) return null;
   const peers = asList(raw["peers"]).map(asNumber).filter((peer): peer is number => peer !== null);
-  return { rank, start_ns, end_ns, from_ns, to_ns, reason: asText(raw["reason"]), peers };
+  return { rank, start_ns, end_ns, since_ns: asNumber(raw["since_ns"]), from_ns, to_ns, reason: asText(raw["reason"]), peers };
 }
 
 const STATES = ["straggler", "none", "too-few-steps", "one-rank", "not-compared"] as const;

@@ -1,6 +1,6 @@
 /** The timeline's state in the URL, and back: a link opens the same window, rows, selection and range. */
 import { readChoice, writeChoice, type CallsChoice } from "../calls/choice.ts";
-import { readEventTime, type EventTime } from "./anchor.ts";
+import { readEventTime, readFileEvent, type EventTime, type FileEvent } from "./anchor.ts";
 import { readFlags, writeFlags, type Flag } from "./flags.ts";
 import { isOrder, type Order } from "./order.ts";
 import type { Named } from "./rows.ts";
@@ -27,6 +27,8 @@ export interface Address {
   readonly step: number | null;
   /** An event named by its rank and time: findings lead here. */
   readonly event: EventTime | null;
+  /** Likewise, on the clock of one of its files: rows of tables lead here. */
+  readonly fileEvent: FileEvent | null;
   /** The name of events, the first of which is selected (on the rank, if there is one): rows of tables lead here. */
   readonly name: string;
   /** How far down: the rank at the top, and how many pixels of it are above. */
@@ -52,13 +54,14 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
     rank: whole(params.get("rank")),
     step: whole(params.get("step")),
     event: readEventTime(params.get("ev")),
+    fileEvent: readFileEvent(params.get("fev")),
     name: params.get("name") ?? "",
     at: below(params.get("at")),
   };
 }
 
 /** Every parameter of the timeline, empty where it is as it is at first, so that an old one is taken out. */
-export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | "name">, openAtFirst: ReadonlySet<number>): Record<string, string> {
+export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | "fileEvent" | "name">, openAtFirst: ReadonlySet<number>): Record<string, string> {
   const { window, selected, measured, open } = address;
   return {
     t: window ? span(window) : "",
@@ -75,7 +78,7 @@ export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | 
     order: address.order === "rank" ? "" : address.order,
     flags: writeFlags(address.flags),
     at: address.at === null ? "" : `${address.at.rank}.${address.at.by}`,
-    rank: "", step: "", ev: "", name: "",
+    rank: "", step: "", ev: "", fev: "", name: "",
   };
 }
 

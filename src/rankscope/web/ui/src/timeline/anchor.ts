@@ -11,14 +11,26 @@ export interface EventTime {
   readonly end: number;
 }
 
+/** The same in a table: its times count from the start of one of the rank's files. */
+export interface FileEvent extends EventTime {
+  readonly window: number;
+}
+
+/** Clocks of files are shifted and stretched: rounding, ns. */
+const ROUNDED = 2;
 const ROOM = 0.1;
+/** Around an event alone: what comes before and after it. */
+const ROOM_ALONE = 1.5;
+/** Of what is shown: an event that fills more than this is alone. */
+const ALONE = 0.6;
 const AT_ONCE = 200;
 /** Device lanes first: a collective on the host is on a thread. */
 const KINDS = ["stream", "thread", "annotation"] as const;
 
 /** The address of a finding’s event: its rank open, it and the peers pinned, zoomed to all of them. */
 export function eventParams(event: FindingEvent): Record<string, string> {
-  const room = ROOM * Math.max(1, event.to_ns - event.from_ns);
+  const shown = Math.max(1, event.to_ns - event.from_ns);
+  const room = shown * (event.end_ns - event.start_ns > ALONE * shown ? ROOM_ALONE : ROOM);
   const ranks = [event.rank, ...event.peers].join(".");
   return {
     t: `${Math.max(0, Math.floor(event.from_ns - room))}_${Math.ceil(event.to_ns + room)}`, open: String(event.rank), pin: ranks,
@@ -27,11 +39,30 @@ export function eventParams(event: FindingEvent): Record<string, string> {
 }
 
 /** What the address of another place must lose. */
-export const ELSEWHERE: Readonly<Record<string, string>> = { sel: "", m: "", calls: "", rank: "", step: "", at: "", lanes: "", name: "" };
+export const ELSEWHERE: Readonly<Record<string, string>> = { fev: "", sel: "", m: "", calls: "", rank: "", step: "", at: "", lanes: "", name: "" };
 
 export function readEventTime(text: string | undefined): EventTime | null {
   const found = /^(\d{1,9})_(-?\d{1,16})_(-?\d{1,16})$/.exec(text ?? "");
   return found ? { rank: Number(found[1]), start: Number(found[2]), end: Number(found[3]) } : null;
+}
+
+/** An event of a file as a parameter of the address. */
+export function fileEvent({ rank, window, start, end }: FileEvent): string {
+  return `${rank}_${window}_${start}_${end}`;
+}
+
+export function readFileEvent(text: string | undefined): FileEvent | null {
+  const found = /^(\d{1,9})_(\d{1,6})_(-?\d{1,16})_(-?\d{1,16})$/.exec(text ?? "");
+  return found ? { rank: Number(found[1]), window: Number(found[2]), start: Number(found[3]), end: Number(found[4]) } : null;
+}
+
+/** The event on the run’s clock; null where the run has no such file. */
+export function onRunClock(layout: Layout, { rank, window, start, end }: FileEvent): EventTime | null {
+  const own = layout.ranks.find((each) => each.rank === rank);
+  const first = own?.files[window];
+  if (first === null || first === undefined) return null;
+  const at = (time: number): number => first + time + Math.round((own?.drift ?? 0) * time);
+  return { rank, start: at(start), end: at(end) };
 }
 
 /** The event of a rank that starts at an instant; of several the one that ends then, else the longest. Null where it is not there. */
@@ -39,11 +70,11 @@ export async function findEvent(api: Api, layout: Layout, { rank, start, end }: 
   for (const kind of KINDS) {
     const lanes = layout.tracks.filter((track) => track.rank === rank && track.kind === kind).flatMap((track) => Array.from({ length: track.lanes }, (_, lane) => track.firstLane + lane));
     if (lanes.length === 0) continue;
-    const file = await api.columns("events", { lanes: lanes.join(","), from: Math.max(0, start), to: start + 1, limit: AT_ONCE });
+    const file = await api.columns("events", { lanes: lanes.join(","), from: Math.max(0, start - ROUNDED), to: start + 1 + ROUNDED, limit: AT_ONCE });
     const [lane, row, starts, ends] = [file.u32("lane"), file.u32("row"), file.f64("start_ns"), file.f64("end_ns")];
     let best = -1;
     for (let i = 0; i < row.length; i++) {
-      if (starts[i] !== start) continue;
+      if (Math.abs(starts[i]! - start) > ROUNDED) continue;
       if (best < 0 || Math.abs(ends[i]! - end) < Math.abs(ends[best]! - end)) best = i;
     }
     if (best >= 0) return { lane: lanes[lane[best]!]!, row: row[best]! };
@@ -51,7 +82,9 @@ export async function findEvent(api: Api, layout: Layout, { rank, start, end }: 
   return null;
 }
 
-/** What findings say of an event. */
-export function reasonsOf(findings: readonly Finding[], event: { readonly rank: number; readonly start_ns: number }): string[] {
-  return findings.flatMap(({ place }) => (place?.event && place.event.rank === event.rank && place.event.start_ns === event.start_ns ? [place.event.reason] : []));
+/** What findings and their symptoms say of an event. */
+export function saidOf(findings: readonly Finding[], event: { readonly rank: number; readonly start_ns: number; readonly end_ns: number }): FindingEvent[] {
+  const own = findings.flatMap(({ place }) => (place?.event && place.event.rank === event.rank && place.event.start_ns === event.start_ns && event.end_ns <= place.event.end_ns ? [place.event] : []));
+  const all = [...own, ...findings.flatMap(({ symptoms }) => saidOf(symptoms ?? [], event))];
+  return all.filter(({ reason }, index) => all.findIndex((other) => other.reason === reason) === index);
 }

@@ -4,6 +4,7 @@ import { labelName } from "../format/short_name.ts";
 import { shownName } from "../format/text.ts";
 import { formatDuration, formatTick } from "../format/units.ts";
 import { categoryOf } from "./covering.ts";
+import { Callout } from "./callout.ts";
 import type { Scene } from "./draw.ts";
 import { drawCounter } from "./counter_row.ts";
 import { Flows } from "./flows.ts";
@@ -26,6 +27,7 @@ export class Labels {
   readonly #model: Model;
   readonly #context: CanvasRenderingContext2D | null;
   readonly #flows: Flows;
+  readonly #callout: Callout;
   readonly #texts = new Map<number, string>();
   readonly #measured = new Map<number, Words>();
   #colour = "";
@@ -43,6 +45,7 @@ export class Labels {
     this.#model = model;
     this.#context = canvas.getContext("2d");
     this.#flows = new Flows(model);
+    this.#callout = new Callout(model);
   }
 
   draw(frame: Frame, palette: Palette, ratio: number): void {
@@ -81,6 +84,7 @@ export class Labels {
     }
     c.translate(0, RULER);
     this.#flows.draw(c, frame.scroll, palette);
+    this.#callout.draw(c, frame.scroll, palette);
     c.restore();
     this.#ruler(c, frame, palette);
     this.#measure(c, palette);

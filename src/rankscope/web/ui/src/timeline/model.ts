@@ -1,6 +1,6 @@
 /** Shared by the parts of the timeline: the data, the view, and the listeners for changes of the view. */
 import type { Api } from "../data/api.ts";
-import type { Severity } from "../data/payload.ts";
+import type { FindingEvent, Severity } from "../data/payload.ts";
 import type { CallsChoice } from "../calls/choice.ts";
 import type { Counters } from "./counters.ts";
 import type { EventDetail } from "./detail.ts";
@@ -52,6 +52,8 @@ export class Model {
   pixels = 800;
   selected: Place | null = null;
   detail: EventDetail | null = null;
+  /** What findings say of the selected event: written next to it. */
+  said: readonly FindingEvent[] = [];
   measured: Window | null = null;
   /** How the calls of the measured range are shown; null for its statistics. */
   calls: CallsChoice | null = null;

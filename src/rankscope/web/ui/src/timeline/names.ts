@@ -5,8 +5,15 @@ import type { Known } from "./covering.ts";
 export class Names {
   /** The category of those seen on a rank's own lane. */
   readonly known: Known = new Map();
+  /** Resolves when all are there, or no more come. */
+  readonly all: Promise<void>;
   readonly #names: string[] = [];
+  #complete: () => void = () => undefined;
   #ended = false;
+
+  constructor() {
+    this.all = new Promise((resolve) => { this.#complete = resolve; });
+  }
 
   get(id: number): string | undefined {
     return this.#names[id];
@@ -20,9 +27,11 @@ export class Names {
       from = part.next;
       came();
     }
+    this.#complete();
   }
 
   end(): void {
     this.#ended = true;
+    this.#complete();
   }
 }

@@ -122,11 +122,12 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
     if (minor.size > 0) add(RowKind.More, rank.index, -1, MORE_ROW, GAP);
     y += 4;
   };
-  for (const rank of first) addRank(rank, true);
+  // Closed ones first: where not all fit, the lanes of an open one scroll.
+  for (const rank of [...first].sort((a, b) => Number(folding.ranks.has(a.rank)) - Number(folding.ranks.has(b.rank)))) addRank(rank, true);
   for (const rank of ordered) for (const track of tracksOf(layout, rank)) if (pinned.tracks.has(track.index) && track.lanes > 0) addTrack(track);
-  const fixed = y > 0 && y <= viewHeight * MOST_PINNED;
   if (y > 0) y += 4;
-  const [pins, pinnedHeight] = fixed ? [kind.length, y] : [0, 0];
+  let [pins, pinnedHeight] = [kind.length, y];
+  while (pins > 0 && pinnedHeight > viewHeight * MOST_PINNED) pinnedHeight = top[--pins]!;
   for (const rank of rest) addRank(rank, false);
   return {
     length: kind.length, height: y, kind: Uint8Array.from(kind), of: Uint32Array.from(of), lane: Int32Array.from(lane),

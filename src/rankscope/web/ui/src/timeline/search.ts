@@ -1,6 +1,7 @@
 /** Finding events by name or regular expression: one after the other in the order of time, and as a list. */
 import { button } from "../components/controls.ts";
 import { h, named } from "../components/dom.ts";
+import type { Api } from "../data/api.ts";
 import { searchParams } from "../format/pattern.ts";
 import { formatDuration, formatMoment, grouped } from "../format/units.ts";
 import type { Model, Place } from "./model.ts";
@@ -12,6 +13,15 @@ export interface Found { readonly hit: Hit | null; readonly hits: number; readon
 
 /** Hits of a page of the list. */
 const LISTED = 100;
+
+type Query = Readonly<Record<string, string | number>>;
+
+/** The next or previous match from a place; where there is no more, the first or last of the run. */
+export async function findFrom(api: Api, span: number, query: Query, direction: "next" | "previous", at: Query): Promise<Found> {
+  const found = await api.json<Found>("search", { ...query, direction, ...at });
+  if (found.hit || found.hits === 0) return found;
+  return api.json<Found>("search", { ...query, direction, after: direction === "next" ? -1 : Math.ceil(span) + 1 });
+}
 
 export class Search {
   readonly #model: Model;
@@ -42,8 +52,7 @@ export class Search {
     const at = from ? { after: from.start_ns, lane: from.lane, row: from.row } : { after: Math.floor(direction === "next" ? Math.max(-1, model.window.from) : model.window.to) };
     bar.found("searching …");
     try {
-      let found = await model.api.json<Found>("search", { ...query, direction, ...at });
-      if (!found.hit && found.hits > 0) found = await model.api.json<Found>("search", { ...query, direction, after: direction === "next" ? -1 : Math.ceil(model.layout.span) + 1 }); // around the end
+      const found = await findFrom(model.api, model.layout.span, query, direction, at);
       if (asked !== this.#asked) return; // another was asked for meanwhile
       this.#hit = found.hit;
       this.#index = found.index;

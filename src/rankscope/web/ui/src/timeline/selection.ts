@@ -2,7 +2,8 @@
 import { h } from "../components/dom.ts";
 import { ApiError } from "../data/api.ts";
 import type { Finding } from "../data/payload.ts";
-import { reasonsOf } from "./anchor.ts";
+import { aroundList, eventsAround } from "./around.ts";
+import { saidOf } from "./anchor.ts";
 import { grouped } from "../format/units.ts";
 import type { EventDetail } from "./detail.ts";
 import { askedHit, hitAt, type Hit, type Part } from "./hit.ts";
@@ -82,12 +83,15 @@ export class Selection {
     model.reveal(detail.lane);
     this.#bring(detail, show);
     const had = this.element.contains(document.activeElement);
-    const reasons = reasonsOf(this.findings, detail);
+    const said = saidOf(this.findings, detail);
+    const reasons = said.map(({ reason }) => reason);
+    model.said = said;
     this.element.replaceChildren(detailPanel(model, detail, reasons, {
       select: (to) => void this.select(to), zoomTo: () => this.zoomTo(), close: () => { this.clear({ history: true }); this.#stage.element.focus({ preventScroll: true }); },
       find: this.#acts.find, measure: () => this.#acts.measure({ from: detail.start_ns, to: Math.max(detail.end_ns, detail.start_ns + 1) }),
       step: () => { if (detail.step !== null) this.#acts.step(detail.rank, detail.step); },
     }));
+    void this.#around(detail, asked);
     this.#acts.panel(true);
     if (had) this.enter();
     this.#notice.announce([...reasons.map((reason) => `${reason}.`), spoken(model, detail)].join(" "));
@@ -95,11 +99,19 @@ export class Selection {
     if (history) this.#permalink.push();
   }
 
+  /** What was open on the host, below what is known at once. */
+  async #around(detail: EventDetail, asked: number): Promise<void> {
+    const found = await eventsAround(this.#model, detail).catch((error: unknown) => { this.#notice.say(error); return null; });
+    const list = found && asked === this.#asked ? aroundList(found, (to) => void this.select(to)) : null;
+    if (list) this.element.querySelector(".tl-around")?.replaceChildren(list);
+  }
+
   clear({ history }: { history: boolean }): void {
     this.#asked++;
     const had = this.#model.selected !== null;
     this.#model.selected = null;
     this.#model.detail = null;
+    this.#model.said = [];
     this.element.replaceChildren();
     this.#acts.panel(false);
     this.#model.changed();

@@ -7,7 +7,7 @@ import { onThemeChange } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { FIRST } from "../calls/choice.ts";
 import { readAddress, type Address } from "./address.ts";
-import { ELSEWHERE, eventParams, findEvent, type EventTime } from "./anchor.ts";
+import { ELSEWHERE, eventParams, findEvent, onRunClock, type EventTime } from "./anchor.ts";
 import { Counters } from "./counters.ts";
 import { FlagEditor } from "./flag_editor.ts";
 import { RULER } from "./frame.ts";
@@ -26,7 +26,7 @@ import { Notice } from "./notice.ts";
 import type { Heat, Order } from "./order.ts";
 import { Permalink } from "./permalink.ts";
 import { RowActions } from "./row_actions.ts";
-import { Search, type Found } from "./search.ts";
+import { findFrom, Search } from "./search.ts";
 import { Selection } from "./selection.ts";
 import { Stage } from "./stage.ts";
 import { TileCache } from "./tiles.ts";
@@ -158,7 +158,8 @@ export class Timeline {
     this.#applyNamed(address);
     // A link to the calls of a step names no range: the step is the range.
     if (address.calls && !model.measured && address.step !== null) model.measured = stepRange(model.layout, address.step, address.rank);
-    if (address.event) void this.#selectEvent(address.event);
+    const event = address.event ?? (address.fileEvent && onRunClock(model.layout, address.fileEvent));
+    if (event) void this.#selectEvent(event, address.event === null);
     else if (address.name !== "") void this.#selectNamed(address);
     else if (!address.selected) this.#selection.clear({ history: false });
     else if (model.selected?.lane !== address.selected.lane || model.selected.row !== address.selected.row) void this.#selection.select(address.selected, { history: false, show: address.window === null });
@@ -166,10 +167,10 @@ export class Timeline {
     else this.#measured.clear();
   }
 
-  /** The event of a finding, in the window that the address names. */
-  async #selectEvent(event: EventTime): Promise<void> {
+  /** The event of a finding, in the window that the address names, or of a table's row. */
+  async #selectEvent(event: EventTime, show: boolean): Promise<void> {
     const place = await findEvent(this.#model.api, this.#model.layout, event).catch((error: unknown) => { this.#notice.say(error); return null; });
-    if (place) await this.#selection.select(place, { history: false });
+    if (place) await this.#selection.select(place, { history: false, show });
     else this.#notice.tell("The event is not in this timeline.", "A report may leave it out; its time range is shown.");
   }
 
@@ -184,11 +185,9 @@ export class Timeline {
 
   /** The first event of a name in the window; the keys [ and ] lead on from it. */
   async #selectNamed({ name, rank }: Address): Promise<void> {
-    const { api, window } = this.#model;
-    const query = { q: exactly(name), match: "regex", direction: "next", ...(rank === null ? {} : { rank }) };
+    const { api, window, layout } = this.#model;
     try {
-      let found = await api.json<Found>("search", { ...query, after: Math.floor(Math.max(-1, window.from - 1)) });
-      if (!found.hit && found.hits > 0) found = await api.json<Found>("search", { ...query, after: -1 });
+      const found = await findFrom(api, layout.span, { q: exactly(name), match: "regex", ...(rank === null ? {} : { rank }) }, "next", { after: Math.floor(Math.max(-1, window.from - 1)) });
       if (found.hit) await this.#selection.select(found.hit, { history: false, show: true });
       else this.#notice.tell("No event of this name is in this timeline.", "A report leaves events out; `rankscope serve` has them all.");
     } catch (error) {

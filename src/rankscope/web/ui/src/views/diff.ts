@@ -144,10 +144,18 @@ function shown(context: ViewContext, answer: Answer, here: "a" | "b" | null, of:
     timeline.element,
     h("div", { class: "controls" }, selector("diff-section", "Section:", sections.map((value) => ({ value, label: columnLabel(value) })), section, (value) => context.router.update({ section: value }))),
     ...[greatest(table, rows, context.place.params.get("name") ?? null, timeline.highlight)].filter((part): part is HTMLElement => part !== null),
-    tableView(context, { name: "diff", table, rows, unitOf: (row, column) => (IN_UNIT.has(column) ? String(table.cell(row, "unit") ?? "") : null), caption: `Differences: ${section}` }),
+    tableView(context, { name: "diff", table, rows, unitOf: (row, column) => (IN_UNIT.has(column) ? String(table.cell(row, "unit") ?? "") : null), caption: `Differences: ${section}`,
+      eventName: (row) => eventName(table, row, here === "b" ? "b" : "a") }),
     ...([["b", gained], ["a", lost]] as const).filter(([, list]) => list.length > 0)
       .map(([of, list]) => h("section", {}, h("h3", {}, "Findings: only in ", named(name(of === "b" ? b : a), 60)), findingItems(context, list, here === null || here === of))),
   ];
+}
+
+/** What a row's events are called in one of the runs; null where they are none, or are several names. */
+function eventName(table: Table, row: number, of: "a" | "b"): string | null {
+  if (!["kernels", "operators"].includes(String(table.cell(row, "section"))) || !((table.number(row, `${of}_calls`) ?? 0) > 0)) return null;
+  const name = (of === "b" ? table.cell(row, "partner") : null) ?? table.cell(row, "name");
+  return typeof name === "string" ? name : null;
 }
 
 /** The two sides as the timeline asks for them. */

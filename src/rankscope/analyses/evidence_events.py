@@ -1,0 +1,282 @@
+"""The events at which lost time shows most, per step: where a finding can be seen in the timeline.
+
+For each rank, step and kind the event that costs most (of `exposed_communication` the five that do, of `compute` one
+for each of the twelve names with most time). An event belongs to the step in whose window it starts (`step_time`).
+
+    kind                   event                                cost
+    late_launch            work that the host launched late     its idle gap, if mostly due to that (`launch_gaps`)
+    late_short_launch      short work that it launched late     likewise, gaps of at most 100 µs
+    allocator_call         driver call that allocates or frees  the part of it in such a gap
+    host_wait              call that waits for the device       idle time around its end (`synchronization`)
+    data_loading           range that loads data                the part with neither device work nor a runtime call
+    garbage_collection     Python's garbage collection          the part in which the device is idle
+    compile_overhead       guards, lookups, compiling           the part in which the device is idle
+    pageable_copy          copy of pageable memory              the part in which nothing else runs
+    exposed_communication  collective                           the part without compute
+    unfilled               kernel with few blocks               its time on SMs without a block (`kernels`)
+    ordinary_cores         product outside of tensor cores      its duration (`matrix_work`); `detail` is the type
+    wide_type              product in 32 bits or more           likewise
+    compute                compute kernel, or operator          its duration
+    before_launch          event that starts before its launch  by how much
+    memory_peak            operator at the peak of memory       0
+    step                   the step                             its duration
+
+On the CPU, with no device in the trace, idle means that no operator and no collective runs. `total_ns` adds up the
+events of the kind in the step, of `compute` those of the name. Calls of the allocator are listed if they cost nothing,
+too: the device may have had enough to do.
+
+How to read it: findings take their event from here, from the step whose total is the median. `since_ns` is where the
+gap begins that the event ends.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import (
+    Activity,
+    activity,
+    computing_operators,
+    covered_time,
+    data_loading_ranges,
+    gloo_ranges,
+    with_category,
+)
+from rankscope.primitives.allocations import device_name
+from rankscope.primitives.annotation_origin import garbage_collections
+from rankscope.primitives.call_stack import innermost
+from rankscope.primitives.copies import PAGEABLE
+from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet, interval_at
+from rankscope.primitives.kernels import COMMUNICATION, COMPUTE
+from rankscope.primitives.late_launches import LateLaunches, before_short
+from rankscope.primitives.matrix_operators import matrix_operators
+from rankscope.primitives.steps import recorded_span, step_windows
+from rankscope.primitives.synchronization import host_waits, idle_after, without_profilers_wait
+from rankscope.primitives.unfilled import unfilled_time
+from rankscope.results import Analysis, Column, Inputs, Tables, in_steps, steps_by_window
+
+COLUMNS = (
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("step", pl.Int64, "", "the step; null for a trace without steps"),
+    Column("kind", pl.String, "", "what the event shows"),
+    Column("name", pl.String, "", "the event, as recorded"),
+    Column("detail", pl.String, "", "the data type, of matrix products; else null"),
+    Column("start_ns", pl.Int64, "ns", "when it starts, on the trace's clock", instant=True),
+    Column("end_ns", pl.Int64, "ns", "when it ends, on the trace's clock", instant=True),
+    Column("since_ns", pl.Int64, "ns", "start of the idle gap that it ends; null if there is none", instant=True),
+    Column("cost_ns", pl.Int64, "ns", "what it costs"),
+    Column("total_ns", pl.Int64, "ns", "cost of all events of the kind in the step"),
+)
+_COMPUTE, _COMMUNICATION = "compute", "exposed_communication"
+_TRANSFERS, _NAMES = 5, 12
+"""Events and names of these two kinds that are kept per step."""
+_WITHOUT_COST = ("allocator_call", "memory_peak")
+LONG_NS = 10_000
+"""Shorter kernels cannot fill a device anyway: launching them takes longer."""
+_COMPILER = (
+    r"^(TorchDynamo Cache Lookup|AOTDispatcher Runtime Wrapper Prologue|Pregraph bytecode)"
+    r"|^entire_(frame|backward)_compile"
+)
+_WIDE = ("float32", "float64")
+_EVENT = ("start_ns", "end_ns", "name")
+_RANGES = ("device_events", "host_ops", "runtime_calls", "annotations")
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's events."""
+    return steps_by_window(tables, inputs, COLUMNS, _of_window)
+
+
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    steps, found = step_windows(window["annotations"], window["device_events"])
+    number, starts, ends = steps["step"], found.start, found.end
+    host_starts, host_ends = (steps[name].to_numpy() for name in ("start_ns", "end_ns"))
+    if not steps.height:
+        starts, ends = recorded_span({name: window[name] for name in _RANGES})
+        number, host_starts, host_ends = pl.Series("step", [None] * starts.size, dtype=pl.Int64), starts, ends
+    sets = activity(window["device_events"], window["host_ops"], window["annotations"], inputs.options.communication)
+    on_host = pl.concat([*_of_host(window, sets), *_peaks(window, inputs), _steps(steps)])
+    on_device = pl.concat([*_gaps(window, inputs), *_kernels(window, inputs, sets)])
+    placed = pl.concat([_placed(on_host, host_starts, host_ends), _placed(on_device, starts, ends)])
+    best = _most(placed)
+    return best.with_columns(number.gather(best["place"]).alias("step"))
+
+
+def _placed(events: pl.DataFrame, starts: Int64, ends: Int64) -> pl.DataFrame:
+    """Events with the step that they start in; others are left out."""
+    place = interval_at(starts, ends, events["start_ns"].to_numpy())
+    return events.with_columns(pl.Series("place", place, dtype=pl.Int64)).filter(pl.col("place") >= 0)
+
+
+def _most(events: pl.DataFrame) -> pl.DataFrame:
+    """Of each kind and step the events that cost most; of equal ones the shortest, which is within the others."""
+    named = pl.when(pl.col("kind") == _COMPUTE).then(pl.col("name")).otherwise(pl.col("detail")).alias("key")
+    by = ["place", "kind", "key"]
+    ordered = (
+        events.with_columns(named)
+        .with_columns(
+            pl.col("cost_ns").sum().over(by).alias("total_ns"), (pl.col("end_ns") - pl.col("start_ns")).alias("d")
+        )
+        .sort("place", "kind", "key", "cost_ns", "d", "start_ns", descending=[False, False, False, True, False, False])
+        .filter(
+            pl.int_range(pl.len()).over(by) < pl.when(pl.col("kind") == _COMMUNICATION).then(_TRANSFERS).otherwise(1)
+        )
+    )
+    most = ordered.sort("place", "kind", "total_ns", "cost_ns", "key", descending=[False, False, True, True, False])
+    return most.filter((pl.col("kind") != _COMPUTE) | (pl.int_range(pl.len()).over("place", "kind") < _NAMES))
+
+
+def _events(kind: str, frame: pl.DataFrame, cost: pl.Expr | Int64, detail: pl.Expr | None = None) -> pl.DataFrame:
+    """Events of a kind: those that cost something.
+
+    Args:
+        frame: start_ns, end_ns, name; since_ns where there is a gap.
+        cost: ns, of each row.
+    """
+    return (
+        frame.with_columns(
+            (cost if isinstance(cost, pl.Expr) else pl.Series(cost, dtype=pl.Int64)).cast(pl.Int64).alias("cost_ns")
+        )
+        .select(
+            pl.lit(kind).alias("kind"),
+            pl.col("name").fill_null(""),
+            (pl.lit(None, pl.String) if detail is None else detail).alias("detail"),
+            "start_ns",
+            "end_ns",
+            pl.col("since_ns") if "since_ns" in frame.columns else pl.lit(None, pl.Int64).alias("since_ns"),
+            "cost_ns",
+        )
+        .filter((pl.col("cost_ns") > 0) | pl.lit(kind in _WITHOUT_COST))
+    )
+
+
+def _span(frame: pl.DataFrame) -> tuple[Int64, Int64]:
+    return frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
+
+
+def _gaps(window: Tables, inputs: Inputs) -> list[pl.DataFrame]:
+    """Work that was launched late, with the gap before it; and the allocator's calls in such gaps."""
+    work = LateLaunches.of(window, inputs.options.communication)
+    gaps = work.gaps.select(
+        pl.col("end_ns").alias("start_ns"),
+        pl.col("piece_end_ns").alias("end_ns"),
+        "name",
+        pl.col("start_ns").alias("since_ns"),
+    )
+    start, end = _span(work.gaps)
+    late = IntervalSet.of(start, end) - work.left_out
+    brief = late & before_short(work.gaps, work.left_out)
+    # A gap with mostly other causes would prove those.
+    mostly = 2 * late.within(start, end) >= end - start
+    waiting = IntervalSet.of(start, end) & work.memory
+    return [
+        _events("late_launch", gaps, late.within(start, end) * mostly),
+        _events("late_short_launch", gaps, brief.within(start, end) * mostly),
+        _events("allocator_call", work.allocator, waiting.within(*_span(work.allocator))),
+    ]
+
+
+def _of_host(window: Tables, sets: Activity) -> list[pl.DataFrame]:
+    """What the host waited for or did while the device was idle."""
+    annotations, calls, device = window["annotations"], window["runtime_calls"], window["device_events"]
+    waits = without_profilers_wait(host_waits(calls), window["host_ops"], device)
+    loading = data_loading_ranges(annotations)
+    own = annotations.filter(~pl.col("on_device"))
+    collections = garbage_collections(own.with_columns(pl.lit(0).alias("rank")))
+    named = pl.concat([window["host_ops"].select(_EVENT), own.select(_EVENT)])
+    compiler = named.filter(pl.col("name").str.contains(_COMPILER).fill_null(False))
+
+    def idle(frame: pl.DataFrame, busy: IntervalSet) -> Int64:
+        start, end = _span(frame)
+        return end - start - busy.within(start, end)
+
+    found = [
+        _events("data_loading", loading, idle(loading, sets.busy | covered_time(calls))),
+        # On the CPU nothing says what else could have run.
+        _events("garbage_collection", collections, idle(collections, sets.busy if device.height else EMPTY)),
+        _events("compile_overhead", compiler, idle(compiler, sets.busy if device.height else EMPTY)),
+    ]
+    return [*found, _events("host_wait", waits, idle_after(waits, covered_time(device)))]
+
+
+def _steps(steps: pl.DataFrame) -> pl.DataFrame:
+    return _events("step", steps, pl.col("end_ns") - pl.col("start_ns"))
+
+
+def _peaks(window: Tables, inputs: Inputs) -> list[pl.DataFrame]:
+    """The innermost operator at the peak of each device's memory."""
+    peaks = inputs.results["memory"].select("device", pl.col("peak_at_ns").alias("time_ns")).drop_nulls()
+    events, operators = window["memory_events"], window["host_ops"]
+    at = events.with_columns(device_name().alias("on")).join(
+        peaks, left_on=["time_ns", "on"], right_on=["time_ns", "device"], how="semi"
+    )
+    at = at.unique(["time_ns", "on"], keep="first", maintain_order=True)
+    rows = pl.Series(innermost(operators, at.select(pl.col("time_ns").alias("at_ns"), "pid", "tid")), dtype=pl.Int64)
+    at = at.filter(rows >= 0)
+    there = operators[rows.filter(rows >= 0)].select(_EVENT).with_columns(at["on"].alias("detail"))
+    return [_events("memory_peak", there, pl.lit(0), pl.col("detail"))]
+
+
+def _kernels(window: Tables, inputs: Inputs, sets: Activity) -> list[pl.DataFrame]:
+    """What the device ran, or without one the operators."""
+    device, annotations, operators = window["device_events"], window["annotations"], window["host_ops"]
+    duration = pl.col("end_ns") - pl.col("start_ns")
+    labelled = with_category(device, inputs.options.communication).filter(in_steps(device["launch_ns"], annotations))
+    kernels = labelled.filter(pl.col("category") == COMPUTE)
+    if device.is_empty():
+        gloo = gloo_ranges(operators, annotations)
+        compute, transfers = computing_operators(operators, gloo), gloo
+    else:
+        compute, transfers = kernels, labelled.filter(pl.col("category") == COMMUNICATION)
+    copies = labelled.filter((pl.col("kind") == "memcpy") & pl.col("name").str.contains(PAGEABLE).fill_null(False))
+    others = covered_time(device.filter(pl.col("kind") != "memcpy"))
+    calls, products = matrix_operators(
+        window, np.ones(operators.height, dtype=np.bool_), device, inputs.options.communication
+    )
+    products = products.filter(in_steps(products["launch_ns"], annotations))
+    wide = (calls if device.is_empty() else products).filter(pl.col("number").is_in(_WIDE))
+
+    def alone(frame: pl.DataFrame, other: IntervalSet) -> Int64:
+        start, end = _span(frame)
+        return end - start - other.within(start, end)
+
+    long = kernels.with_columns(
+        unfilled_time(device)
+        .filter(in_steps(device["launch_ns"], annotations))
+        .filter(labelled["category"] == COMPUTE)
+        .alias("unfilled")
+    )
+    long = long.filter((duration >= LONG_NS) & (pl.col("unfilled") > 0))
+    early = device.filter(pl.col("launch_ns") > pl.col("start_ns"))
+    return [
+        _events(_COMPUTE, compute, duration),
+        _events(_COMMUNICATION, transfers, alone(transfers, sets.compute)),
+        _events("pageable_copy", copies, alone(copies, others)),
+        _events("unfilled", long, pl.col("unfilled").round()),
+        _events("ordinary_cores", products.filter("off"), pl.col("duration"), pl.col("number")),
+        _events("wide_type", wide, pl.col("duration"), pl.col("number")),
+        _events("before_launch", early, pl.col("launch_ns") - pl.col("start_ns")),
+    ]
+
+
+analysis = Analysis(
+    name="evidence_events",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    reads={
+        "device_events": (
+            "start_ns", "end_ns", "name", "kind", "is_collective", "device", "stream", "op_row",
+            "launch_row", "launch_ns",
+            "blocks_per_sm",
+        ),
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth", "parent_row", "input_types"),
+        "runtime_calls": ("start_ns", "end_ns", "name", "pid", "tid"),
+        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
+        "memory_events": ("time_ns", "pid", "tid", "device_type", "device"),
+    },
+    requires=("memory",),
+    in_report=False,
+)  # fmt: skip

@@ -1,0 +1,127 @@
+"""Gaps before work that was launched too late, of one trace file.
+
+In: a file's tables. Out: its pieces of work, the gaps before those that came late, and the time that is left out of
+them (`rankscope.analyses.launch_gaps` has the definitions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import (
+    computing_operators,
+    covered_time,
+    data_loading_time,
+    gloo_ranges,
+    with_category,
+)
+from rankscope.primitives.allocations import ALLOCATOR_CALLS
+from rankscope.primitives.intervals import IntervalSet
+from rankscope.primitives.kernels import COMPUTE
+from rankscope.primitives.synchronization import host_waits
+
+SHORT_NS = 10_000
+"""A launch takes the host some microseconds: with shorter pieces it can hardly keep a device busy."""
+SHORT_OPERATOR_NS = 20_000
+"""On the CPU: recording an operator takes about as long as calling it, and is part of its duration."""
+SILENCE_NS = 100_000
+"""A host that is busy launching records an event more often than this."""
+STANDSTILL_NS = 10_000_000
+"""No operator takes as long to reach its launches. The first convolution of a process loads cuDNN for a second."""
+
+
+@dataclass(frozen=True)
+class LateLaunches:
+    """What ran in a file, and where it was launched too late.
+
+    Attributes:
+        on_device: whether pieces are device events; else they are top-level operators that compute.
+        pieces: start_ns, end_ns, name, launch_ns, duration, counts (whether it computes), short; ordered by start.
+        gaps: start_ns, end_ns (where the piece starts), and of the piece short, name and piece_end_ns.
+        left_out: time that is never waiting for a launch, the allocator's included.
+        allocator: the runtime calls that allocate or free memory.
+        memory: the time in them.
+    """
+
+    on_device: bool
+    pieces: pl.DataFrame
+    gaps: pl.DataFrame
+    left_out: IntervalSet
+    allocator: pl.DataFrame
+    memory: IntervalSet
+
+    @classmethod
+    def of(cls, window: Mapping[str, pl.DataFrame], communication: str | None) -> LateLaunches:
+        """Of a file.
+
+        Args:
+            window: device_events, host_ops, runtime_calls and annotations.
+            communication: a regular expression of further kernel names that are communication.
+        """
+        device, annotations = window["device_events"], window["annotations"]
+        on_device = bool(device.height)
+        gloo = gloo_ranges(window["host_ops"], annotations)
+        if on_device:
+            pieces = with_category(device, communication).select(
+                "start_ns", "end_ns", "name", "launch_ns", (pl.col("category") == COMPUTE).alias("counts")
+            )
+        else:
+            pieces = computing_operators(window["host_ops"], gloo).select(
+                "start_ns", "end_ns", "name", pl.col("start_ns").alias("launch_ns"), pl.lit(True).alias("counts")
+            )
+        duration = pl.col("end_ns") - pl.col("start_ns")
+        # A host that is descheduled in the middle of a short operator makes that one long.
+        short = duration < SHORT_NS if on_device else duration.median().over("name") < SHORT_OPERATOR_NS
+        pieces = pieces.sort("start_ns").with_columns(
+            (pl.col("counts") & short).alias("short"), duration.alias("duration")
+        )
+        allocator = window["runtime_calls"].filter(pl.col("name").str.contains(ALLOCATOR_CALLS))
+        memory = covered_time(allocator)
+        left_out = _left_out(window, gloo, on_device) | memory
+        return cls(on_device, pieces, _gaps(pieces), left_out, allocator, memory)
+
+
+def _left_out(window: Mapping[str, pl.DataFrame], gloo: pl.DataFrame, on_device: bool) -> IntervalSet:
+    """Time that is never waiting for a launch."""
+    calls = window["runtime_calls"]
+    long = calls.filter(pl.col("end_ns") - pl.col("start_ns") > SILENCE_NS)
+    known = data_loading_time(window["annotations"]) | covered_time(host_waits(calls)) | covered_time(long)
+    if not on_device:
+        known = known | covered_time(gloo)
+    recorded = covered_time(window["host_ops"]) | covered_time(calls)
+    if not len(recorded):
+        return known
+    silent = recorded.complement(int(recorded.starts[0]), int(recorded.ends[-1]))
+    asleep = silent.ends - silent.starts > SILENCE_NS
+    known = known | IntervalSet(silent.starts[asleep], silent.ends[asleep])
+    events = [frame[end].to_numpy() for frame in (window["host_ops"], calls) for end in ("start_ns", "end_ns")]
+    instants = np.unique(np.concatenate(events))
+    stands = np.diff(instants) > STANDSTILL_NS
+    return known | IntervalSet(instants[:-1][stands], instants[1:][stands])
+
+
+def _gaps(pieces: pl.DataFrame) -> pl.DataFrame:
+    """Gaps before pieces whose launch came late."""
+    reached = pl.col("end_ns").cum_max().shift(1)
+    return (
+        pieces.with_columns(reached.alias("reached"))
+        .filter((pl.col("start_ns") > pl.col("reached")) & (pl.col("launch_ns") > pl.col("reached")))
+        .select(
+            pl.col("reached").alias("start_ns"),
+            pl.col("start_ns").alias("end_ns"),
+            "short",
+            "name",
+            pl.col("end_ns").alias("piece_end_ns"),
+        )
+    )
+
+
+def before_short(gaps: pl.DataFrame, left_out: IntervalSet) -> IntervalSet:
+    """The gaps before short pieces of which at most 100 µs count."""
+    start, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
+    brief = gaps["short"].to_numpy() & (end - start - left_out.within(start, end) <= SILENCE_NS)
+    return IntervalSet.of(start[brief], end[brief])

@@ -1,0 +1,83 @@
+"""Operators that tensor cores can run, and the kernels that they launched.
+
+In: a file's operators and device events. Out: both with the data type, and whether kernels ran on tensor cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from rankscope.primitives.activity import with_category
+from rankscope.primitives.call_stack import is_outermost, launching_operators
+from rankscope.primitives.kernels import COMPUTE
+from rankscope.primitives.shapes import floating_point_type
+from rankscope.primitives.tensor_cores import eligible_operators, ordinary_products, tensor_core_use
+
+
+def matrix_operators(
+    window: Mapping[str, pl.DataFrame], kept: npt.NDArray[np.bool_], device: pl.DataFrame, communication: str | None
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The operators that tensor cores can run, and their kernels.
+
+    Args:
+        window: host_ops (start_ns, end_ns, name, pid, tid, parent_row, input_types) and runtime_calls (pid, tid).
+        kept: which operators count; shape ``(operators,)``.
+        device: the device events that count: start_ns, end_ns, name, kind, is_collective, and what launched them:
+            op_row, launch_row, launch_ns.
+        communication: a regular expression of further kernel names that are communication.
+
+    Returns:
+        the innermost of nested operators: all columns, number (of the first floating-point input), duration; and the
+        compute kernels: start_ns, end_ns, name, launch_ns, duration, number, tensor (null if not known), and off: a
+        product on ordinary cores in a call that launched no other.
+    """
+    operators = window["host_ops"]
+    eligible = operators["name"].is_in(list(eligible_operators(operators["name"].unique().drop_nulls()))).to_numpy()
+    parent = operators["parent_row"].fill_null(-1).to_numpy()
+    inner = eligible.copy()
+    around = parent[eligible & (parent >= 0)]
+    while around.size:
+        # An operator around another that is eligible is only its wrapper.
+        inner[around] = False
+        around = np.unique(parent[around])
+        around = around[around >= 0]
+    types = {text: floating_point_type(text) for text in operators["input_types"].unique()}
+    named = operators.with_columns(
+        pl.col("input_types")
+        .replace_strict(list(types), list(types.values()), return_dtype=pl.String, default=None)
+        .alias("number"),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
+    )
+    calls = named.filter(pl.Series(inner & kept & is_outermost(parent, np.where(inner, 0, np.arange(inner.size) + 1))))
+    device = with_category(device, communication).filter(pl.col("category") == COMPUTE)
+    owner = launching_operators(device, window["runtime_calls"], operators)
+    # What an eligible operator launches through another one inside it is its work as well.
+    level = owner.copy()
+    climb = np.flatnonzero(level >= 0)
+    climb = climb[~eligible[level[climb]]]
+    while climb.size:
+        level[climb] = parent[level[climb]]
+        climb = climb[level[climb] >= 0]
+        climb = climb[~eligible[level[climb]]]
+    names = device["name"].unique().drop_nulls().to_list()
+    use = tensor_core_use(names)
+    ordinary = device["name"].is_in(list(ordinary_products(names))).fill_null(False)
+    row = pl.Series(level).set(pl.Series(level < 0), None)
+    launched = (
+        device.select(
+            "start_ns", "end_ns", "name", "launch_ns", (pl.col("end_ns") - pl.col("start_ns")).alias("duration")
+        )
+        .with_columns(
+            device["name"].replace_strict(use, return_dtype=pl.Boolean, default=None).alias("tensor"),
+            ordinary.alias("ordinary"),
+            named["number"].gather(row).alias("number"),
+            pl.Series("call", level),
+        )
+        .filter(pl.Series(level >= 0))
+        .with_columns((pl.col("ordinary") & ~pl.col("tensor").fill_null(True).any().over("call")).alias("off"))
+    )
+    return calls, launched.drop("ordinary", "call")
