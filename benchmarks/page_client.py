@@ -53,6 +53,11 @@ WALK = """async ([frames, keys]) => {
 }"""
 
 
+def chromium() -> str | None:
+    """The browser to use."""
+    return os.environ.get("RANKSCOPE_CHROMIUM") or shutil.which("chromium")
+
+
 def settle(page: Any) -> None:
     """Waits until everything visible is drawn completely."""
     page.wait_for_selector("[data-testid=timeline-stage][data-settled=true]", timeout=READY_MS)
@@ -102,10 +107,9 @@ def measure(name: str, address: str, *, opened: bool, zoom: int, profile: Path |
     """
     from playwright.sync_api import sync_playwright
 
-    chromium = os.environ.get("RANKSCOPE_CHROMIUM") or shutil.which("chromium")
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 1400, "height": 1000})
         page.goto(address)
         page.wait_for_selector("#app[data-phase=ready]", timeout=READY_MS)
@@ -150,12 +154,12 @@ def has_tabs(process: psutil.Process) -> bool:
 
 
 @contextmanager
-def of_files() -> Iterator[str]:
-    """A run of 256 ranks as files, served by the command; its address."""
+def of_files(shape: str = SHAPE) -> Iterator[str]:
+    """A simulated run as files, 256 ranks by default, served by the command; its address."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         command = [sys.executable, "-m", "rankscope"]
-        subprocess.run([*command, "simulate", str(run), *SHAPE.split()], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*command, "simulate", str(run), *shape.split()], check=True, stdout=subprocess.DEVNULL)
         environment = {**os.environ, "RANKSCOPE_CACHE": str(Path(folder) / "cache"), "COLUMNS": "300"}
         server = subprocess.Popen(
             [*command, "serve", str(run), "--no-open"], stdout=subprocess.PIPE, text=True, env=environment
