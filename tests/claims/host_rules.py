@@ -76,7 +76,7 @@ def data_loading(claim: Claim, raw: Raw) -> None:
     loading = {rank: raw.per_step(rank, "data_loading", claim.finding.steps) for rank in raw.ranks}
     step = step_of(claim, raw)
     worst = worst_of(claim, loading)
-    claim.is_near("data loading with nothing else running", loading[worst])
+    claim.is_near("data loading, nothing else running", loading[worst])
     claim.is_near("mean over ranks", mean(loading))
     windows = raw.windows(worst, claim.finding.steps or None)
     left_out_steps(claim, {n: file.part("data_loading", a, b) for file, n, a, b in windows}, step)
@@ -94,7 +94,7 @@ def data_loading_in_bursts(claim: Claim, raw: Raw) -> None:
     waits = {n: file.part("data_loading", a, b) for file, n, a, b in raw.windows(worst)}
     slow = {n: wait for n, wait in waits.items() if wait >= 0.05 * step}
     claim.require(set(claim.finding.steps) == set(slow) and len(slow) > 1, f"steps {slow}")
-    claim.is_near("data loading with nothing else running", sum(slow.values()))
+    claim.is_near("data loading, nothing else running", sum(slow.values()))
     per = claim.is_near("mean over all steps", sum(slow.values()) / len(waits))
     claim.require(f"in {len(slow)} of {len(waits)} steps" in claim.finding.title, "the title's steps")
     saves_at_most(claim, per, step)

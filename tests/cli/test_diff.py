@@ -138,7 +138,7 @@ def test_findings_with_evidence(tmp_path: Path, capfdbinary: Capture, monkeypatc
     status, out, _ = called(capfdbinary, monkeypatch, "findings", run)
     assert status == 0
     assert "The job waits for data for 30 % of a step" in out
-    assert "data loading with nothing else running (per step, worst rank): " in out
+    assert "data loading, nothing else running (per step, worst rank): " in out
     status, out, err = called(capfdbinary, monkeypatch, "findings", run, "--format", "json", "--fail-on", "warning")
     assert status == 1
     assert "data_loading" in {finding["id"] for finding in json.loads(out)["findings"]}

@@ -240,7 +240,7 @@ def test_no_question_names_a_path_or_an_address(server: Asking, tmp_path: Path) 
         re.findall(r"number\(request, \"(\w+)\"", source)
     )
     assert asked == {
-        "after", "bins", "count", "direction", "first", "from", "lane", "lanes", "level", "limit", "match", "points",
+        "after", "bins", "by", "count", "direction", "first", "from", "lane", "lanes", "level", "limit", "match", "points",
         "q", "rank", "ranks", "row", "run", "to", "token", "with",
     }  # fmt: skip
 

@@ -53,7 +53,7 @@ def find(inputs: Inputs) -> list[Finding]:
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=(
-                Evidence(f"data loading with nothing else running ({unit.per}, worst rank)", loading[worst], "ns"),
+                Evidence(f"data loading, nothing else running ({unit.per}, worst rank)", loading[worst], "ns"),
                 Evidence("mean over ranks", round(sum(loading.values()) / len(loading)), "ns"),
                 Evidence(unit.length, step, "ns"),
                 *unusual(frame, "data_loading_ns", worst, step),
@@ -89,7 +89,7 @@ def _in_bursts(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
             ranks=tuple(rows["rank"].sort().to_list()),
             steps=tuple(steps),
             evidence=(
-                Evidence(f"data loading with nothing else running, {named_steps(steps)}", worst["data_loading_ns"], "ns"),
+                Evidence(f"data loading, nothing else running, {named_steps(steps)}", worst["data_loading_ns"], "ns"),
                 Evidence("mean over all steps", round(worst["data_loading_ns"] / worst["steps"]), "ns"),
                 Evidence(step_words(inputs).length, step, "ns"),
             ),
