@@ -240,8 +240,8 @@ def test_no_question_names_a_path_or_an_address(server: Asking, tmp_path: Path) 
         re.findall(r"number\(request, \"(\w+)\"", source)
     )
     assert asked == {
-        "after", "bins", "by", "count", "direction", "first", "from", "lane", "lanes", "level", "limit", "match", "points",
-        "q", "rank", "ranks", "row", "run", "to", "token", "with",
+        "after", "bins", "by", "count", "direction", "first", "from", "lane", "lanes", "level", "limit", "match",
+        "points", "q", "rank", "ranks", "row", "run", "to", "token", "with",
     }  # fmt: skip
 
 
