@@ -90,7 +90,7 @@ function symptoms(context: ViewContext, found: readonly Finding[], here: boolean
 /** Where a finding can be seen. */
 function shown(context: ViewContext, finding: Finding): HTMLElement | null {
   const { rank, step } = placeOf(finding);
-  const calls = callsLink(context, rank, step);
+  const calls = finding.ranks.length === 1 ? callsLink(context, rank, step) : null;
   const link = eventOf(context, finding, calls);
   if (link) return link;
   if (!context.served || (rank === null && step === null) || (rank !== null && !context.payload.run.ranks.includes(rank))) return null;
@@ -98,12 +98,12 @@ function shown(context: ViewContext, finding: Finding): HTMLElement | null {
     "Show in timeline", rank === null ? "" : `: rank ${rank}`, step === null ? "" : `${rank === null ? ":" : ","} step ${step}`), calls);
 }
 
-/** What ran in the step of a finding on its rank, compared with the other ranks. */
+/** What ran in the step of a finding on its one rank, compared with the other ranks. */
 function callsLink(context: ViewContext, rank: number | null, step: number | null): Child {
   const { ranks } = context.payload.run;
   if (!context.served || rank === null || step === null || ranks.length < 2 || !ranks.includes(rank)) return null;
   return [" · ", h("a", { href: context.router.href("timeline", { rank, step, calls: writeChoice({ ...CALLS_AT_FIRST, rank, against: "others" }) }), "data-testid": "finding-calls" },
-    `What ran in step ${step} on rank ${rank}, compared with the other ranks`)];
+    `Compare what ran in step ${step}`)];
 }
 
 /** The event that proves a finding, with the ranks to compare it with. */
