@@ -65,6 +65,9 @@ def test_the_run_and_its_tables_are_as_in_the_report(server: Asking) -> None:
     assert summary["findings"] == report["findings"]
     assert all(each["place"] is not None for each in summary["findings"] if each["ranks"] or each["steps"])
     assert set(summary["analyses"]) >= set(report["analyses"])
+    # Its events are where findings lead to, its calls in the pane of a measured range.
+    assert not {"evidence_events", "call_tree"} & set(summary["analyses"])
+    assert all(each["state"] == "ready" for each in summary["analyses"].values())
     for name, expected in report["analyses"].items():
         table = server.ask(f"/api/table/{name}").json()
         assert table == expected

@@ -137,8 +137,8 @@ class LoadedRun:
         return [*self.results, *(name for name, part in parts.items() if part is not None)]
 
     def analyses(self) -> dict[str, Analysis]:
-        """All analyses, in the order in which they are computed and listed."""
-        return shown_analyses()
+        """The analyses of the page, in the order in which they are listed."""
+        return {name: each for name, each in shown_analyses().items() if each.on_page}
 
     # -- the thread -----------------------------------------------------------------------------------------------
 
@@ -241,14 +241,15 @@ class LoadedRun:
         self.results = run.results
         self._draw(run, clock)
         self._tell(phase="analysing")
-        for name in self.analyses():
-            if name not in self.results and name not in self.failed:
-                self._analyze(run, name)
-        self._tell(what="diagnosing")
+        # The verdict comes first: it answers what the page is opened for, and needs most of the analyses.
         self.diagnosis = run.diagnosis()
         self._learn(run)
         if {"collectives", "step_time"} <= set(self.results):
             self.heat = heat_of(run, clock)
+        self._tell(new=True)
+        for name in self.analyses():
+            if name not in self.results and name not in self.failed:
+                self._analyze(run, name)
         if self.timeline is not None and {*NEEDED, "critical_path"} <= set(self.results):
             frames = {name: self.results[name].frame for name in NEEDED}
             self.paths = CriticalPaths(self.timeline, frames, run.options.communication)
