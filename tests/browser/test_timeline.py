@@ -261,3 +261,28 @@ def test_a_run_that_is_not_there_leaves_the_chooser(opened: Opener, tmp_path: Pa
         "() => document.querySelector('[data-testid=run]').selectedOptions[0].label.includes('first')"
     )
     page.check(axe=True)
+
+
+def test_the_critical_path_of_the_step_in_view(opened: Opener, late: Path) -> None:
+    """Rank 1 is late to step 14's collective: the path across ranks is on it, and the toggle and the link show it."""
+    page = opened(late, width=1440)
+    page.ready()
+    page.go("critical_path?step=14")
+    page.id("path-events").click()
+    page.tab.wait_for_selector('[data-testid="path"][data-step="14"]')
+    shown = page.id("path")
+    assert shown.get_attribute("data-ranks") == "1"
+    assert "path=all" in page.tab.url
+    page.tab.locator("#path-of").select_option("0")
+    page.tab.wait_for_selector('[data-testid="path"][data-ranks="0"]')
+    page.tab.wait_for_function("() => location.hash.includes('path=0')")
+    # The path of the step that comes into view takes its place.
+    page.tab.keyboard.press("}")
+    page.tab.wait_for_selector('[data-testid="path"][data-step="15"]')
+    page.tab.keyboard.press("c")
+    page.tab.wait_for_selector('[data-testid="path"]', state="hidden")
+    page.tab.wait_for_function("() => !location.hash.includes('path=')")
+    page.id("path-toggle").click()
+    page.tab.wait_for_selector('[data-testid="path"][data-step="15"]')
+    assert page.id("path-toggle").get_attribute("aria-pressed") == "true"
+    page.check()
