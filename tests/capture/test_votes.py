@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -10,7 +12,8 @@ import threading
 import pytest
 import torch.distributed as dist
 
-from rankscope.capture import votes
+from rankscope.capture import process, votes
+from rankscope.capture.notices import CaptureWarning
 from rankscope.capture.votes import BUSY as WRITER_BUSY
 from rankscope.capture.votes import WAITING_LIMIT
 from rankscope.rundir.manifest import read_rank_manifest
@@ -231,6 +234,70 @@ def test_all_ranks_record_when_the_store_dies(monkeypatch):
     ranks[1].vote(9)
     assert [answered(rank, 9) for rank in ranks] == ["", ""]
     assert [rank.final(9) for rank in ranks] == ["", ""]
+
+
+class Garbage(socketserver.BaseRequestHandler):
+    """Answers as a web server does, so that torch's client tries again until its limit."""
+
+    def handle(self):
+        self.request.recv(1000)
+        self.request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"x" * 5000)
+
+
+@pytest.fixture(params=["nothing listens", "another server"])
+def wrong_port(request):
+    """A port at which there is no store."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Garbage) as server:
+        if request.param == "another server":
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            yield server.server_address[1]
+            server.shutdown()
+            return
+    yield server.server_address[1]
+
+
+def test_a_torchrun_store_that_is_not_there_is_tried_once(monkeypatch, wrong_port):
+    tried = []
+    original = socket.create_connection
+    monkeypatch.setattr(process.socket, "create_connection", lambda *given: tried.append(given) or original(*given))
+    monkeypatch.setattr(process, "CONNECT_LIMIT_S", 0.5)
+    monkeypatch.setattr(process, "_unreachable", set())
+    for name, value in (("TORCHELASTIC_USE_AGENT_STORE", "True"), ("MASTER_ADDR", "127.0.0.1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_PORT", str(wrong_port))
+    with pytest.warns(CaptureWarning, match="torchrun's store at 127.0.0.1:.* does not answer"):
+        assert process.job_store() is None
+    assert process.job_store() is None
+    assert len(tried) == 1
+
+
+OF_ITS_OWN = """
+import time, torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(12):
+    time.sleep(0.01)
+    optimizer.zero_grad(); model(torch.ones(2, 4)).sum().backward(); optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_job_ends_as_without_capture_though_the_store_is_not_there(tmp_path, wrong_port):
+    """A thread that is still connecting when the interpreter ends aborts it: exit status 134."""
+    (tmp_path / "job.py").write_text(OF_ITS_OWN)
+    environ = clean_environ() | {
+        "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(wrong_port), "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "x",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "rankscope", "exec", "--run-dir", "run", "--wait", "1", "--warmup", "1"]
+    done = subprocess.run(
+        [*command, "--active", "2", sys.executable, "job.py"],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("does not answer") == 1
+    assert traces(tmp_path / "run")
 
 
 ALONE = """

@@ -34,6 +34,21 @@ def test_the_command(script, monkeypatch):
     assert not [o for o in torchrun.command([], [script], {"PET_NPROC_PER_NODE": "2"}) if "nproc" in o]
 
 
+@pytest.mark.parametrize(
+    ("line", "environ", "several"),
+    [
+        (["--nnodes=2", "t.py"], {}, True),
+        (["--nnodes", "1:4", "t.py"], {}, True),
+        (["--nnodes", "1", "t.py"], {"PET_NNODES": "2"}, False),
+        (["t.py"], {"PET_NNODES": "2"}, True),
+        (["t.py"], {}, False),
+        (["--nnodes"], {}, False),
+    ],
+)
+def test_on_several_nodes_the_ranks_agree_on_the_run_id(line, environ, several):
+    assert torchrun.has_more_nodes(line, environ) == several
+
+
 def test_every_option_of_the_installed_torchrun_goes_through(script):
     """Compared with torchrun's own parser, which is asked in another process, as it imports torch."""
     ask = "from torch.distributed.run import get_args_parser as p\nfor a in p()._actions:"

@@ -29,6 +29,8 @@ from rankscope.rundir.metadata import Mesh, ProcessGroup
 
 CONNECT_LIMIT_S = 5.0
 """How long torchrun's store is tried."""
+_unreachable: set[tuple[str, int]] = set()
+"""Where torchrun's store was tried in vain: not again."""
 
 
 @dataclass(frozen=True)
@@ -99,18 +101,34 @@ def job_store() -> Any:
     torchrun's, which is there before and without a process group, so that all ranks use the same one; else that of the
     default group.
     """
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        with suppress(Exception):
-            where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            limit = timedelta(seconds=CONNECT_LIMIT_S)
-            return dist.TCPStore(*where, is_master=False, timeout=limit)  # type: ignore[attr-defined]  # has no types
+    store = _torchrun_store() if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else None
+    if store is not None:
+        return store
     if not (dist.is_available() and dist.is_initialized()):
         return None
     # Torch has no public name for it.
-    store: Any = dist.distributed_c10d._get_default_store()
+    store = dist.distributed_c10d._get_default_store()
     with suppress(Exception):
         return store.clone()
     return store
+
+
+def _torchrun_store() -> Any:
+    """torchrun's store, tried once; ``None`` if it cannot be reached, as where the script has changed its address."""
+    where = None
+    with suppress(Exception):
+        where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        if where in _unreachable:
+            return None
+        # Where nothing listens, torch's client would print its tries among the job's lines.
+        socket.create_connection(where, CONNECT_LIMIT_S).close()
+        limit = timedelta(seconds=CONNECT_LIMIT_S)
+        return dist.TCPStore(*where, is_master=False, timeout=limit)  # type: ignore[attr-defined]  # has no types
+    if where is not None:
+        _unreachable.add(where)
+        other = "the ranks agree on windows through their process group, or each records every window"
+        warn(f"torchrun's store at {where[0]}:{where[1]} does not answer: {other}")
+    return None
 
 
 def agree(key: str, own_value: str, process: Process) -> str | None:

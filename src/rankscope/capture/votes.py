@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rankscope.capture import profiler_conflicts
-from rankscope.capture.process import job_store
+from rankscope.capture.process import CONNECT_LIMIT_S, job_store
 from rankscope.capture.writer import Writer
 from rankscope.rundir.schedule import Window
 
@@ -39,7 +39,8 @@ DEFER_LIMIT_S = 1.0
 """How long the training loop waits for the store once, when this rank defers to a script's profiler."""
 ANSWER_LIMIT_S = 5.0
 """How long a finished recording waits for an answer. After that, the store counts as failed."""
-_EXIT_LIMIT_S = 2.0
+_EXIT_LIMIT_S = 2 * CONNECT_LIMIT_S
+"""An interpreter that ends while the thread is still connecting aborts."""
 _RECORD = "record"
 _KEPT = 64
 
@@ -170,8 +171,9 @@ class WindowVotes:
     def why_deferred(self) -> str:
         """Why a rank no longer records the schedule; empty if all do. Not for the training loop: waits for the
         store."""
-        self._thread.submit(self._note)
-        self._thread.drain(_EXIT_LIMIT_S)
+        if not self._failed:
+            self._thread.submit(self._note)
+            self._thread.drain(_EXIT_LIMIT_S)
         return self._deferred
 
     def decision(self, first: int) -> str | None:
@@ -213,9 +215,11 @@ class WindowVotes:
 
     def _ask(self, key: str, expected: str, wanted: str) -> str:
         """The value of a key once it is ``wanted`` if it was ``expected``; empty without a store that works."""
+        if self._failed:
+            return ""
         try:
             self._store = self._store or job_store()
-            if self._store is not None and not self._failed:
+            if self._store is not None:
                 return bytes(self._store.compare_set(key, expected, wanted)).decode()
         except Exception:
             self._failed = True

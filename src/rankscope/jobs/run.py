@@ -20,7 +20,8 @@ from pathlib import Path
 from types import FrameType
 
 from rankscope.errors import ConfigError, LaunchError
-from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, command, refuse_to_nest
+from rankscope.jobs.gather.merge import rank_manifests
+from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, command, has_more_nodes, refuse_to_nest
 from rankscope.rundir.config import variable_of
 from rankscope.rundir.directory import absolute_directory, is_store_url
 from rankscope.rundir.names import ENDINGS
@@ -80,7 +81,7 @@ def launch(
         args: the script's arguments.
         nproc: how many ranks; one for each accelerator, or one on the CPU, by default.
         run_dir: the run directory; ``rankscope_run_<time>`` by default.
-        run_id: what names the run; made up by default.
+        run_id: what names the run; by default made up or, on several nodes, agreed on by the ranks.
         env: variables to set for the job, added to this process's.
         module: run ``script`` as a module.
         torchrun: further options of torchrun.
@@ -130,7 +131,7 @@ def run_job(
         options: torchrun's options.
         script: the script and its arguments.
         run_dir: the run directory, made if it can be; ``RANKSCOPE_RUN_DIR``, else ``rankscope_run_<time>``.
-        run_id: the run's id; ``RANKSCOPE_RUN_ID``, else made up.
+        run_id: the run's id; ``RANKSCOPE_RUN_ID``, else made up or, on several nodes, agreed on by the ranks.
         env: variables to add.
         output: called with each line of the job's output; ``None`` leaves the terminal to the job.
         timeout_s: end the job after so many seconds.
@@ -174,8 +175,10 @@ def run_command(
             raise
         folder = make_run_dir(None)  # as a rank does that a launcher started
         print(f"rankscope: {RUN_DIR_VARIABLE}: {error.what}: the traces go to {folder}", file=sys.stderr)
-    name = run_id or environ.get(RUN_ID_VARIABLE) or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
-    environ = {**environ, RUN_DIR_VARIABLE: str(folder), RUN_ID_VARIABLE: name}
+    name = run_id or environ.get(RUN_ID_VARIABLE)
+    if not name and not has_more_nodes(line, environ):
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+    environ = {**environ, RUN_DIR_VARIABLE: str(folder), **({RUN_ID_VARIABLE: name} if name else {})}
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     try:
         job = subprocess.Popen(
@@ -214,7 +217,7 @@ def run_command(
     return JobResult(
         code if code >= 0 else 128 - code,
         folder,
-        name,
+        name or next((m.run_id for m in rank_manifests(folder) if m.run_id), ""),
         "".join(tail),
         received[0] if received else None,
         environ.get(UPLOAD_VARIABLE),

@@ -130,6 +130,16 @@ def _full(name: str, names: frozenset[str]) -> str:
     )
 
 
+def has_more_nodes(line: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether a torchrun's command line or variables ask for more than one node: their ranks agree on the run's id."""
+    one = ("1", "1:1")
+    for word, following in zip(line, [*line[1:], "1"], strict=True):
+        name, equals, value = word.partition("=")
+        if name == "--nnodes":
+            return (value if equals else following) not in one
+    return environ.get("PET_NNODES", "1") not in one
+
+
 def command(options: Sequence[str], script: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """The whole command line.
 
