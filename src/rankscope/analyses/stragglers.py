@@ -129,7 +129,7 @@ COLUMNS = (
 EXCESS = "local time above its peers' median, mean over steps"
 BUSY_EXCESS = "its device's busy time above its peers' median, mean over steps"
 """Where it is known that the device is slower, but not that the host caused its idle time."""
-_WORK = ("ranged", "work_ns", "pieces", "size")
+_WORK = ("ranged", "work_ns", "pieces")
 # What a rank gives: its matched collectives, what its steps launched, and the paces of its steps.
 _PARTS = {
     "collectives": pl.Schema(

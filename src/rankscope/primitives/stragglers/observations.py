@@ -44,7 +44,7 @@ class Observations:
         host_pace: likewise.
         host_loading: the host's time in its data loader, whether its device waits for it or not.
         host_waits: (ranks,) whether the host waits for its device in most steps, and so begins each anew.
-        launched: rank, step, work, ranged, pieces, work_ns, size: what the steps launched.
+        launched: rank, step, work, ranged, pieces, work_ns: what the steps launched.
     """
 
     ranks: Int64
@@ -101,7 +101,7 @@ class Observations:
         return self.ranks.size > 1 and self.step_ns > 0
 
 
-LAUNCHED = pl.Schema(dict.fromkeys(("rank", "step", "work", "ranged", "pieces", "work_ns", "size"), pl.Int64))
+LAUNCHED = pl.Schema(dict.fromkeys(("rank", "step", "work", "ranged", "pieces", "work_ns"), pl.Int64))
 
 
 def observe(
@@ -111,7 +111,7 @@ def observe(
 
     Args:
         local: as `local_times` gives it.
-        launched: rank, step, work, ranged, pieces, work_ns, size: what each rank's steps launched.
+        launched: rank, step, work, ranged, pieces, work_ns: what each rank's steps launched.
         paces: rank, of_host, and what `step_paces` and `host_paces` give.
         role: which program each rank runs.
         on_host: the job computes on its hosts.
