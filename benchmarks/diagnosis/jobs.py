@@ -108,7 +108,7 @@ def cases_of(number: int, out: Path) -> Iterator[Case]:
         note = f"{plan['ranks']} ranks, {'DDP' if plan['ddp'] else 'one all_reduce a layer'}, {1e3 * clean:.0f} ms"
         note += "; off their cores " + ", ".join(f"{1e3 * each:.1f}" for each in waits) + " ms"
         case = Case(f"launch {number} {window['name']}", done, said, note, time.process_time() - begun)
-        yield replace(case, confirmed=not done and _confirmed(said, waits))
+        yield replace(case, confirmed=None if done or not waits else _confirmed(said, waits))
 
 
 def _confirmed(said: Sequence[Said], waits: Sequence[float]) -> bool:

@@ -47,7 +47,8 @@ class Said:
 class Case:
     """A job with its faults and findings, the most important first.
 
-    `steps`: the number of recorded steps; `confirmed`: of a clean run, whether the kernel says that the rank was slow.
+    `steps`: the number of recorded steps; `confirmed`: of a clean run, whether the kernel's
+    account says that the accused rank had to wait for its core; None if there is none.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Case:
     note: str = ""
     seconds: float = 0.0
     steps: int = 0
-    confirmed: bool = False
+    confirmed: bool | None = None
 
 
 def said_of(findings: Sequence[Finding]) -> tuple[Said, ...]:
@@ -142,9 +143,11 @@ def summary(cases: Sequence[Case], least: float = 0.05) -> list[str]:
             f"- accusations: {len(accusations)}, of a rank that something was done to: {_part(fair, len(accusations))}"
         )
     if clean:
+        known = [case.confirmed for case in clean if _accuses(case) and case.confirmed is not None]
+        confirmed = f", which the kernel confirms in {sum(known)} of {len(known)}" if known else ""
+        accused = _part(sum(map(_accuses, clean)), len(clean))
         lines.append(
-            f"- clean runs: {len(clean)}; with an accusation: {_part(sum(map(_accuses, clean)), len(clean))}, "
-            f"which the kernel confirms in {sum(_accuses(case) and case.confirmed for case in clean)}; "
+            f"- clean runs: {len(clean)}; with an accusation: {accused}{confirmed}; "
             f"with a stall: {_part(sum(any(said.stall for said in case.said) for case in clean), len(clean))}"
         )
     return lines

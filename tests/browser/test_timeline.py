@@ -261,3 +261,55 @@ def test_a_run_that_is_not_there_leaves_the_chooser(opened: Opener, tmp_path: Pa
         "() => document.querySelector('[data-testid=run]').selectedOptions[0].label.includes('first')"
     )
     page.check(axe=True)
+
+
+def test_the_critical_path_of_the_step_in_view(opened: Opener, late: Path) -> None:
+    """Rank 1 is late to step 14's collective: the path across ranks is on it, and the toggle and the link show it."""
+    page = opened(late, width=1440)
+    page.ready()
+    page.go("critical_path?step=14")
+    page.id("path-events").click()
+    page.tab.wait_for_selector('[data-testid="path"][data-step="14"]')
+    shown = page.id("path")
+    assert shown.get_attribute("data-ranks") == "1"
+    assert "path=all" in page.tab.url
+    page.tab.locator("#path-of").select_option("0")
+    page.tab.wait_for_selector('[data-testid="path"][data-ranks="0"]')
+    page.tab.wait_for_function("() => location.hash.includes('path=0')")
+    # The path of the step that comes into view takes its place.
+    page.tab.keyboard.press("}")
+    page.tab.wait_for_selector('[data-testid="path"][data-step="15"]')
+    page.tab.keyboard.press("c")
+    page.tab.wait_for_selector('[data-testid="path"]', state="hidden")
+    page.tab.wait_for_function("() => !location.hash.includes('path=')")
+    page.id("path-toggle").click()
+    page.tab.wait_for_selector('[data-testid="path"][data-step="15"]')
+    assert page.id("path-toggle").get_attribute("aria-pressed") == "true"
+    page.check()
+
+
+def test_an_operators_kernels_its_backward_and_back(opened: Opener, tmp_path: Path) -> None:
+    events = [
+        step(1, 0, 400),
+        op("aten::mm", 10, 40, **{"Sequence number": 5, "Fwd thread id": 0}),
+        launch(20, 5, correlation=1),
+        kernel("gemm", 60, 30, correlation=1),
+        op("MmBackward0", 200, 40, tid=9, **{"Sequence number": 5, "Fwd thread id": 1}),
+        launch(210, 5, correlation=2, tid=9),
+        kernel("dgrad", 250, 20, correlation=2),
+    ]
+    page = opened(write(tmp_path / "rank0.json", trace(events, rank=0)))
+    page.ready()
+    page.timeline("?name=aten%3A%3Amm")
+    assert page.selected()["name"] == "aten::mm"
+    launched = page.id("kernels")
+    assert (launched.get_attribute("data-count"), launched.get_attribute("data-total")) == ("1", "30000")
+    page.tab.locator(".tl-facts button", has_text="MmBackward0").click()
+    page.selects("name", "MmBackward0")
+    page.id("kernels").locator("button").click()
+    page.selects("name", "dgrad")
+    page.tab.go_back()
+    page.selects("name", "MmBackward0")
+    page.tab.locator(".tl-facts button", has_text="aten::mm").click()
+    page.selects("name", "aten::mm")
+    page.check()

@@ -23,7 +23,7 @@ ADDRESSES = [
     "/", "/api/runs", "/api/state", "/api/summary", "/api/table/clock", "/api/timeline", "/api/names?from=0",
     "/api/parquet/clock",
     "/api/tiles?level=0&first=0&bins=10&lanes=0", "/api/events?lanes=0&from=0&to=10", "/api/event?lane=0&row=0",
-    "/api/heat", "/api/search?q=gemm", "/api/range?from=0&to=10", "/api/calls?from=0&to=10",
+    "/api/heat", "/api/search?q=gemm", "/api/range?from=0&to=10", "/api/calls?from=0&to=10", "/api/path?at=0",
     "/api/counters?rank=0&from=0&to=10", "/api/diff?ranks=0,1",
 ]  # fmt: skip
 
@@ -240,8 +240,8 @@ def test_no_question_names_a_path_or_an_address(server: Asking, tmp_path: Path) 
         re.findall(r"number\(request, \"(\w+)\"", source)
     )
     assert asked == {
-        "after", "bins", "by", "count", "direction", "first", "from", "lane", "lanes", "level", "limit", "match", "points",
-        "q", "rank", "ranks", "row", "run", "to", "token", "with",
+        "after", "at", "bins", "by", "count", "direction", "first", "from", "lane", "lanes", "level", "limit", "match",
+        "points", "q", "rank", "ranks", "row", "run", "to", "token", "with",
     }  # fmt: skip
 
 

@@ -65,6 +65,9 @@ def test_the_run_and_its_tables_are_as_in_the_report(server: Asking) -> None:
     assert summary["findings"] == report["findings"]
     assert all(each["place"] is not None for each in summary["findings"] if each["ranks"] or each["steps"])
     assert set(summary["analyses"]) >= set(report["analyses"])
+    # Its events are where findings lead to, its calls in the pane of a measured range.
+    assert not {"evidence_events", "call_tree"} & set(summary["analyses"])
+    assert all(each["state"] == "ready" for each in summary["analyses"].values())
     for name, expected in report["analyses"].items():
         table = server.ask(f"/api/table/{name}").json()
         assert table == expected
@@ -479,3 +482,16 @@ def test_an_analysis_that_fails_leaves_the_others(
     summary = server.ask("/api/summary").json()
     assert summary["analyses"]["kernels"]["state"] == "failed"
     assert any("broken" in json.dumps(found) and "kernels" in json.dumps(found) for found in summary["findings"])
+
+
+def test_the_critical_path_of_a_step(server: Asking) -> None:
+    rows = server.ask("/api/table/critical_path").json()["data"]
+    for rank, path in ((None, "all ranks"), (0, "rank"), (1, "rank")):
+        head, found = columns(server, f"/api/path?at=500000{'' if rank is None else f'&rank={rank}'}")
+        assert (head["step"], head["of_rank"]) == (10, rank)
+        parts = zip(found["rank"], found["start_ns"], found["end_ns"], strict=True)
+        total = sum(end - start for of, start, end in parts if rank is None or of == rank)
+        table = zip(rows["path"], rows["step"], rows["rank"], rows["path_ns"], strict=True)
+        assert total == sum(ns for name, step, of, ns in table if (name, step) == (path, 10) and rank in (None, of))
+    assert server.ask("/api/path?at=500000&rank=9").status == 404
+    assert server.ask("/api/path?at=x").status == 400

@@ -213,4 +213,5 @@ analysis = Analysis(
         Parameter("invert", "from each name to its callers", kind="flag", default=False, of_reduce=True),
     ),
     in_report=False,
+    on_page=False,
 )

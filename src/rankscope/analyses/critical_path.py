@@ -34,12 +34,12 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.clocks import base_times, with_arrivals
-from rankscope.primitives.columns import values_and_validity
-from rankscope.primitives.critical_path import chains, clip, reachable, with_waits
-from rankscope.primitives.dependencies import CATEGORIES, CODE, Nodes, dependencies
+from rankscope.primitives.clocks import base_times
+from rankscope.primitives.critical_path import chains, reachable, with_waits
+from rankscope.primitives.dependencies import CATEGORIES, CODE
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.steps import distinct_steps, host_steps
+from rankscope.primitives.marked_nodes import READS, last_arrivals, marked_nodes
+from rankscope.primitives.steps import distinct_steps
 from rankscope.results import (
     Analysis,
     Column,
@@ -107,13 +107,9 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
     in_file = pl.col("window") == number
     steps = inputs.results["step_time"].filter(in_file & (pl.col("window_ns") > 0)).sort("start_ns")
-    begin = steps["start_ns"].to_numpy()
-    end = begin + steps["window_ns"].to_numpy()
-    nodes = dependencies(window, step_ends(window["annotations"], steps), inputs.options.communication)
-    clipped = clip(nodes, begin, end, np.arange(steps.height))
-    marked, match = _marked(nodes, inputs.results["collectives"].filter(in_file), window["device_events"])
-    inside = clipped.window[marked] >= 0
-    marked, match = marked[inside], match[inside]
+    collectives = inputs.results["collectives"].filter(in_file)
+    of = marked_nodes(window, collectives, steps, inputs.options.communication)
+    nodes, clipped, marked, match = of.nodes, of.clipped, of.marked, of.match
     found = chains(nodes, clipped, marked)
     step = steps["step"].gather(clipped.window[marked])
     return pl.DataFrame(
@@ -129,57 +125,13 @@ def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
     )
 
 
-def step_ends(annotations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Where the steps' windows end, and the thread that they are of: at_ns, pid, tid.
-
-    Args:
-        annotations: step, on_device, pid, tid.
-        steps: step, start_ns, window_ns.
-    """
-    threads = host_steps(annotations).unique("step", keep="first", maintain_order=True).select("step", "pid", "tid")
-    return steps.select("step", (pl.col("start_ns") + pl.col("window_ns")).alias("at_ns")).join(
-        threads, on="step", how="left", maintain_order="left"
-    )
-
-
-def _marked(nodes: Nodes, collectives: pl.DataFrame, device: pl.DataFrame) -> tuple[Int64, Int64]:
-    """The nodes of matched collectives and of ends of steps, and the collectives' matches; −1 for ends."""
-    matched = collectives.filter(pl.col("match").is_not_null() & pl.col("start_ns").is_not_null())
-    communicates = np.flatnonzero(nodes.category == CODE["communication"])
-    # On the host the name of a collective's stream is its thread; ranges that start together are on different ones.
-    stream = np.full(nodes.start.size, -1, dtype=np.int64)
-    stream[: nodes.device] = values_and_validity(device["stream"], -1)[0]
-    on_device = communicates < nodes.device
-    candidates = pl.DataFrame(
-        {
-            "node": communicates,
-            "start_ns": nodes.start[communicates],
-            "place": np.where(on_device, stream[communicates], -2),
-        }
-    )
-    place = pl.when(pl.col("source") == "gloo").then(-2).otherwise(pl.col("stream").fill_null(-1)).alias("place")
-    found = (
-        matched.select("start_ns", place, "match")
-        .unique(["start_ns", "place"], keep="first", maintain_order=True)
-        .join(candidates, on=["start_ns", "place"], how="inner")
-        .unique("node", keep="first", maintain_order=True)
-        .unique("match", keep="first", maintain_order=True)
-        .sort("node")
-    )
-    ends = np.arange(nodes.start.size - nodes.finals, nodes.start.size)
-    return (
-        np.concatenate([found["node"].to_numpy(), ends]).astype(np.int64),
-        np.concatenate([found["match"].to_numpy(), np.full(ends.size, -1)]).astype(np.int64),
-    )
-
-
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Each rank's own path, and the path across ranks."""
     rows = concat_ranks(parts, _MARKED)
     if not rows.height:
         return pl.DataFrame(schema=schema_of(COLUMNS)), []
     named, (rows,) = distinct_steps([rows])
-    last, arrived, end = _last_arrivals(rows, inputs)
+    last, arrived, end = last_arrivals(rows, inputs.results["clock"], base_times(inputs.traces))
     count = rows.height
     start = rows["end_ns"].to_numpy() - rows["own_ns"].to_numpy()
     chain = rows.select(column.name for column in TIMES).to_numpy()
@@ -205,36 +157,6 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     frame = pl.concat(made).sort(pl.col("path") == ALONE, "step", "rank", nulls_last=False, maintain_order=True)
     frame = frame.with_columns(pl.col("step").replace(named))
     return frame.select(pl.col(column.name).cast(column.dtype) for column in COLUMNS), []
-
-
-def _last_arrivals(rows: pl.DataFrame, inputs: Inputs) -> tuple[Int64, Int64, Int64]:
-    """By row: the row of the rank that arrived last, when on this rank's clock, and the row's end on the common clock.
-
-    A row whose rank was last, or not waiting measurably, is its own. The end is 0 without a common clock.
-    """
-    number = np.arange(rows.height)
-    clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns")
-    timed = with_arrivals(rows.with_row_index("node"), clock, base_times(inputs.traces)).sort("node")
-    node = timed["node"].to_numpy().astype(np.int64)
-    end = np.zeros(rows.height, dtype=np.int64)
-    common_end = timed["arrival_ns"] + timed["end_ns"] - timed["start_ns"]
-    end[node] = common_end.to_numpy()
-    last, arrived = number.copy(), rows["start_ns"].to_numpy().copy()
-    matched = timed.filter(pl.col("match").is_not_null())
-    if not matched.height:
-        return last, arrived, end
-    latest = matched.sort("arrival_ns", "node").group_by("match", "step").agg(
-        pl.col("node").last().alias("last"), pl.col("arrival_ns").last().alias("at"),
-        pl.col("residual_ns").last().alias("its_residual"),
-    )  # fmt: skip
-    joined = matched.join(latest, on=["match", "step"], how="left", nulls_equal=True)
-    late = pl.col("at") - pl.col("arrival_ns")
-    bound = pl.max_horizontal("residual_ns", "its_residual")
-    waited = joined.filter((late > bound) & (late <= pl.col("end_ns") - pl.col("start_ns") + bound))
-    who = waited["node"].to_numpy().astype(np.int64)
-    last[who] = waited["last"].to_numpy().astype(np.int64)
-    arrived[who] = waited.select(pl.col("start_ns") + late).to_series().to_numpy()
-    return last, arrived, end
 
 
 def _sums(rows: pl.DataFrame, on_path: np.ndarray, own: np.ndarray, chain: np.ndarray, last: Int64) -> pl.DataFrame:
@@ -293,13 +215,6 @@ analysis = Analysis(
     per_rank=per_rank,
     across_ranks=across_ranks,
     headline=headline,
-    reads={
-        "device_events": (
-            "start_ns", "end_ns", "name", "kind", "is_collective", "device", "stream", "launch_row", "launch_ns",
-        ),
-        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid"),
-        "runtime_calls": ("start_ns", "end_ns", "name", "pid", "tid"),
-        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
-    },
+    reads=READS,
     requires=("collectives", "clock", "step_time"),
-)  # fmt: skip
+)

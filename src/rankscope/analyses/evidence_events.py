@@ -279,4 +279,5 @@ analysis = Analysis(
     },
     requires=("memory",),
     in_report=False,
+    on_page=False,
 )  # fmt: skip

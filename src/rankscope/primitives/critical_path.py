@@ -127,6 +127,50 @@ def chains(nodes: Nodes, clipped: Clipped, marked: Int64) -> Chains:
     return Chains(last[rows], time[rows])
 
 
+@dataclass(frozen=True)
+class Chain:
+    """What is before a node, along predecessors, latest first.
+
+    Attributes:
+        node: whose time each part is, −1 for time between two nodes.
+        start: ns.
+        end: ns.
+        category: index into `CATEGORIES`.
+        previous: the marked node that it ends at, −1 if it ends at the window's beginning.
+    """
+
+    node: Int64
+    start: Int64
+    end: Int64
+    category: Int64
+    previous: int
+
+
+def chain_before(nodes: Nodes, clipped: Clipped, is_marked: Bool, node: int) -> Chain:
+    """The parts of what `chains` sums up for one node; those without duration are left out.
+
+    Args:
+        nodes: of one file.
+        clipped: the same, cut at the windows.
+        is_marked: which nodes are marked.
+        node: the node; its own time is not part of it.
+    """
+    parts: list[tuple[int, int, int, int]] = []
+    while True:
+        gap, before = int(clipped.gap_ns[node]), int(clipped.before[node])
+        start = int(nodes.end[node] - clipped.own_ns[node])
+        if gap:
+            parts.append((-1, start - gap, start, int(nodes.gap[node])))
+        if before < 0 or is_marked[before]:
+            break
+        end = int(nodes.end[before])
+        if clipped.own_ns[before]:
+            parts.append((before, end - int(clipped.own_ns[before]), end, int(nodes.category[before])))
+        node = before
+    columns = np.array(parts, dtype=np.int64).reshape(-1, 4).T
+    return Chain(columns[0], columns[1], columns[2], columns[3], before)
+
+
 def with_waits(start: Int64, end: Int64, arrived: Int64) -> npt.NDArray[np.int64]:
     """The time of collectives by category: waiting until the last rank arrived, then communication.
 

@@ -98,6 +98,7 @@ class Analysis:
         headline: its answer in one sentence, from the result's frame; None if it has no answer.
         has_findings: whether `across_ranks` may give findings: `rankscope findings` then includes it.
         in_report: whether its table is in the report.
+        on_page: whether `serve` computes its table for the page.
         shown_empty: whether the report shows it even if it has no rows. The report and the page begin with these.
         charts: charts above its table on the page and in the report.
 
@@ -117,6 +118,7 @@ class Analysis:
     headline: Callable[[pl.DataFrame], Headline | None] | None = None
     has_findings: bool = False
     in_report: bool = True
+    on_page: bool = True
     shown_empty: bool = False
     charts: tuple[Bars, ...] = ()
 

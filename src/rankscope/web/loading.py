@@ -25,6 +25,7 @@ from rankscope.results import Analysis, Finding, Headline, Result, by_severity
 from rankscope.timeline.build import clock_of, draw_run
 from rankscope.timeline.clock import RunClock
 from rankscope.timeline.counters import Counters
+from rankscope.timeline.critical_path import NEEDED, CriticalPaths
 from rankscope.timeline.heat_map import heat_of
 from rankscope.timeline.search import Search
 from rankscope.timeline.timeline import Timeline
@@ -100,6 +101,7 @@ class LoadedRun:
         self.timeline: Timeline | None = None
         self.search: Search | None = None
         self.heat: Mapping[str, Any] | None = None
+        self.paths: CriticalPaths | None = None
         self.clock: RunClock | None = None
         self.counters = Counters()
         self._lost: tuple[Finding, ...] = ()
@@ -131,12 +133,12 @@ class LoadedRun:
     @property
     def ready(self) -> list[str]:
         """What can be fetched."""
-        parts = [*(["timeline"] if self.timeline is not None else []), *(["heat"] if self.heat is not None else [])]
-        return [*self.results, *parts]
+        parts = {"timeline": self.timeline, "heat": self.heat, "path": self.paths}
+        return [*self.results, *(name for name, part in parts.items() if part is not None)]
 
     def analyses(self) -> dict[str, Analysis]:
-        """All analyses, in the order in which they are computed and listed."""
-        return shown_analyses()
+        """The analyses of the page, in the order in which they are listed."""
+        return {name: each for name, each in shown_analyses().items() if each.on_page}
 
     # -- the thread -----------------------------------------------------------------------------------------------
 
@@ -223,7 +225,7 @@ class LoadedRun:
         self.failed, self.results, self.findings, self._lost = fresh.failed, fresh.results, fresh.findings, fresh._lost
         self.diagnosis = fresh.diagnosis
         self.timeline, self.search, self.heat = fresh.timeline, fresh.search, fresh.heat
-        self.clock = fresh.clock
+        self.clock, self.paths = fresh.clock, fresh.paths
         self.known_runs = fresh.known_runs
         self._tell(new=True, generation=self._state.generation + 1, phase="ready", what="")
 
@@ -239,14 +241,18 @@ class LoadedRun:
         self.results = run.results
         self._draw(run, clock)
         self._tell(phase="analysing")
-        for name in self.analyses():
-            if name not in self.results and name not in self.failed:
-                self._analyze(run, name)
-        self._tell(what="diagnosing")
+        # The verdict comes first: it answers what the page is opened for, and needs most of the analyses.
         self.diagnosis = run.diagnosis()
         self._learn(run)
         if {"collectives", "step_time"} <= set(self.results):
             self.heat = heat_of(run, clock)
+        self._tell(new=True)
+        for name in self.analyses():
+            if name not in self.results and name not in self.failed:
+                self._analyze(run, name)
+        if self.timeline is not None and {*NEEDED, "critical_path"} <= set(self.results):
+            frames = {name: self.results[name].frame for name in NEEDED}
+            self.paths = CriticalPaths(self.timeline, frames, run.options.communication)
         self._tell(new=True, phase="ready", what="")
 
     def headline_of(self, result: Result) -> Headline | None:

@@ -26,7 +26,6 @@ from rankscope.results.failures import FAILURES
 from rankscope.timeline.call_trees import CALLS, call_trees
 from rankscope.timeline.event_details import details
 from rankscope.timeline.pyramid import MAX_LEVELS
-from rankscope.timeline.search import InvalidPatternError, Query, Search
 from rankscope.timeline.selection_stats import measure
 from rankscope.timeline.timeline import Timeline
 from rankscope.web.diff_runs import Comparisons
@@ -44,6 +43,7 @@ from rankscope.web.responses import (
     tag_of,
 )
 from rankscope.web.runs import Runs, ServedRun
+from rankscope.web.searches import search_answer
 from rankscope.web.security import Gate
 
 logger = logging.getLogger(__name__)
@@ -53,8 +53,6 @@ MAX_BINS = 1 << 14
 MAX_TILE = 1 << 22
 MAX_EVENTS = 500_000
 MAX_POINTS = 20_000
-MAX_QUERY = 1_000
-MAX_LISTED = 1_000
 NAMES_BYTES = 4 << 20
 # Rows of a table in one response: what a browser sorts and filters without a delay.
 MAX_ROWS = 100_000
@@ -187,6 +185,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
             route("/api/range", about_run(_range, drawn)),
             route("/api/calls", about_run(_calls, drawn)),
             route("/api/counters", about_run(_counters, lanes)),
+            route("/api/path", about_run(_path, changes)),
         ],
         exception_handlers={404: _nowhere, 405: _nowhere},
     )
@@ -333,43 +332,9 @@ def _heat(request: Request, run: ServedRun) -> Response:
 
 def _search(request: Request, run: ServedRun) -> Response:
     _timeline(run)
-    search = run.loaded.search
-    if search is None:
+    if run.loaded.search is None:
         raise RefusedError(409, "the timeline is not ready yet")
-    direction = request.query_params.get("direction", "next")
-    if direction not in ("next", "previous"):
-        raise RefusedError(400, "direction must be next or previous")
-    forward = direction == "next"
-    after = number(request, "after", -MAX_NS, MAX_NS, -MAX_NS if forward else MAX_NS)
-    place = after, number(request, "lane", -1, MAX_NS, -1), number(request, "row", -1, MAX_NS, -1)
-    query = _query(request, search, place)
-    rank = number(request, "rank", 0, 1 << 31) if "rank" in request.query_params else None
-    try:
-        hit, hits, index = search.step(query, place, forward=forward, rank=rank)
-    except InvalidPatternError:
-        hint = "a regular expression without backreferences and look-around, such as gemm|attn"
-        raise RefusedError(400, "q is not a valid regular expression", hint) from None
-    found: dict[str, Any] = {"hit": hit, "hits": hits, "index": index}
-    if "count" in request.query_params:
-        count = number(request, "count", 1, MAX_LISTED)
-        found["first"] = number(request, "first", 0, MAX_NS, max(0, index - count // 2))
-        found["listed"] = search.part(query, found["first"], count, rank)
-    return json_answer(request, found, _tag(request))
-
-
-def _query(request: Request, search: Search, place: tuple[int, int, int]) -> Query:
-    match = request.query_params.get("match", "text")
-    if match == "name":
-        name = search.name_at(*place[1:])
-        if name is None:
-            raise RefusedError(404, "there is no such event")
-        return Query(name, "name")
-    if match not in ("text", "regex"):
-        raise RefusedError(400, "match must be text, regex or name")
-    text = request.query_params.get("q", "")
-    if not text or len(text) > MAX_QUERY:
-        raise RefusedError(400, f"q must have 1 to {MAX_QUERY} characters")
-    return Query(text, "regex" if match == "regex" else "text")
+    return search_answer(request, run.loaded.search, _tag(request))
 
 
 def _range(request: Request, run: ServedRun) -> Response:
@@ -398,3 +363,13 @@ def _counters(request: Request, run: ServedRun) -> Response:
 def token_address(base: str, gate: Gate) -> str:
     """The address to open."""
     return f"{base.rstrip('/')}/?token={gate.token}"
+
+
+def _path(request: Request, run: ServedRun) -> Response:
+    if run.loaded.paths is None:
+        raise RefusedError(409, "the critical path is not ready yet", "api/state has the progress")
+    rank = number(request, "rank", 0, 1 << 31) if "rank" in request.query_params else None
+    found = run.loaded.paths.path(number(request, "at", 0, MAX_NS), rank)
+    if found is None:
+        raise RefusedError(404, "there is no critical path here", "it needs complete steps; across ranks, collectives")
+    return answer(request, found, BINARY, _tag(request))

@@ -3,6 +3,7 @@ import { readChoice, writeChoice, type CallsChoice } from "../calls/choice.ts";
 import { readEventTime, readFileEvent, type EventTime, type FileEvent } from "./anchor.ts";
 import { readFlags, writeFlags, type Flag } from "./flags.ts";
 import { isOrder, type Order } from "./order.ts";
+import { readPath, type PathOf } from "./path.ts";
 import type { Named } from "./rows.ts";
 import type { Window } from "./window.ts";
 
@@ -21,6 +22,8 @@ export interface Address {
   readonly hidden: Named;
   readonly minor: ReadonlySet<number>;
   readonly order: Order;
+  /** Whose critical path is shown. */
+  readonly path: PathOf | null;
   readonly flags: readonly Flag[];
   /** A place named in words: the page's other views lead here. */
   readonly rank: number | null;
@@ -49,6 +52,7 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
     pinned: { ranks: set(params.get("pin")), tracks: set(params.get("pintracks")) },
     hidden: { ranks: set(params.get("hide")), tracks: set(params.get("hidetracks")) },
     minor: set(params.get("all")),
+    path: readPath(params.get("path")),
     order: orderNamed(params.get("order")),
     flags: readFlags(params.get("flags") ?? ""),
     rank: whole(params.get("rank")),
@@ -76,6 +80,7 @@ export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | 
     pin: list(address.pinned.ranks), pintracks: list(address.pinned.tracks), hide: list(address.hidden.ranks), hidetracks: list(address.hidden.tracks),
     all: list(address.minor),
     order: address.order === "rank" ? "" : address.order,
+    path: address.path === null ? "" : String(address.path),
     flags: writeFlags(address.flags),
     at: address.at === null ? "" : `${address.at.rank}.${address.at.by}`,
     rank: "", step: "", ev: "", fev: "", name: "",

@@ -10,6 +10,7 @@ import { drawCounter } from "./counter_row.ts";
 import { Flows } from "./flows.ts";
 import { MOVING, RULER, type Frame, type Palette } from "./frame.ts";
 import type { Model } from "./model.ts";
+import { drawPath } from "./path.ts";
 import { isOfRank, RowKind, upperPart } from "./rows.ts";
 import { coveredRuns, lowerBound, type BinTile, type EventTile } from "./tiles.ts";
 import { ticks } from "./window.ts";
@@ -83,6 +84,7 @@ export class Labels {
       c.fillRect(0, RULER + pinnedHeight - 2, width, 1);
     }
     c.translate(0, RULER);
+    drawPath(c, this.#model, this.#model.rows, frame.scroll, palette);
     this.#flows.draw(c, frame.scroll, palette);
     this.#callout.draw(c, frame.scroll, palette);
     c.restore();

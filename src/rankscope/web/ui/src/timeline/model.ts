@@ -8,6 +8,7 @@ import type { Flag } from "./flags.ts";
 import { firstWindow, type Layout } from "./layout.ts";
 import type { Names } from "./names.ts";
 import { orderOf, type Heat, type Order } from "./order.ts";
+import type { Path, PathOf } from "./path.ts";
 import type { Folding, Rows } from "./rows.ts";
 import { isFolded, minorTracks, rowsOf } from "./rows.ts";
 import type { TileCache } from "./tiles.ts";
@@ -55,6 +56,10 @@ export class Model {
   /** What findings say of the selected event: written next to it. */
   said: readonly FindingEvent[] = [];
   measured: Window | null = null;
+  /** Whose critical path is shown; null for none. */
+  pathOf: PathOf | null = null;
+  /** The path that is shown, once it is fetched. */
+  path: Path | null = null;
   /** How the calls of the measured range are shown; null for its statistics. */
   calls: CallsChoice | null = null;
   /** The index of the rank that was jumped to last: the ruler names its steps while its row is visible. */

@@ -24,6 +24,7 @@ import { Model } from "./model.ts";
 import { Names } from "./names.ts";
 import { Notice } from "./notice.ts";
 import type { Heat, Order } from "./order.ts";
+import { CriticalPath } from "./path.ts";
 import { Permalink } from "./permalink.ts";
 import { RowActions } from "./row_actions.ts";
 import { findFrom, Search } from "./search.ts";
@@ -48,6 +49,7 @@ export class Timeline {
   readonly #measured: Measured;
   readonly #tip: Tip;
   readonly #help = new Help();
+  readonly #path: CriticalPath;
   readonly #flags: FlagEditor;
   readonly #rowActions: RowActions;
   readonly #ending: () => void;
@@ -66,6 +68,7 @@ export class Timeline {
     stage.afterFrame(() => gutter.draw());
     const permalink = new Permalink(context.router, model, stage);
     this.#flags = new FlagEditor(model, stage, () => permalink.note());
+    const path = this.#path = new CriticalPath(model, context.router, notice, () => permalink.note());
     this.#rowActions = new RowActions(model, () => permalink.note());
     const jump = this.#jump = new Jump(model, stage, permalink, notice);
     const find = (name: string): void => void this.#search.find(name, "next");
@@ -88,14 +91,14 @@ export class Timeline {
       openAll: (open) => { model.open = new Set(open ? layout.ranks.map(({ rank }) => rank) : []); model.refold(); permalink.note(); },
       counters: (shown) => { model.showCounters = shown; model.refold(); permalink.note(); },
       order: (order) => void this.#order(order).then(() => permalink.note()), showHidden: () => this.#rowActions.showAll(),
-      help: () => this.#help.toggle(),
+      help: () => this.#help.toggle(), path: () => path.toggle(),
       measure: () => { this.#input.measuring = true; notice.announce("Drag across the timeline to measure."); stage.element.focus({ preventScroll: true }); },
     });
     const minimap = new Minimap(model, () => permalink.note());
     stage.afterFrame(() => minimap.draw());
     const frame = h("div", { class: "tl-frame" }, minimap.element, stage.box, api.element, this.#rowActions.element, this.#flags.element, this.#tip.element);
     for (const names of [gutter.element, gutter.pins]) this.#rowActions.watch(names, frame);
-    this.element = h("div", { class: "tl", "data-testid": "timeline" }, this.#bar.element, notice.element,
+    this.element = h("div", { class: "tl", "data-testid": "timeline" }, this.#bar.element, notice.element, path.element,
       h("div", { class: "tl-main" }, frame, selection.element, measured.element),
       legend(layout), this.#help.element, notice.live);
     this.#apply(readAddress(context.place.params), true);
@@ -110,7 +113,7 @@ export class Timeline {
     this.#ending = () => {
       watch.disconnect();
       stop();
-      for (const part of [permalink, stage, loader, names, counters, minimap, this.#input]) part.end();
+      for (const part of [permalink, stage, loader, names, counters, minimap, path, this.#input]) part.end();
     };
   }
 
@@ -137,6 +140,7 @@ export class Timeline {
     for (const what of ["pinned", "hidden"] as const) for (const of of ["ranks", "tracks"] as const) replaced(model[what][of], address[what][of]);
     replaced(model.minor, address.minor);
     model.flags = address.flags;
+    model.pathOf = address.path;
     if (model.order !== address.order) {
       void this.#order(address.order).then(() => { // the rows have moved below what was scrolled to
         const { at, rank } = address;
@@ -240,6 +244,7 @@ export class Timeline {
       case "0": case "Home": return () => jump.toWindow(whole(model.layout.span));
       case "/": return () => this.#bar.search.focus();
       case "n": return () => void this.#search.find(model.query, shift ? "previous" : "next");
+      case "c": return () => this.#path.toggle();
       case "[": return () => void selection.alike("previous");
       case "]": return () => void selection.alike("next");
       case "{": return () => jump.byStep(-1);

@@ -19,6 +19,7 @@ export interface BarActs {
   openAll(open: boolean): void;
   counters(shown: boolean): void;
   measure(): void;
+  path(): void;
   order(order: Order): void;
   showHidden(): void;
   help(): void;
@@ -35,6 +36,7 @@ export interface Toolbar {
 }
 
 /** Widths of the line, in pixels, from which it has room for a group. */
+const ROOM_FOR_PATH = 1120;
 const ROOM_FOR_JUMPS = 1000;
 const ROOM_FOR_FILTER = 660;
 const ROOM_FOR_ZOOM = 540;
@@ -97,6 +99,9 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
     button({ class: "quiet", "aria-label": "Zoom in", title: "Key W, or Ctrl + wheel" }, () => acts.zoom(0.5), "+"),
     button({ class: "quiet", title: "Key 0", "data-testid": "whole" }, acts.whole, "Entire run"),
     button({ class: "quiet", title: "The next drag measures, also of a finger; key M measures the selection or the visible range", "data-testid": "measure-drag" }, acts.measure, "Measure"));
+  const path = button({ class: "quiet", "aria-pressed": String(model.pathOf !== null), title: "The critical path of the step in view. Key C", "data-testid": "path-toggle" }, acts.path, "Critical path");
+  const paths = h("div", { class: "tl-group" }, path);
+  model.onDraw(() => path.setAttribute("aria-pressed", String(model.pathOf !== null)));
   const filters = h("div", { class: "tl-group" }, filter);
   const unhide = button({ class: "quiet", "data-testid": "show-hidden" }, acts.showHidden, "Show hidden");
   const order = layout.ranks.length > 1 ? selector("tl-order", "Order of ranks", Object.entries(ORDERS).map(([value, label]) => ({ value, label })), model.order, (value) => { if (isOrder(value)) acts.order(value); }) : null;
@@ -112,12 +117,12 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
     h("div", { class: "tl-group tl-find" }, search,
       button({ class: "quiet", "aria-label": "Previous match", title: "Shift+Enter in the field, or key Shift+N" }, () => acts.search(search.value, "previous"), "◂"),
       button({ class: "quiet", "aria-label": "Next match", title: "Enter in the field, or key N", "data-testid": "search-next" }, () => acts.search(search.value, "next"), "▸"), listing),
-    zooms, jumps, filters, view, keys);
+    zooms, jumps, filters, paths, view, keys);
   dismissed(view);
   // One line: what there is least room for goes into the menu, and comes back.
   const fit = new ResizeObserver(() => {
     const width = element.clientWidth;
-    for (const [group, from] of [[jumps, ROOM_FOR_JUMPS], [filters, ROOM_FOR_FILTER], [zooms, ROOM_FOR_ZOOM]] as const) {
+    for (const [group, from] of [[paths, ROOM_FOR_PATH], [jumps, ROOM_FOR_JUMPS], [filters, ROOM_FOR_FILTER], [zooms, ROOM_FOR_ZOOM]] as const) {
       if (width < from && group.parentElement === element) menu.prepend(group);
       else if (width >= from && group.parentElement === menu) view.before(group);
     }

@@ -56,7 +56,7 @@ export class WatchedApi implements Api {
 }
 
 const WORDS: Readonly<Record<string, string>> = {
-  search: "Searching all events", range: "Adding up the range", calls: "Adding up the calls", event: "Loading the event", names: "Loading names", counters: "Loading counters", heat: "Loading lateness",
+  search: "Searching all events", range: "Adding up the range", calls: "Adding up the calls", event: "Loading the event", path: "Following the critical path", names: "Loading names", counters: "Loading counters", heat: "Loading lateness",
 };
 
 /** One line: the slowest kind in words, and how much of it. */

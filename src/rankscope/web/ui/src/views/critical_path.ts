@@ -7,7 +7,8 @@ import { emptyState } from "../components/notes.ts";
 import { tables } from "../components/tables.ts";
 import type { Cell } from "../data/payload.ts";
 import type { Table } from "../data/table.ts";
-import { leadTo, present, type View, type ViewContext } from "./view.ts";
+import type { PathOf } from "../timeline/path.ts";
+import { isLive, leadTo, present, type View, type ViewContext } from "./view.ts";
 
 /** They sum to `path_ns` exactly. */
 const PARTS: readonly Part[] = [
@@ -32,7 +33,8 @@ export const criticalPath: View = {
     }
     const ranks = table.distinct("rank").length;
     return present([
-      ranks > 1 ? oneStep(context, table) : h("div", {}, bars(context, table, table.where("path", "rank"), "step", "Path of each step", "chart-critical-path")),
+      ranks > 1 ? oneStep(context, table) : h("div", {}, h("div", { class: "controls" }, events(context, table.number(0, "rank") ?? 0, table.number(0, "rank"), table.number(0, "step"))),
+        bars(context, table, table.where("path", "rank"), "step", "Path of each step", "chart-critical-path")),
       tables(context, [{ name: "critical_path", open: true }]),
     ]);
   },
@@ -48,7 +50,8 @@ function oneStep(context: ViewContext, table: Table): HTMLElement {
   const of = (path: string): number[] => rows.filter((row) => table.cell(row, "path") === path);
   const across = of("all ranks");
   return h("div", {},
-    h("div", { class: "controls" }, selector("critical-path-step", "Step", steps.map((each) => ({ value: text(each), label: text(each) })), text(step), (value) => context.router.update({ step: value }))),
+    h("div", { class: "controls" }, selector("critical-path-step", "Step", steps.map((each) => ({ value: text(each), label: text(each) })), text(step), (value) => context.router.update({ step: value })),
+      across.length > 0 && events(context, "all", null, typeof step === "number" ? step : null)),
     h("div", { class: "pair" },
       across.length > 0 && bars(context, table, across, "rank", "Path across all ranks, by the rank that it is on", "chart-critical-path-across"),
       bars(context, table, of("rank"), "rank", "Each rank’s own path", "chart-critical-path")));
@@ -61,7 +64,18 @@ function bars(context: ViewContext, table: Table, rows: readonly number[], by: "
     totals: { label: "On the path", values: rows.map((row) => table.number(row, "path_ns")) },
     onPick: (index) => {
       const row = rows[index] ?? 0;
-      location.hash = leadTo(context, table.number(row, "rank"), table.number(row, "step")) ?? location.hash;
+      const [rank, at] = [table.number(row, "rank"), table.number(row, "step")];
+      location.hash = (isLive(context.served) ? onTimeline(context, table.cell(row, "path") === "rank" && rank !== null ? rank : "all", rank, at) : leadTo(context, rank, at)) ?? location.hash;
     },
   });
+}
+
+/** Where the path is drawn through its events; a report has none of that. */
+function events(context: ViewContext, path: PathOf, rank: number | null, step: number | null): HTMLElement {
+  return isLive(context.served) ? h("a", { class: "link", href: onTimeline(context, path, rank, step), "data-testid": "path-events" }, "Show on the timeline")
+    : h("span", { class: "quiet-line" }, "The path is drawn on the timeline of ", h("code", {}, "rankscope serve"), ".");
+}
+
+function onTimeline(context: ViewContext, path: PathOf, rank: number | null, step: number | null): string {
+  return context.router.href("timeline", { path, ...(rank === null ? {} : { rank }), ...(step === null ? {} : { step }) });
 }

@@ -70,6 +70,7 @@ export class EmbeddedApi implements Api {
     if (name === "range") return rangeOf(this.#data, from, to, ranks);
     if (name === "calls") return callsOf(this.#data, from, to, String(params["by"] ?? "operators"), ranks);
     if (name === "counters") return countersOf(await this.#data.blocks.numbers(`counters-${number(params, "rank", -1)}`), from, to, number(params, "points", 2000));
+    if (name === "path") throw new ApiError(404, "This report does not contain the critical path’s events.", "`rankscope serve DIR` draws it; the Critical path view has its times.");
     if (name !== "tiles" && name !== "events") throw new ApiError(404, `This report contains no ${name}.`, "`rankscope serve DIR` shows the complete run.");
     const lanes = [];
     for (const id of listed(String(params["lanes"] ?? ""))) {
