@@ -159,8 +159,8 @@ def variants() -> Iterator[tuple[str, list[tuple[Any, str, Any]]]]:
     yield "without the check of the host", [(detectors, "caused_by_host", lambda *_: True)]
     made = detectors.measures
     for names in (
-        ("compute",), ("copies",), ("allocation",), ("data_loading",), ("host",), ("nothing",), ("work", "slower"),
-        ("steady",), ("pace",), ("host_steady", "host_pace"),
+        ("compute",), ("allocation",), ("data_loading",), ("host",), ("nothing",), ("work", "slower"),
+        ("steady",), ("host_steady", "host_pace"),
     ):  # fmt: skip
 
         def without(seen: Any, limits: Any, names: tuple[str, ...] = names) -> list[Measure]:

@@ -286,3 +286,30 @@ def test_the_critical_path_of_the_step_in_view(opened: Opener, late: Path) -> No
     page.tab.wait_for_selector('[data-testid="path"][data-step="15"]')
     assert page.id("path-toggle").get_attribute("aria-pressed") == "true"
     page.check()
+
+
+def test_an_operators_kernels_its_backward_and_back(opened: Opener, tmp_path: Path) -> None:
+    events = [
+        step(1, 0, 400),
+        op("aten::mm", 10, 40, **{"Sequence number": 5, "Fwd thread id": 0}),
+        launch(20, 5, correlation=1),
+        kernel("gemm", 60, 30, correlation=1),
+        op("MmBackward0", 200, 40, tid=9, **{"Sequence number": 5, "Fwd thread id": 1}),
+        launch(210, 5, correlation=2, tid=9),
+        kernel("dgrad", 250, 20, correlation=2),
+    ]
+    page = opened(write(tmp_path / "rank0.json", trace(events, rank=0)))
+    page.ready()
+    page.timeline("?name=aten%3A%3Amm")
+    assert page.selected()["name"] == "aten::mm"
+    launched = page.id("kernels")
+    assert (launched.get_attribute("data-count"), launched.get_attribute("data-total")) == ("1", "30000")
+    page.tab.locator(".tl-facts button", has_text="MmBackward0").click()
+    page.selects("name", "MmBackward0")
+    page.id("kernels").locator("button").click()
+    page.selects("name", "dgrad")
+    page.tab.go_back()
+    page.selects("name", "MmBackward0")
+    page.tab.locator(".tl-facts button", has_text="aten::mm").click()
+    page.selects("name", "aten::mm")
+    page.check()

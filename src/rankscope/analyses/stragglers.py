@@ -61,7 +61,7 @@ from rankscope.primitives.intervals import Int64
 from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
 from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.steps import distinct_steps
-from rankscope.primitives.stragglers.causes import ADVICE, Cause
+from rankscope.primitives.stragglers.causes import ADVICE
 from rankscope.primitives.stragglers.network import SlowLink, slow_links, with_numbers
 from rankscope.primitives.stragglers.observations import observe
 from rankscope.primitives.stragglers.paces import COLUMNS as PACES
@@ -129,7 +129,7 @@ COLUMNS = (
 EXCESS = "local time above its peers' median, mean over steps"
 BUSY_EXCESS = "its device's busy time above its peers' median, mean over steps"
 """Where it is known that the device is slower, but not that the host caused its idle time."""
-_WORK = ("ranged", "work_ns", "pieces", "size")
+_WORK = ("ranged", "work_ns", "pieces")
 # What a rank gives: its matched collectives, what its steps launched, and the paces of its steps.
 _PARTS = {
     "collectives": pl.Schema(
@@ -315,19 +315,15 @@ def _with_steps(by_step: pl.DataFrame, comparison: Comparison, stragglers: Seque
 
 
 def _with_causes(table: pl.DataFrame, stragglers: Sequence[Straggler]) -> pl.DataFrame:
-    """The measures with the causes."""
-    causes: dict[int, Cause] = {each.ranks[0]: each.cause for each in stragglers}
-    excess_ns = {each.ranks[0]: each.excess_ns for each in stragglers}
-    saving = {each.ranks[0]: each.saving_ns for each in stragglers}
-    ranks = table["rank"].to_list()
-    return table.with_columns(
-        pl.Series("cause", [causes[r].cause if r in causes else None for r in ranks], dtype=pl.String),
-        pl.Series("evidence", [causes[r].evidence if r in causes else None for r in ranks], dtype=pl.String),
-        pl.Series(
-            "cause_ns", [round(excess_ns[r] * causes[r].share) if r in causes else None for r in ranks], pl.Int64
-        ),
-        pl.coalesce(pl.Series([saving.get(r) for r in ranks], dtype=pl.Int64), "saving_ns").alias("saving_ns"),
-    )
+    """The measures with the causes, and with the savings of the findings where there are any."""
+    schema = {"rank": pl.Int64, "cause": pl.String, "evidence": pl.String, "cause_ns": pl.Int64, "found_ns": pl.Int64}
+    rows = [
+        (each.ranks[0], each.cause.cause, each.cause.evidence, round(each.excess_ns * each.cause.share), each.saving_ns)
+        for each in stragglers
+    ]
+    found = pl.DataFrame(rows, schema=schema, orient="row").unique("rank", keep="last")
+    joined = table.join(found, on="rank", how="left", maintain_order="left")
+    return joined.with_columns(pl.coalesce("found_ns", "saving_ns").alias("saving_ns"))
 
 
 def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:

@@ -14,6 +14,7 @@ import polars as pl
 
 from rankscope.store.cache import CachedTrace
 from rankscope.timeline.categories import CATEGORIES
+from rankscope.timeline.event_links import LAUNCHING, forward_and_backward, launched
 from rankscope.timeline.timeline import RankInRun, Timeline
 from rankscope.timeline.tracks import TABLES
 
@@ -73,6 +74,7 @@ def details(
         "stack": stack_of(values) or _python_stack(trace, table, values),
         "launch": launch,
         "operator": operator,
+        **_links(timeline, in_run, window, trace, table, values),
         "collective": _collective(timeline, rank, window, values, collectives),
         "statistics": _statistics(timeline, int(in_run.names[arrays["name"][at]])),
     }
@@ -187,6 +189,21 @@ def _origin(
         here = _find(timeline, in_run, window, table, None, values)
         return None, _around(timeline, in_run, here)
     return None, _find(timeline, in_run, window, table, values.get("parent_row")) if table == "host_ops" else None
+
+
+def _links(
+    timeline: Timeline, in_run: RankInRun, window: int, trace: CachedTrace, table: str, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The forward operator, the backward, and the kernels of an event of the host."""
+    rows = forward_and_backward(trace, values) if table == "host_ops" else (None, None)
+    forward, backward = (_find(timeline, in_run, window, "host_ops", row) for row in rows)
+    found = launched(trace, values) if table in LAUNCHING and not values.get("on_device") else None
+    kernels = None
+    if found is not None:
+        count, total, first = found
+        places = [_find(timeline, in_run, window, "device_events", row) for row in first]
+        kernels = {"count": count, "total_ns": total, "first": [place for place in places if place is not None]}
+    return {"forward": forward, "backward": backward, "kernels": kernels}
 
 
 def _find(

@@ -8,38 +8,36 @@ import pytest
 from rankscope.primitives.stragglers.causes import WorkDifference, compare_work, find_cause
 
 
-def launched(rows: list[tuple[int, int, int, int, int]]) -> pl.DataFrame:
-    """rank, work, pieces, work_ns, size; all in step 1."""
-    return pl.DataFrame(rows, schema=["rank", "work", "pieces", "work_ns", "size"], orient="row").with_columns(
+def launched(rows: list[tuple[int, int, int, int]]) -> pl.DataFrame:
+    """rank, work, pieces, work_ns; all in step 1."""
+    return pl.DataFrame(rows, schema=["rank", "work", "pieces", "work_ns"], orient="row").with_columns(
         pl.lit(1).alias("step")
     )
 
 
 def test_more_pieces_and_slower_ones_are_told_apart() -> None:
-    peers = [(rank, 7, 10, 1_000, 50) for rank in (1, 2, 3)]
+    peers = [(rank, 7, 10, 1_000) for rank in (1, 2, 3)]
     # Rank 0: ten pieces of 120 instead of 100 each, and four of another kind that its peers have not.
-    found = compare_work(launched([(0, 7, 10, 1_200, 50), (0, 8, 4, 400, 20), *peers]), 0, [1, 2, 3], [1])
-    assert found == WorkDifference(400, 200, 1_600, 14, 10, 70, 50)
+    found = compare_work(launched([(0, 7, 10, 1_200), (0, 8, 4, 400), *peers]), 0, [1, 2, 3], [1])
+    assert found == WorkDifference(400, 200, 1_600, 14, 10)
 
 
 def test_larger_ones_replace_smaller_ones() -> None:
     # A batch twice as large: other shapes, so other pieces; what the peers launch instead is deducted.
-    found = compare_work(
-        launched([(0, 8, 10, 2_000, 100), (1, 7, 10, 1_000, 50), (2, 7, 10, 1_000, 50)]), 0, [1, 2], [1]
-    )
+    found = compare_work(launched([(0, 8, 10, 2_000), (1, 7, 10, 1_000), (2, 7, 10, 1_000)]), 0, [1, 2], [1])
     assert found is not None
     assert (found.more_ns, found.slower_ns) == (1_000, 0)
 
 
 def test_what_few_of_the_peers_launch_is_more_work() -> None:
-    rows = [(0, 7, 2, 200, 0), (1, 7, 2, 200, 0), (2, 9, 1, 1, 0), (3, 9, 1, 1, 0), (0, 9, 1, 1, 0), (1, 9, 1, 1, 0)]
+    rows = [(0, 7, 2, 200), (1, 7, 2, 200), (2, 9, 1, 1), (3, 9, 1, 1), (0, 9, 1, 1), (1, 9, 1, 1)]
     found = compare_work(launched(rows), 0, [1, 2, 3], [1])
     assert found is not None
     assert (found.more_ns, found.slower_ns) == (200, 0)
 
 
 def test_nothing_launched() -> None:
-    assert compare_work(launched([(1, 7, 1, 1, 1)]), 0, [1], [1]) is None
+    assert compare_work(launched([(1, 7, 1, 1)]), 0, [1], [1]) is None
 
 
 @pytest.mark.parametrize(
@@ -50,12 +48,12 @@ def test_nothing_launched() -> None:
         ({"data_loading": 40, "operators": 60}, None, False, "data_loading"),
         ({"allocation": 35, "operators": 60}, None, False, "memory"),
         ({"nothing": 80}, None, False, "slow_host"),
-        ({"compute": 90, "operators": 70}, WorkDifference(0, 85, 1_000, 10, 10, 5, 5), False, "slow_device"),
-        ({"compute": 90}, WorkDifference(80, 5, 1_000, 12, 10, 6, 5), False, "more_work"),
+        ({"compute": 90, "operators": 70}, WorkDifference(0, 85, 1_000, 10, 10), False, "slow_device"),
+        ({"compute": 90}, WorkDifference(80, 5, 1_000, 12, 10), False, "more_work"),
         # Slower kernels that the rank's time does not show: they ran while it waited anyway.
-        ({"compute": 5, "nothing": 90}, WorkDifference(0, 85, 1_000, 10, 10, 5, 5), False, "slow_host"),
-        ({"operators": 90}, WorkDifference(80, 0, 1_000, 10, 10, 8, 5), True, "more_work"),
-        ({"operators": 90}, WorkDifference(0, 80, 1_000, 10, 10, 5, 5), True, "slow_host"),
+        ({"compute": 5, "nothing": 90}, WorkDifference(0, 85, 1_000, 10, 10), False, "slow_host"),
+        ({"operators": 90}, WorkDifference(80, 0, 1_000, 10, 10), True, "more_work"),
+        ({"operators": 90}, WorkDifference(0, 80, 1_000, 10, 10), True, "slow_host"),
         ({"operators": 20}, None, False, "unclear"),
         ({}, None, False, "unclear"),
     ],
@@ -75,7 +73,7 @@ def test_a_loader_delays_all_that_its_host_does_afterwards() -> None:
     # It is longer in everything; or its loader explains little of the delay; or nothing is known of the host.
     assert cause(40, 90) == cause(20, 25) == cause(0, 0) == "slow_host"
     # Its device did not wait for its host.
-    late = WorkDifference(0, 85, 1_000, 10, 10, 5, 5)
+    late = WorkDifference(0, 85, 1_000, 10, 10)
     assert find_cause(100, {"compute": 90}, {}, late, (40, 45), on_host=False).cause == "slow_device"
 
 
@@ -91,7 +89,7 @@ def test_who_alone_calls_for_device_memory_waits_for_memory() -> None:
     # They explain little of it.
     late = {"allocation": 8, "compute": 90}
     assert (
-        find_cause(100, late, {"allocation": 0}, WorkDifference(0, 85, 1_000, 10, 10, 5, 5), on_host=False).cause
+        find_cause(100, late, {"allocation": 0}, WorkDifference(0, 85, 1_000, 10, 10), on_host=False).cause
         == "slow_device"
     )
 

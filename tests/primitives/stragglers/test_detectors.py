@@ -304,7 +304,10 @@ def test_a_single_step_tells_nothing_of_a_host() -> None:
 
     assert found(0.4, "nothing") == []
     assert found(0.4, "compute") == []
-    assert found(0.15, "copies") == [5]
+    own, slower = chance(4, 8, 1), np.zeros((8, 1), dtype=np.int64)
+    own[5] += 1_500_000
+    slower[5] = 1_500_000
+    assert [each.row for each in find_late_ranks(replace(observed(own), slower=slower), LIMITS)] == [5]
 
 
 def test_calls_for_memory_that_nobody_else_makes_count_for_more_than_they_take() -> None:

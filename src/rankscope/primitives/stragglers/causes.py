@@ -105,8 +105,6 @@ class WorkDifference:
         work_ns: what its pieces take in all.
         pieces: how many it launched.
         pieces_others: the peers' median.
-        size: their grids' blocks, or inputs' elements, in all.
-        size_others: the peers' median.
     """
 
     more_ns: int
@@ -114,8 +112,6 @@ class WorkDifference:
     work_ns: int
     pieces: int
     pieces_others: int
-    size: int
-    size_others: int
 
 
 def compare_work(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Sequence[int]) -> WorkDifference | None:
@@ -125,7 +121,7 @@ def compare_work(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Seq
     difference of its mean duration from theirs.
 
     Args:
-        work: rank, step, work (which piece), pieces, work_ns, size.
+        work: rank, step, work (which piece), pieces, work_ns.
         rank: the rank.
         peers: the ranks it is compared with.
         steps: its late steps.
@@ -133,26 +129,23 @@ def compare_work(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Seq
     here = work.filter(pl.col("step").is_in(list(steps)))
     others = here.filter(pl.col("rank").is_in(list(peers)))
     count = others.group_by("step").agg(pl.col("rank").n_unique().alias("ranks"))
-    mine = here.filter(pl.col("rank") == rank).group_by("step", "work").agg(pl.col("pieces", "work_ns", "size").sum())
+    mine = here.filter(pl.col("rank") == rank).group_by("step", "work").agg(pl.col("pieces", "work_ns").sum())
     if mine.is_empty() or others.is_empty():
         return None
-    each = others.group_by("step", "work", "rank").agg(pl.col("pieces", "work_ns", "size").sum())
+    each = others.group_by("step", "work", "rank").agg(pl.col("pieces", "work_ns").sum())
     # The median over all peers, of whom some may not have launched it at all.
     theirs = (
         each.group_by("step", "work")
         .agg(
             pl.col("pieces").sort(descending=True),
-            pl.col("size").sort(descending=True),
             (pl.col("work_ns") / pl.col("pieces")).median().alias("unit_ns"),
         )
         .join(count, on="step")
         .with_columns(((pl.col("ranks") - 1) // 2).alias("middle"))
-        .with_columns(
-            pl.col(name).list.get(pl.col("middle"), null_on_oob=True).fill_null(0) for name in ("pieces", "size")
-        )
+        .with_columns(pl.col("pieces").list.get(pl.col("middle"), null_on_oob=True).fill_null(0))
     )
     both = mine.join(theirs, on=["step", "work"], how="full", coalesce=True, suffix="_others").with_columns(
-        pl.col("pieces", "work_ns", "size", "pieces_others", "size_others").fill_null(0)
+        pl.col("pieces", "work_ns", "pieces_others").fill_null(0)
     )
     own_unit = pl.col("work_ns") / pl.when(pl.col("pieces") > 0).then("pieces")
     unit = pl.coalesce("unit_ns", own_unit)
@@ -162,7 +155,7 @@ def compare_work(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Seq
     row = both.filter(pl.col("step").is_in(mine["step"].unique().to_list())).select(
         extra.sum().alias("more"),
         (shared * (pl.coalesce(own_unit, unit) - unit)).sum().alias("slower"),
-        pl.col("work_ns", "pieces", "pieces_others", "size", "size_others").sum(),
+        pl.col("work_ns", "pieces", "pieces_others").sum(),
     )
     found = row.row(0, named=True)
     return WorkDifference(
@@ -171,8 +164,6 @@ def compare_work(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Seq
         found["work_ns"],
         found["pieces"],
         found["pieces_others"],
-        found["size"],
-        found["size_others"],
     )
 
 

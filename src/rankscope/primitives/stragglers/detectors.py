@@ -1,7 +1,7 @@
 """The ranks that stand out, always or in some steps.
 
-1. Each `Measure` is a matrix of ranks and steps: the local time, its parts, its steady part, the paces. Device times
-   vary far less than host times, so a device slower by 2 % shows in its part even if hosts vary by 20 %.
+1. Each `Measure` is a matrix of ranks and steps: the local time, its parts, its steady part, the host's pace. Device
+   times vary far less than host times, so a device slower by 2 % shows in its part even if hosts vary by 20 %.
 2. The excess of a rank in a step is its time less the median of its peers (the other ranks with the same program).
 3. Chance is measured, not assumed: the root mean square of the other ranks' excesses in that measure, without the
    suspect and the ranks found before it. It includes the machine's hiccups, as no deviation about a median does.

@@ -1,4 +1,5 @@
-"""What the ranks are compared by: their local time as a whole, its parts, its steady part, and the paces.
+"""What the ranks are compared by: their local time as a whole, parts of it, its steady part, the launched work,
+and the host's own time and pace.
 
 In: `Observations`. Out: a list of `Measure`, each a matrix of ranks and steps, with what the detectors must know of it.
 """
@@ -49,12 +50,14 @@ def measures(seen: Observations, limits: Thresholds) -> list[Measure]:
     of_host: Int64 = np.sum([seen.parts.get(part, zero) for part in HOST_PARTS], axis=0)
     parts: dict[str, tuple[Int64, float, bool, bool]] = {
         LOCAL: (seen.local, host, False, False),
-        # In which step a kernel runs, a shifted boundary may change: one step of `compute` tells nothing.
+        # `work` and `slower` tell more, but need the launches. In which step a kernel runs, a shifted boundary may
+        # change: one step of `compute` tells nothing.
         "compute": (seen.parts.get("compute", zero), device, True, False),
-        "copies": (seen.parts.get("copies", zero), device, True, True),
         ALLOCATION: (seen.parts.get(ALLOCATION, zero), calls, False, True),
+        # Else only `steady` may find it, whose excess is another than that of the local time.
         "data_loading": (seen.parts.get("data_loading", zero), host, False, False),
         "host": (of_host, host, False, False),
+        # A thread that spins or sleeps: a Gloo job of two ranks is found by nothing else.
         "nothing": (seen.parts.get("nothing", zero), host, False, False),
         "work": (seen.work, device, True, True),
         "slower": (seen.slower, device, True, True),
@@ -64,8 +67,7 @@ def measures(seen: Observations, limits: Thresholds) -> list[Measure]:
         for name, (value, floor, of_device, once) in parts.items()
         if value.any()
     ]
-    for name, value in (("steady", seen.steady), ("pace", seen.pace)):
-        found.append(Measure(name, value, host, steady=True))
+    found.append(Measure("steady", seen.steady, host, steady=True))
     for name, value in (("host_steady", seen.host_steady), ("host_pace", seen.host_pace)):
         found.append(Measure(name, value, host, steady=True, of_host=True))
     return [each for each in found if np.isfinite(each.value).any()]

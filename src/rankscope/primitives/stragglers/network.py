@@ -31,10 +31,9 @@ LEAST = 0.03  # of a step, in each of its late steps
 OWN_STEPS = 4  # steps at least, to be held against one another
 FEWEST = 3  # of them the usual ones
 FEW_GROUPS = 3  # of which chance is hardly known
-TWICE = 2  # steps at least, of one of few groups
+TWICE = 2  # late steps at least: a single one need not come again
 LEFT = 0.5  # of a step's transfers must be recorded, to tell what all take
-APART = 2.0  # times what the usual steps span
-APART_EACH = 1.0  # times what they exceed their median by, where the transfers one by one say it too
+APART = 2.0  # times what the usual steps span, of one transfer per step
 RANK_SUM = 4.0  # standard deviations, by which the late steps' transfers rank above the others
 LIMITS = Thresholds()
 
@@ -146,11 +145,7 @@ def _of_kind(part: pl.DataFrame, step_ns: float) -> list[SlowLink]:
     slow[known] = _apart(taken[known], [ratios[i, j] for i, j in np.argwhere(known).tolist()], step_ns)
     rows = np.flatnonzero(slow.any(axis=1))
     # Several groups slow in some steps: none of them is the odd one. One that is slow in all of them is half of two.
-    if (
-        rows.size != 1
-        or int(slow.sum()) < (TWICE if codes.size > 1 else 1)
-        or slow[rows[0]].sum() == known[rows[0]].sum()
-    ):
+    if rows.size != 1 or slow[rows[0]].sum() == known[rows[0]].sum():
         return []
     (place,) = rows.tolist()
     usual = int(np.median(taken[known & ~slow]))
@@ -162,11 +157,14 @@ def _of_kind(part: pl.DataFrame, step_ns: float) -> list[SlowLink]:
 
 
 def _apart(taken: Int64, ratios: Sequence[Sequence[float]], step_ns: float) -> Bool:
-    """Which steps' transfers lie apart from the others: by a gap twice as wide (as a ratio) as what the others span.
+    """Which steps' transfers lie apart from the others.
 
-    Where hosts move the data, transfers differ from one to the next by several times; then their geometric means must
-    lie apart by as much as the others exceed their own median, and the transfers one by one rank above the others'
-    (Wilcoxon, Mann and Whitney).
+    1. The level of a step is the logarithm of its transfer; of several, their mean, each relative to the median of its
+       like. The widest gap divides the steps: at least half of them, and three, are usual, and two are late.
+    2. What the late ones take exceeds what the usual ones do by a tenth, and by a least share of a step.
+    3. Of one transfer per step the gap is twice as wide as what the usual steps span.
+    4. Of several, the gap is as wide as what the usual steps exceed their median by, and the transfers one by one rank
+       above the others' (Wilcoxon, Mann and Whitney): where hosts move the data, they differ several-fold.
 
     Args:
         taken: by step, ns.
@@ -174,28 +172,22 @@ def _apart(taken: Int64, ratios: Sequence[Sequence[float]], step_ns: float) -> B
         step_ns: how long a step takes.
     """
     none = np.zeros(taken.size, dtype=np.bool_)
-    means = np.array([np.log(np.maximum(each, 1e-9)).mean() for each in ratios])
-    for ratio, by_each in ((np.log(np.maximum(taken, 1).astype(np.float64)), False), (means, True)):
-        order = np.argsort(ratio, kind="stable")
-        gaps = np.diff(ratio[order])
-        place = int(gaps.argmax()) + 1
-        usual, late = order[:place], order[place:]
-        beyond = taken[late].min() - taken[usual].max()
-        if place < (TWICE if by_each else FEWEST) or 2 * place < taken.size:
-            continue
-        if beyond < max(NETWORK * taken[usual].max(), LEAST * step_ns):
-            continue
-        low, times = (np.median(ratio[usual]), APART_EACH) if by_each else (ratio[usual].min(), APART)
-        if gaps[place - 1] < times * (ratio[usual].max() - low):
-            continue
-        if by_each and (
-            late.size < TWICE
-            or rank_sum_score(np.concatenate([ratios[i] for i in late]), np.concatenate([ratios[i] for i in usual]))
-            < RANK_SUM
-        ):
-            continue
-        none[late] = True
+    single = max(map(len, ratios)) == 1
+    level = np.log(taken.clip(1)) if single else np.array([np.log(np.maximum(each, 1e-9)).mean() for each in ratios])
+    order = np.argsort(level, kind="stable")
+    gaps = np.diff(level[order])
+    place = int(gaps.argmax()) + 1
+    usual, late = order[:place], order[place:]
+    if late.size < TWICE or place < FEWEST or 2 * place < taken.size:
         return none
+    if taken[late].min() - taken[usual].max() < max(NETWORK * taken[usual].max(), LEAST * step_ns):
+        return none
+    if single:
+        is_apart = gaps[place - 1] >= APART * np.ptp(level[usual])
+    else:
+        score = rank_sum_score(*(np.concatenate([ratios[i] for i in part]) for part in (late, usual)))
+        is_apart = gaps[place - 1] >= level[usual].max() - np.median(level[usual]) and score >= RANK_SUM
+    none[late] = is_apart
     return none
 
 

@@ -39,12 +39,11 @@ class Observations:
         work: what the launched work usually takes.
         slower: how much longer it took.
         steady: the local time without the hiccups of single places (`paces`).
-        pace: what the step would take if all its places went as fast as they do on the geometric mean.
         host_steady: the same of the host's own time, where a device keeps the time.
-        host_pace: likewise.
+        host_pace: what that would be if all its places went as fast as they do on the geometric mean.
         host_loading: the host's time in its data loader, whether its device waits for it or not.
         host_waits: (ranks,) whether the host waits for its device in most steps, and so begins each anew.
-        launched: rank, step, work, ranged, pieces, work_ns, size: what the steps launched.
+        launched: rank, step, work, ranged, pieces, work_ns: what the steps launched.
     """
 
     ranks: Int64
@@ -58,7 +57,6 @@ class Observations:
     work: Int64
     slower: Int64
     steady: Float
-    pace: Float
     host_steady: Float
     host_pace: Float
     host_loading: Float
@@ -80,7 +78,7 @@ class Observations:
         return cls(
             np.arange(ranks), np.arange(steps), np.zeros(ranks, dtype=np.int64), step_ns, on_host, every, every,
             {name: np.asarray(value, dtype=np.int64) for name, value in parts.items()}, none, none,
-            unknown, unknown, unknown, unknown, unknown, np.ones(ranks, dtype=np.bool_), pl.DataFrame(schema=LAUNCHED),
+            unknown, unknown, unknown, unknown, np.ones(ranks, dtype=np.bool_), pl.DataFrame(schema=LAUNCHED),
         )  # fmt: skip
 
     @property
@@ -101,7 +99,7 @@ class Observations:
         return self.ranks.size > 1 and self.step_ns > 0
 
 
-LAUNCHED = pl.Schema(dict.fromkeys(("rank", "step", "work", "ranged", "pieces", "work_ns", "size"), pl.Int64))
+LAUNCHED = pl.Schema(dict.fromkeys(("rank", "step", "work", "ranged", "pieces", "work_ns"), pl.Int64))
 
 
 def observe(
@@ -111,7 +109,7 @@ def observe(
 
     Args:
         local: as `local_times` gives it.
-        launched: rank, step, work, ranged, pieces, work_ns, size: what each rank's steps launched.
+        launched: rank, step, work, ranged, pieces, work_ns: what each rank's steps launched.
         paces: rank, of_host, and what `step_paces` and `host_paces` give.
         role: which program each rank runs.
         on_host: the job computes on its hosts.
@@ -161,7 +159,7 @@ def observe(
     return Observations(
         ranks, steps, number, step_ns, on_host, known, whole,
         {part: integers(frame, part) for part in LOCAL_PARTS}, work, slower,
-        np.where(known, matrix(own, "steady_ns"), np.nan), np.where(known, matrix(own, "pace_ns"), np.nan),
+        np.where(known, matrix(own, "steady_ns"), np.nan),
         matrix(host, "steady_ns"), matrix(host, "pace_ns"), matrix(host, LOADING), waits, launched,
     )  # fmt: skip
 

@@ -11,7 +11,6 @@ that is late because it waited in another group has no excess: its wait is expos
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,6 @@ from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.communicators import POINT_TO_POINT
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE
-from rankscope.primitives.shapes import total_elements
 from rankscope.primitives.steps import Bool, host_steps, owning_steps
 
 # Exclusive, in this precedence on a device; on a host without one, loading and operators come before communication.
@@ -183,12 +181,12 @@ def programs_by_rank(collectives: pl.DataFrame, stage: Mapping[int, int]) -> dic
 
 
 def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataFrame:
-    """What each step launched, by piece of work: step, work, pieces (how many), work_ns (their summed durations), size.
+    """What each step launched, by piece of work: step, work, pieces (how many), work_ns (their summed durations).
 
-    A piece is a compute kernel with its launch grid, and the size the blocks of that; without a device a top-level
-    operator with its inputs' shapes (or those of the first operator inside that has any), and the size those. `work`
-    is a number that is the same for the same piece on every rank. Work of no step counts for none; that of a step whose
-    range was lost, or is cut by an edge of the recording, has `ranged` 0: not all of it may be there.
+    A piece is a compute kernel with its launch grid; without a device a top-level operator with its inputs' shapes (or
+    those of the first operator inside that has any). `work` is a number that is the same for the same piece on every
+    rank. Work of no step counts for none; that of a step whose range was lost, or is cut by an edge of the recording,
+    has `ranged` 0: not all of it may be there.
     """
     device, annotations = tables["device_events"], tables["annotations"]
     steps = host_steps(annotations)
@@ -216,14 +214,8 @@ def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataF
     )
     # Numbers of their own, as hashes differ from process to process.
     labels = [_code(name, text) for name, text in sums.select("name", "text").iter_rows()]
-    size = [_size(text) for text in sums["text"]]
     return sums.select(
-        pl.col("step").cast(pl.Int64),
-        "ranged",
-        pl.Series("work", labels, pl.Int64),
-        "pieces",
-        "work_ns",
-        (pl.col("pieces") * pl.Series(size, dtype=pl.Int64)).alias("size"),
+        pl.col("step").cast(pl.Int64), "ranged", pl.Series("work", labels, pl.Int64), "pieces", "work_ns"
     )
 
 
@@ -270,10 +262,3 @@ def with_shapes(top: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
 def _code(name: str | None, text: str | None) -> int:
     digest = hashlib.blake2b(f"{name}\0{text}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
-
-
-@functools.lru_cache(maxsize=4096)
-def _size(text: str | None) -> int:
-    """Blocks of a grid, or elements of all shapes in a list; 0 where not recorded or not credible."""
-    total = total_elements(text) or 0
-    return total if total < 1 << 40 else 0

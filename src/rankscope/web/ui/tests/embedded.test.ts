@@ -41,7 +41,8 @@ for (const kind of [...new Set(written.asked.map(({ name }) => name))]) {
         if (name !== "event") { expect(mine, asked).toEqual(json); continue; }
         // Of all but the longest events the report does not hold these, and says so.
         const { note, ...event } = mine;
-        const wanted = json as Record<string, unknown>;
+        // Nor which kernels an operator launched, and its backward.
+        const { forward: _f, backward: _b, kernels: _k, ...wanted } = json as Record<string, unknown>;
         expect(note === undefined ? event : { ...event, args: wanted["args"], shapes: wanted["shapes"], stack: wanted["stack"] }, asked).toEqual(wanted);
         continue;
       }

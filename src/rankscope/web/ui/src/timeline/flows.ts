@@ -1,6 +1,7 @@
 /**
  * What belongs to the selected event, as lines with arrowheads: a curve from its launch (solid), straight lines between its
- * operator and it (dotted), and through the ranks of its collective the instants at which they arrive (solid) and end (dashed).
+ * operator and it (dotted), from a forward operator to its backward
+ * (dash-dotted), and through the ranks of its collective the instants at which they arrive (solid) and end (dashed).
  */
 import type { EventDetail } from "./detail.ts";
 import type { Palette } from "./frame.ts";
@@ -34,6 +35,12 @@ export class Flows {
       const from = this.#box(link.lane, link.start_ns, link.end_ns);
       this.#outline(c, from, 1, palette);
       if (from && at) this.#link(c, from, at, link === detail.launch, palette);
+    }
+    for (const [link, forward] of [[detail.forward, true], [detail.backward, false]] as const) {
+      if (!link || (rows.rowOfLane[link.lane] ?? -1) < 0) continue;
+      const other = this.#box(link.lane, link.start_ns, link.end_ns);
+      this.#outline(c, other, 1, palette);
+      if (other && at) this.#autograd(c, forward ? other : at, forward ? at : other, palette);
     }
     this.#outline(c, this.#box(selected.lane, detail.start_ns, detail.end_ns), 2, palette);
   }
@@ -81,6 +88,23 @@ export class Flows {
     }
     c.setLineDash([]);
     this.#head(c, x1, y1, 0, down ? 1 : -1, palette);
+  }
+
+  /** From the end of the forward operator to the start of its backward: an arc, as both can be on one lane. */
+  #autograd(c: Context, from: Box, to: Box, palette: Palette): void {
+    const [x0, y0, x1, y1] = [from.x1, from.top + from.size / 2, to.x0, to.top + to.size / 2];
+    const high = Math.min(60, 16 + Math.abs(x1 - x0) / 8);
+    c.setLineDash([8, 3, 2, 3]);
+    for (const [wide, ink] of [[3.5, palette.surface], [1.5, palette.select]] as const) {
+      c.lineWidth = wide;
+      c.strokeStyle = ink;
+      c.beginPath();
+      c.moveTo(x0, y0);
+      c.bezierCurveTo(x0 + (x1 - x0) / 4, y0 + high, x1 - (x1 - x0) / 4, y1 + high, x1 - HEAD_PX, y1);
+      c.stroke();
+    }
+    c.setLineDash([]);
+    this.#head(c, x1, y1, 1, 0, palette);
   }
 
   /** A filled arrowhead with its point at (x, y), looking along (dx, dy). */

@@ -49,13 +49,23 @@ export function detailPanel(model: Model, detail: EventDetail, reasons: readonly
       fact("Lane", named(laneTitle(model.layout, detail.lane), 120)),
       detail.step === null ? null : fact("Step", [String(detail.step), " ", button({ class: "link", "data-testid": "step-calls" }, acts.step, model.layout.ranks.length > 1 ? "Compare with the other ranks" : "What ran in it")])),
     collective(detail, acts),
-    h("dl", { class: "tl-facts" }, place("Launched by", detail.launch), place("Operator", detail.operator),
+    h("dl", { class: "tl-facts" }, place("Launched by", detail.launch), place("Operator", detail.operator), place("Forward", detail.forward ?? null), place("Backward", detail.backward ?? null),
       detail.shapes === null || detail.shapes === "" ? null : fact("Shapes", h("code", {}, named(shapeText(detail.shapes), 400)))),
+    kernels(detail, acts),
     h("div", { class: "tl-around" }), statistics(detail, acts), stack(detail), args(detail), detail.note === undefined ? null : h("p", { class: "quiet-line", "data-testid": "note" }, detail.note), laneList(model, detail.lane, acts.select));
 }
 
 function link(at: EventPlace, acts: PanelActs): HTMLElement {
   return button({ class: "link" }, () => acts.select(at), named(at.name, 90));
+}
+
+/** What the event launched, in order of time. */
+function kernels({ kernels: about }: EventDetail, acts: PanelActs): HTMLElement | null {
+  if (!about) return null;
+  const { count, total_ns: total, first } = about;
+  return h("details", { class: "notes", open: count <= 12, "data-testid": "kernels", "data-count": count, "data-total": total }, h("summary", {}, `Launched ${counted(count, "device event")}, ${formatDuration(total)} in total`),
+    scrolled("Launched device events", h("ol", { class: "tl-stack" }, first.map((each) => h("li", {}, link(each, acts), ` ${formatDuration(each.end_ns - each.start_ns, 3)}`)))),
+    count > first.length ? h("p", { class: "quiet-line" }, `and ${grouped(count - first.length)} more.`) : null);
 }
 
 function collective(detail: EventDetail, acts: PanelActs): HTMLElement | null {
