@@ -159,7 +159,7 @@ def variants() -> Iterator[tuple[str, list[tuple[Any, str, Any]]]]:
     yield "without the check of the host", [(detectors, "caused_by_host", lambda *_: True)]
     made = detectors.measures
     for names in (
-        ("compute",), ("allocation",), ("data_loading",), ("host",), ("nothing",), ("work", "slower"),
+        ("compute",), ("copies",), ("allocation",), ("data_loading",), ("host",), ("nothing",), ("work", "slower"),
         ("steady",), ("host_steady", "host_pace"),
     ):  # fmt: skip
 

@@ -53,6 +53,7 @@ def measures(seen: Observations, limits: Thresholds) -> list[Measure]:
         # `work` and `slower` tell more, but need the launches. In which step a kernel runs, a shifted boundary may
         # change: one step of `compute` tells nothing.
         "compute": (seen.parts.get("compute", zero), device, True, False),
+        "copies": (seen.parts.get("copies", zero), device, True, True),
         ALLOCATION: (seen.parts.get(ALLOCATION, zero), calls, False, True),
         # Else only `steady` may find it, whose excess is another than that of the local time.
         "data_loading": (seen.parts.get("data_loading", zero), host, False, False),

@@ -22,14 +22,16 @@ export const idle: View = {
   shows: ["idle_causes", "launches"],
   tables: ["idle", "launch_gaps", "synchronization"],
   render(context) {
-    const [gaps, launches] = [context.table("idle_causes"), context.table("launches")];
+    const [gaps, all] = [context.table("idle_causes"), context.table("launches")];
+    // Traces without launches have a row of zeros per rank.
+    const launches = all?.values("launches").some((count) => typeof count === "number" && count > 0) ? all : null;
     if (!gaps && !launches) {
       return present([emptyState("No device events in these traces.", "A CPU-only job has no device. On an accelerator, record its activity; `rankscope.Profiler` does so automatically."), tables(context, [{ name: "launch_gaps" }])]);
     }
     return present([
       gaps && causes(context, gaps),
       launches && bound(context, launches),
-      tables(context, [{ name: "idle_causes", open: true }, { name: "idle", sort: { column: "idle_ns", descending: true } }, { name: "launches", open: true }, { name: "launch_gaps" }, { name: "synchronization" }]),
+      tables(context, [{ name: "idle_causes", open: true }, { name: "idle", sort: { column: "idle_ns", descending: true } }, { name: "launches", open: launches !== null }, { name: "launch_gaps" }, { name: "synchronization" }]),
     ]);
   },
 };
