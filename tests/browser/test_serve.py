@@ -41,7 +41,7 @@ def test_the_overview_leads_to_the_place(opened: Opener, h100: Path) -> None:
     assert low <= step[1] < step[2] <= high
     page.tab.go_back()
     page.go("overview")
-    page.id("finding-place").click()
+    page.id("finding-event").first.click()
     page.settled()
     assert page.id("rank-1").get_attribute("aria-expanded") == "true"
     page.check()

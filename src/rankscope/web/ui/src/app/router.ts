@@ -25,10 +25,20 @@ function decoded(text: string): string {
 export class Router {
   readonly #go: (place: Place) => void;
   #run: string | null = null;
+  /** The address as it was last followed, or written by this page. */
+  #known = location.hash;
 
   constructor(go: (place: Place) => void) {
     this.#go = go;
-    addEventListener("hashchange", () => this.#go(this.place()));
+    addEventListener("hashchange", () => {
+      this.#go(this.place());
+      this.#known = location.hash;
+    });
+  }
+
+  /** Whether a link is being followed: the address is that of the next view already. */
+  get leaving(): boolean {
+    return location.hash !== this.#known;
   }
 
   place(): Place {
@@ -55,6 +65,7 @@ export class Router {
     if (hash === location.hash) return;
     try {
       history.pushState(null, "", hash);
+      this.#known = location.hash;
     } catch {
       this.note(changes);
     }
@@ -73,6 +84,7 @@ export class Router {
   #replace(hash: string): void {
     try {
       history.replaceState(null, "", hash);
+      this.#known = location.hash;
     } catch {
       // Some browsers forbid this for local files; the page works, only the link lags behind.
     }

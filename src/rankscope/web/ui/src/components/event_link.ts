@@ -17,11 +17,10 @@ interface Rows {
 const ROWS: Readonly<Record<string, Rows>> = {
   kernels: { column: "name" }, operators: { column: "name" }, annotations: { column: "name" }, copies: { column: "name" }, synchronization: { column: "call" },
   idle: { column: "detail" },
-  modules: { column: "module", name: (table, row) => (table.number(row, "calls") === null ? null : `nn.Module: ${text(table, row, "module") ?? ""}`) }, // else only operators name modules
+  modules: { column: "module", name: (table, row) => (table.number(row, "calls") === null || !text(table, row, "module") ? null : `nn.Module: ${text(table, row, "module")}`) }, // else only operators name modules
   collectives: { column: "collective", time: { start: "start_ns", end: "end_ns" } },
   ddp_buckets: { column: "bucket", time: { start: "start_ns", duration: "duration_ns" } },
   data_loading: { column: "longest_ns", time: { start: "longest_start_ns", duration: "longest_ns" } },
-  evidence_events: { column: "name", time: { start: "start_ns", end: "end_ns" } },
 };
 
 /** The parameter that keeps which row a reader left by. */

@@ -24,7 +24,7 @@ export class Permalink {
     clearTimeout(this.#noting);
     this.#noting = window.setTimeout(() => {
       this.#noting = 0;
-      this.#router.note(this.#address());
+      if (!this.#router.leaving) this.#router.note(this.#address());
     }, NOTE_PAUSE_MS);
   }
 
@@ -44,7 +44,7 @@ export class Permalink {
 
   /** The address is left true to the last view. */
   end(): void {
-    if (this.#noting !== 0 && this.#router.place().view === "timeline") this.#router.note(this.#address());
+    if (this.#noting !== 0 && !this.#router.leaving) this.#router.note(this.#address());
     this.#forget();
   }
 
