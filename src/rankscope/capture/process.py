@@ -101,7 +101,7 @@ def job_store() -> Any:
     torchrun's, which is there before and without a process group, so that all ranks use the same one; else that of the
     default group.
     """
-    store = _torchrun_store() if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else None
+    store: Any = _torchrun_store() if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else None
     if store is not None:
         return store
     if not (dist.is_available() and dist.is_initialized()):
