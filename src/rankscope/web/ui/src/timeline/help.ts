@@ -15,6 +15,9 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["Enter", "go to the selection’s pane; in the flame graph: focus"], ["Escape", "close the measurement or selection"], ["?", "this help"],
 ];
 
+/** Lines from the selected event, as flows.ts draws them. */
+const LINES: readonly (readonly [string, string])[] = [["launch", "its launch or its kernels"], ["operator", "the operator of its launch"], ["collective", "the end of the same collective on another rank"], ["autograd", "forward to backward"]];
+
 export class Help {
   readonly element: HTMLDialogElement;
 
@@ -25,7 +28,8 @@ export class Help {
       click: (event) => { if (event.target === this.element) this.element.close(); } },
     h("div", {}, h("div", { class: "tl-panel-head" }, h("h2", {}, "Keyboard and mouse"), button({ class: "quiet", "aria-label": "Close the help" }, () => this.element.close(), "×")),
       h("p", { id: "tl-help" }, "A rank’s summary lane shows compute on top and data movement below; vertical lines mark steps, ● marks a finding. A drag measures, Shift and a drag pan. Keys: W A S D zoom and pan, E selects, F zooms to the selection, ? lists all keys."),
-      list("Keys", KEYS), list("Mouse and touch", GESTURES)));
+      list("Keys", KEYS), list("Mouse and touch", GESTURES),
+      h("section", {}, h("h3", {}, "Lines from the selected event"), h("dl", { class: "tl-keys" }, LINES.map(([kind, leads]) => h("div", {}, h("dt", {}, h("span", { class: `tl-line ${kind}`, "aria-hidden": "true" })), h("dd", {}, leads)))))));
   }
 
   toggle(): void {

@@ -13,14 +13,10 @@ export function corner(layout: Layout): HTMLElement {
   return h("div", { class: "tl-corner", title: title === "" ? null : title }, text);
 }
 
-/** Lines from the selected event, as flows.ts draws them. */
-const LINES = [["launch", "launch"], ["operator", "operator"], ["collective", "end of a collective"], ["autograd", "forward to backward"]] as const;
-
 /** On the first screen: without it the colours have no meaning. */
 export function legend(layout: Layout): HTMLElement {
   return h("ul", { class: "legend tl-legend", "aria-label": "Colour legend", tabindex: "0" }, // it scrolls where it does not fit
-    layout.categories.filter(({ category }) => category !== "idle").map(({ category, title }) => h("li", { class: "legend-item" }, swatch(category), title)),
-    LINES.map(([kind, title]) => h("li", { class: "legend-item" }, h("span", { class: `tl-line ${kind}`, "aria-hidden": "true" }), title)));
+    layout.categories.filter(({ category }) => category !== "idle").map(({ category, title }) => h("li", { class: "legend-item" }, swatch(category), title)));
 }
 
 /** The highest severity of each rank's findings; findings about many ranks mark none. */
