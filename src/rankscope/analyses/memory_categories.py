@@ -26,8 +26,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS
-from rankscope.primitives.memory_categories import CATEGORIES, categorized_samples, live_bytes
+from rankscope.primitives.memory_categories import CATEGORIES, CATEGORY_TABLES, categorized_samples, live_bytes
 from rankscope.results import Analysis, Column, Headline, Inputs, Tables, greatest, rows_by_window
 
 COLUMNS = (
@@ -113,12 +112,5 @@ analysis = Analysis(
     columns=COLUMNS,
     per_rank=per_rank,
     headline=headline,
-    reads={
-        "memory_events": MEMORY_COLUMNS,
-        "host_ops": (
-            "start_ns", "end_ns", "name", "pid", "tid", "depth", "sequence", "forward_thread", "module_hierarchy",
-        ),
-        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
-        "python_frames": ("start_ns", "end_ns", "name", "pid", "tid"),
-    },
-)  # fmt: skip
+    reads=CATEGORY_TABLES,
+)

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS
 from rankscope.primitives.memory_by_place import memory_by_place
+from rankscope.primitives.memory_categories import CATEGORY_TABLES
 from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, greatest, over_ranks
 
 COLUMNS = (
@@ -60,12 +60,5 @@ analysis = Analysis(
     columns=COLUMNS,
     per_rank=per_rank,
     headline=headline,
-    reads={
-        "memory_events": MEMORY_COLUMNS,
-        "host_ops": (
-            "start_ns", "end_ns", "name", "pid", "tid", "depth", "sequence", "forward_thread", "module_hierarchy",
-        ),
-        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
-        "python_frames": ("start_ns", "end_ns", "name", "pid", "tid", "python_module_id"),
-    },
-)  # fmt: skip
+    reads={**CATEGORY_TABLES, "python_frames": (*CATEGORY_TABLES["python_frames"], "python_module_id")},
+)

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.primitives.allocations import memory_blocks, memory_samples
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_blocks, memory_samples
 from rankscope.primitives.call_stack import enclosing
 from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.phases import (
@@ -41,6 +41,13 @@ from rankscope.primitives.steps import host_steps
 PARAMETERS, INPUTS, ACTIVATIONS, GRADIENTS = "parameters", "inputs", "activations", "gradients"
 OPTIMIZER_STATE, TEMPORARY, EARLIER, UNKNOWN = "optimizer_state", "temporary", "earlier", "unknown"
 CATEGORIES = (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, TEMPORARY, INPUTS, EARLIER, UNKNOWN)
+CATEGORY_TABLES: Mapping[str, tuple[str, ...]] = {
+    "memory_events": MEMORY_COLUMNS,
+    "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth", "sequence", "forward_thread", "module_hierarchy"),
+    "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
+    "python_frames": ("start_ns", "end_ns", "name", "pid", "tid"),
+}
+"""The tables that categories follow from, with the columns that are read."""
 _KEPT = {FORWARD: ACTIVATIONS, BACKWARD: GRADIENTS, OPTIMIZER: OPTIMIZER_STATE, LOADING: INPUTS}
 
 # `torch/nn/modules/linear.py(96): __init__`, `…/module.py(900): _apply`: what makes parameters, or moves them.

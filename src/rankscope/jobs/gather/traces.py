@@ -1,7 +1,7 @@
 """The traces in a run directory, and what the beginning of each says: its run, rank, world size and host.
 
 A trace of rankscope's begins with its own metadata (`rundir/metadata.py`), one of torch's with `distributedInfo`, if
-the job had a process group. Formats are told by content, as when a trace is read; Zstandard needs a package, or
+the job had a process group. Formats are recognized by content, as when a trace is read; Zstandard needs a package, or
 Python 3.14.
 
 In: a directory, or a file. Out: paths, or a `TraceHead`.

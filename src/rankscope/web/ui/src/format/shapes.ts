@@ -2,7 +2,7 @@
 
 const LONGEST = 20_000;
 
-/** Inputs without a shape (numbers, options) are a dash, and left out at the end; a text that is no list stays as it is. */
+/** Inputs without a shape (numbers, options) are a dash, and left out at the end; text that is not a list stays as it is. */
 export function shapeText(text: string): string {
   if (!text.startsWith("[") || text.length > LONGEST) return text;
   let parsed: unknown;
