@@ -19,6 +19,7 @@ from rankscope.results.frames import concat_ranks
 from rankscope.results.headline import Headline
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
 from rankscope.rundir.manifest import RankManifest
+from rankscope.store.part_cache import Part
 from rankscope.store.schema import Column
 from rankscope.store.trace_info import TraceInfo
 
@@ -52,8 +53,6 @@ class Inputs:
 
 
 Tables = Mapping[str, pl.DataFrame]
-Part = pl.DataFrame | Mapping[str, pl.DataFrame]
-"""The result of `per_rank` for one rank: a frame, or several by name."""
 PerRank = Callable[[Tables, Inputs], Part]
 # The parts are what the same analysis's `per_rank` gives, so only it knows whether they are frames or mappings.
 AcrossRanks = Callable[[Sequence[Any], Inputs], "tuple[pl.DataFrame, list[Finding]]"]
