@@ -171,7 +171,7 @@ def analyze_rank(
     for each, own in reads.items():
         mine = {table: _columns(tables[table], (*names, "window")) for table, names in own.items()}
         try:
-            part = get_analysis(each[0]).per_rank(mine, replace(inputs, parameters=dict(each[1])))
+            part = get_analysis(each[0]).part_of(mine, replace(inputs, parameters=dict(each[1])))
         except RankscopeError as error:
             made[each] = error
         except FAILURES as error:
