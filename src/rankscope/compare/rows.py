@@ -10,21 +10,31 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.compare.pairs import Pairs, match_keys
-from rankscope.compare.samples import KEYS, PLACE, Samples
+from rankscope.compare.samples import KEYS, MODULES, PLACE, Samples
 from rankscope.primitives.statistics import welch_test, welch_verdicts
 from rankscope.results import Column
 
-SECTIONS = ("steps", "phases", "collectives", "kernels", "operators", "memory", "snapshots", "stacks")
+SECTIONS = ("steps", "phases", "collectives", "kernels", "operators", *MODULES, "memory", "snapshots", "stacks")
 WHOLES = ("step_time", "wall", "device")
 """Of steps and phases: the totals that the other rows of their section are parts of."""
 COLUMNS = (
-    Column("section", pl.String, "", "steps, phases, collectives, kernels, operators, memory, snapshots or stacks"),
+    Column(
+        "section",
+        pl.String,
+        "",
+        "steps, phases, collectives, kernels, operators, modules_device, modules_host, memory, snapshots or stacks",
+    ),
     Column(
         "name", pl.String, "", "what is compared; several that became one, or one that became several, joined by commas"
     ),
     Column("partner", pl.String, "", "what the second run calls it, where that is something else"),
     Column("shapes", pl.String, "", "shapes of the operator's inputs; null where several were put together"),
-    Column("operator", pl.String, "", "of a kernel: the operator that launches it"),
+    Column(
+        "operator",
+        pl.String,
+        "",
+        "of a kernel: the operator that launches it; of an operator in a module: the operator, null for the module",
+    ),
     Column(
         "method",
         pl.String,

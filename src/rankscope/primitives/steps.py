@@ -69,6 +69,21 @@ def owning_steps(step_start: Int64, step_end: Int64, launch: Int64, launched: Bo
     return np.where(launched, interval_at(step_start, step_end, launch), -1).astype(np.int64)
 
 
+def step_numbers(instants: pl.Series, steps: pl.DataFrame) -> pl.Series:
+    """The number of the step whose range each instant is in, as a series named ``step``; null for none.
+
+    Args:
+        instants: ns; null where unknown.
+        steps: from `host_steps`.
+    """
+    if not steps.height:
+        return pl.Series("step", [None] * instants.len(), dtype=pl.Int64)
+    index = owning_steps(
+        steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *values_and_validity(instants)
+    )
+    return steps["step"].cast(pl.Int64).gather(pl.Series(index).set(pl.Series(index < 0), None)).alias("step")
+
+
 def windows(
     step_start: Int64,
     step_end: Int64,

@@ -15,13 +15,17 @@ interface Rows {
 }
 
 const ROWS: Readonly<Record<string, Rows>> = {
-  kernels: { column: "name" }, operators: { column: "name" }, annotations: { column: "name" }, copies: { column: "name" }, synchronization: { column: "call" },
+  kernels: { column: "name" }, operators: { column: "name" }, annotations: { column: "name" }, memory_operators: { column: "name" }, recompute: { column: "name" }, copies: { column: "name" }, synchronization: { column: "call" },
   idle: { column: "detail" },
   modules: { column: "module", name: (table, row) => (table.number(row, "calls") === null || !text(table, row, "module") ? null : `nn.Module: ${text(table, row, "module")}`) }, // else only operators name modules
   collectives: { column: "collective", time: { start: "start_ns", end: "end_ns" } },
+  fsdp: { column: "module", time: { start: "start_ns", duration: "duration_ns" } },
   ddp_buckets: { column: "bucket", time: { start: "start_ns", duration: "duration_ns" } },
   data_loading: { column: "longest_ns", time: { start: "longest_start_ns", duration: "longest_ns" } },
 };
+
+/** The parameter that keeps which bar a reader left by. */
+const LEFT_BY = "from";
 
 /** The parameter that keeps which row a reader left by. */
 export function rowParam(analysis: string): string {
@@ -46,11 +50,28 @@ export function eventParamsOf(analysis: string, table: Table, row: number, colum
   return { fev: fileEvent({ rank, window: table.number(row, "window") ?? 0, start, end: until }), ...place };
 }
 
+/** A row's events as an address in the timeline, for a bar or a line of a tree; null where there are none. */
+export function eventsHref(context: ViewContext, analysis: string, table: Table, row: number): string | null {
+  const params = hasTimeline(context) ? eventParamsOf(analysis, table, row, ROWS[analysis]?.column ?? "") : null;
+  return params && context.router.href("timeline", params);
+}
+
+/** A link to a row's events outside its table: Back returns to it by its key, which is unique on the page. */
+export function returningLink(context: ViewContext, href: string, key: string, props: Readonly<Record<string, string>>, ...content: Child[]): HTMLElement {
+  const link = h("a", { ...props, href, "data-testid": "bar-events", click: () => context.router.note({ [LEFT_BY]: key }) }, content);
+  if (context.place.params.get(LEFT_BY) === key) requestAnimationFrame(() => { if (link.isConnected) link.focus(); });
+  return link;
+}
+
 /** A cell's content as a link to its events; as it is where there are none. */
 export function eventLink(context: ViewContext, analysis: string, table: Table, row: number, column: string, content: Child, named?: (row: number) => string | null): Child {
   const params = hasTimeline(context) ? eventParamsOf(analysis, table, row, column, named) : null;
-  if (!params) return content;
-  return h("a", { class: "row-link", href: context.router.href("timeline", params), "data-testid": "row-events", click: () => context.router.note({ [rowParam(analysis)]: String(row) }) }, content);
+  return params ? rowLink(context, analysis, row, context.router.href("timeline", params), content) : content;
+}
+
+/** A link by which the reader leaves a row, and to which Back returns. */
+export function rowLink(context: ViewContext, analysis: string, row: number, href: string, content: Child): HTMLElement {
+  return h("a", { class: "row-link", href, "data-testid": "row-events", click: () => context.router.note({ [rowParam(analysis)]: String(row) }) }, content);
 }
 
 function text(table: Table, row: number, column: string): string | null {

@@ -4,13 +4,14 @@ import type { Sort, Table } from "../data/table.ts";
 import { csvFileName, toCsv } from "../format/csv.ts";
 import { counted } from "../format/ranks.ts";
 import { shapeText } from "../format/shapes.ts";
+import { titleName } from "../format/text.ts";
 import { exactCell, formatCell, grouped } from "../format/units.ts";
 import { categoryOf } from "../theme/categories.ts";
 import { isLive, type ViewContext } from "../views/view.ts";
 import { button } from "./controls.ts";
 import { inline } from "./doc_text.ts";
 import { h, named, styled } from "./dom.ts";
-import { eventLink, rowParam } from "./event_link.ts";
+import { eventLink, rowLink, rowParam } from "./event_link.ts";
 import { swatch } from "./swatch.ts";
 import { columnOrder, columnWidths, label, largest } from "./table_layout.ts";
 
@@ -26,10 +27,16 @@ export interface TableOptions {
   readonly unitOf?: (row: number, column: string) => string | null;
   /** The name of a row’s events in the shown run, where the analysis alone does not tell. */
   readonly eventName?: (row: number) => string | null;
+  /** A row’s events as an address, if no column of its own leads there: the cells of `column` are the links. */
+  readonly eventsOf?: { readonly column: string; readonly href: (row: number) => string | null };
+  /** Columns that say the same in each row, as the view shows them. */
+  readonly hidden?: ReadonlySet<string>;
 }
 
 /** Columns of shapes and launch sizes, written as lists. */
 const SHAPES: ReadonlySet<string> = new Set(["input_shapes", "shapes", "grid", "block"]);
+/** Longer texts may be cut off by their column: they are in the title too. */
+const LONG = 24;
 const ROW_HEIGHT = 30;
 const OVERSCAN = 12;
 
@@ -46,7 +53,7 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
   const body = h("tbody");
   const count = h("span", { class: "count", role: "status", "data-testid": `count-${name}` });
   const empty = h("p", { class: "empty-rows", hidden: true }, "No matching rows.");
-  const columns = columnOrder(table, all, options.sort?.column ?? null);
+  const columns = columnOrder(table, all, options.sort?.column ?? null).filter((column) => !options.hidden?.has(column));
   const heads = columns.map((column) => head(column));
   const widths = columnWidths(table, all, columns);
   const grid = styled(h("table", { class: columns[0] === "rank" ? "data pinned" : "data", "data-testid": `table-${name}` },
@@ -95,7 +102,14 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
     drawnFrom = first;
     drawnTo = last;
     const peak = sort && table.isNumeric(sort.column) && table.meta(sort.column).unit !== "" ? largest(table, sort.column, rows) : null;
+    // The focus stays on its link while rows come and go.
+    const focused = document.activeElement instanceof HTMLElement && body.contains(document.activeElement) ? document.activeElement.closest("tr")?.dataset["row"] : undefined;
     body.replaceChildren(spacer(first), ...rows.slice(first, last).map((row, index) => line(row, first + index, peak)), spacer(rows.length - last));
+    if (focused !== undefined) (linkOf(focused) ?? box).focus({ preventScroll: true });
+  }
+
+  function linkOf(row: number | string): HTMLElement | null {
+    return body.querySelector<HTMLElement>(`tr[data-row="${row}"] a.row-link`);
   }
 
   function spacer(missing: number): HTMLElement {
@@ -108,7 +122,8 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
       const cell = tableCell(table, column, value, options.unitOf?.(row, column) ?? table.meta(column).unit);
       if (value !== null) {
         const content = [...cell.childNodes];
-        const link = eventLink(context, name, table, row, column, content, options.eventName);
+        const href = options.eventsOf?.column === column ? options.eventsOf.href(row) : null;
+        const link = href === null ? eventLink(context, name, table, row, column, content, options.eventName) : rowLink(context, name, row, href, content);
         if (link !== content && link instanceof HTMLElement) cell.replaceChildren(link);
       }
       if (peak !== null && peak > 0 && sort?.column === column && typeof value === "number" && value > 0) {
@@ -138,6 +153,8 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
     if (place < 0) return;
     box.scrollTop = Math.max(0, (place - 3) * ROW_HEIGHT);
     box.scrollIntoView({ block: "nearest" });
+    draw(true);
+    linkOf(left)?.focus({ preventScroll: true });
   });
   context.onLeave(() => watch.disconnect());
   order();
@@ -162,9 +179,9 @@ function tableCell(table: Table, column: string, value: Cell, unit: string): HTM
   if (value === null) return h("td", { ...attributes, class: table.isNumeric(column) ? "number missing" : "missing", title: "Not recorded in the trace." }, formatCell(null, unit));
   if (typeof value === "string") {
     const mark = column === "category" ? swatch(categoryOf(value)) : null;
-    return h("td", { ...attributes, title: SHAPES.has(column) ? value.slice(0, 2000) : null }, mark, named(SHAPES.has(column) ? shapeText(value) : value));
+    return h("td", { ...attributes, title: SHAPES.has(column) || value.length > LONG ? titleName(value) : null }, mark, named(SHAPES.has(column) ? shapeText(value) : value));
   }
-  return h("td", { ...attributes, class: typeof value === "number" ? "number" : null, title: exactCell(value, unit) }, formatCell(value, unit, column));
+  return h("td", { ...attributes, class: typeof value === "number" ? "number" : null, title: exactCell(value, unit) }, formatCell(value, unit, table.meta(column).instant));
 }
 
 /** Keyboards and touch screens cannot reach titles, so the columns' meaning is also below the table. */

@@ -30,9 +30,9 @@ export const measured: View = {
       jobs(context),
       scaling && h("div", { class: "pair" }, byRanks(context, scaling, "speed_up"), byRanks(context, scaling, "efficiency")),
       scaling && lost(context, scaling),
-      overheads(context, scaling, overhead),
       !any && emptyState("No measurements for this run.", "A trace shows one run, not how the job scales. `rankscope measure scaling train.py` runs the job at several sizes, `rankscope measure overhead train.py` with and without gradient synchronization. The results appear here when `scaling.json` or `overhead.json` is in the run directory."),
       !any && scalingExample(context, SHARES),
+      overheads(context, scaling, overhead),
       ...["measured_buckets", "measured_binding", "measured_profiler"].map((name) => changed(context, name)),
       tables(context, MEASURED.map((name) => ({ name, open: name === "measured_scaling" || name === "measured_overhead" }))),
     ]);

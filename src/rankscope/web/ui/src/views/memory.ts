@@ -113,7 +113,7 @@ function peaks(context: ViewContext, table: Table, kind: string): HTMLElement | 
 function growth(context: ViewContext, table: Table, kind: string, withControl: boolean): HTMLElement | null {
   const choice = rankChoice(context, "memory", table);
   const rows = choice.rows.filter((row) => kindOf(table.cell(row, "device")) === kind);
-  const bars = topNames(table, { rows, mixed: choice.mixed }, { testId: "bars-memory", name: "name", column: "self_increase", title: "By operator: allocated minus released by the operator itself", category: () => "memory" });
+  const bars = topNames(context, table, { rows, mixed: choice.mixed }, { testId: "bars-memory", analysis: "memory_operators", name: "name", column: "self_increase", title: "By operator: allocated minus released by the operator itself", category: () => "memory" });
   return bars && h("div", {}, withControl ? choice.control : null, bars);
 }
 
