@@ -174,7 +174,11 @@ def _headline(findings: Sequence[Finding], unit: StepWords, step: int | None) ->
     small = top is None
     top = top or next((each for each in findings if each.saving_ns), None)
     if top is None:
-        return Headline.of(f"No finding costs 1 % of the {{step}} {unit.noun} or more.", **values)
+        # A cost of which no part can be called a saving still answers where the time goes.
+        open_cost = next((each for each in findings if any(one.name == unit.length for one in each.evidence)), None)
+        if open_cost is not None:
+            return Headline.of("{finding}.", finding=(open_cost.title, ""))
+        return Headline.of(f"No finding saves 1 % of the {{step}} {unit.noun} or more.", **values)
     values["finding"] = (top.title, "")
     if not top.weight_ns:
         return Headline.of("{finding}.", finding=values["finding"])

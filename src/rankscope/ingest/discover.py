@@ -90,14 +90,20 @@ def find_traces(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
     return found
 
 
-def _of_flight_recorder(folder: Path) -> str | None:
-    """What reads the files of a directory if they are dumps of the Flight Recorder; None if there are none."""
+def _readable_otherwise(folder: Path) -> str | None:
+    """What reads a directory's files if they are dumps of the Flight Recorder, or pickles of any name; else None."""
+    pickles: list[Path] = []
     with suppress(OSError):
         for path in folder.iterdir():
             if dump := _FLIGHT_RECORDER.fullmatch(path.name):
                 command = f"torchfrtrace {shlex.quote(str(folder))} --prefix {shlex.quote(dump[1])}"
                 return f"{path.name} looks like a dump of the Flight Recorder; torch reads these: {command}"
-    return None
+            if path.name.endswith((".pickle", ".pkl")):
+                pickles.append(path)
+    if not pickles:
+        return None
+    first = min(pickles, key=lambda path: natural(path.name))
+    return f"if {first.name} is a memory snapshot, name the file itself: rankscope summary {shlex.quote(str(first))}"
 
 
 def _add(source: str, found: Found, links: Symlinks) -> None:
@@ -119,7 +125,7 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
             raise NoTracesError(
                 f"no trace in this directory{why_no_traces(found.rank_manifests)}",
                 path=str(path),
-                hint=_of_flight_recorder(path)
+                hint=_readable_otherwise(path)
                 or f"rankscope looks for files that end in {', '.join(TRACE_SUFFIXES)}; "
                 "did the job reach its active steps, and did it finish?",
             )

@@ -199,4 +199,6 @@ def _percent(ratio: float) -> str:
 
 
 def _count(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.3g}"
+    if value is None:
+        return NOTHING
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

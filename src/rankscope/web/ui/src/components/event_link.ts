@@ -18,6 +18,7 @@ const ROWS: Readonly<Record<string, Rows>> = {
   kernels: { column: "name" }, operators: { column: "name" }, annotations: { column: "name" }, memory_operators: { column: "name" }, recompute: { column: "name" }, copies: { column: "name" }, synchronization: { column: "call" },
   idle: { column: "detail" },
   modules: { column: "module", name: (table, row) => (table.number(row, "calls") === null || !text(table, row, "module") ? null : `nn.Module: ${text(table, row, "module")}`) }, // else only operators name modules
+  slices: { column: "name" }, work: { column: "name" }, module_work: { column: "operator" },
   collectives: { column: "collective", time: { start: "start_ns", end: "end_ns" } },
   fsdp: { column: "module", time: { start: "start_ns", duration: "duration_ns" } },
   ddp_buckets: { column: "bucket", time: { start: "start_ns", duration: "duration_ns" } },
@@ -33,11 +34,10 @@ export function rowParam(analysis: string): string {
 }
 
 /** The address of a cell’s events: the row’s event, or the first of its name, on its rank and in its step. Null where it has none. */
-export function eventParamsOf(analysis: string, table: Table, row: number, column: string, named?: (row: number) => string | null): Record<string, string | number> | null {
+export function eventParamsOf(analysis: string, table: Table, row: number, column: string): Record<string, string | number> | null {
   const about = ROWS[analysis];
   const [rank, step] = [table.number(row, "rank"), table.number(row, "step")];
   const place = { ...(rank === null ? {} : { rank }), ...(step === null ? {} : { step }) };
-  if (named) return column === "name" && named(row) !== null ? { name: named(row)!, ...place } : null;
   if (about?.column !== column) return null;
   if (!about.time) {
     const name = about.name ? about.name(table, row) : text(table, row, column);
@@ -56,16 +56,21 @@ export function eventsHref(context: ViewContext, analysis: string, table: Table,
   return params && context.router.href("timeline", params);
 }
 
+/** When charts have got their height: what is below them is at its place. */
+export function afterLayout(done: () => void): void {
+  requestAnimationFrame(() => requestAnimationFrame(done));
+}
+
 /** A link to a row's events outside its table: Back returns to it by its key, which is unique on the page. */
 export function returningLink(context: ViewContext, href: string, key: string, props: Readonly<Record<string, string>>, ...content: Child[]): HTMLElement {
   const link = h("a", { ...props, href, "data-testid": "bar-events", click: () => context.router.note({ [LEFT_BY]: key }) }, content);
-  if (context.place.params.get(LEFT_BY) === key) requestAnimationFrame(() => { if (link.isConnected) link.focus(); });
+  if (context.place.params.get(LEFT_BY) === key) afterLayout(() => { if (link.isConnected) link.focus(); });
   return link;
 }
 
 /** A cell's content as a link to its events; as it is where there are none. */
-export function eventLink(context: ViewContext, analysis: string, table: Table, row: number, column: string, content: Child, named?: (row: number) => string | null): Child {
-  const params = hasTimeline(context) ? eventParamsOf(analysis, table, row, column, named) : null;
+export function eventLink(context: ViewContext, analysis: string, table: Table, row: number, column: string, content: Child): Child {
+  const params = hasTimeline(context) ? eventParamsOf(analysis, table, row, column) : null;
   return params ? rowLink(context, analysis, row, context.router.href("timeline", params), content) : content;
 }
 

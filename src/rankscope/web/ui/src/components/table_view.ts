@@ -11,7 +11,7 @@ import { isLive, type ViewContext } from "../views/view.ts";
 import { button } from "./controls.ts";
 import { inline } from "./doc_text.ts";
 import { h, named, styled } from "./dom.ts";
-import { eventLink, rowLink, rowParam } from "./event_link.ts";
+import { afterLayout, eventLink, rowLink, rowParam } from "./event_link.ts";
 import { swatch } from "./swatch.ts";
 import { columnOrder, columnWidths, label, largest } from "./table_layout.ts";
 
@@ -25,10 +25,8 @@ export interface TableOptions {
   readonly caption: string;
   /** The unit of a cell, where a column holds several. */
   readonly unitOf?: (row: number, column: string) => string | null;
-  /** The name of a row’s events in the shown run, where the analysis alone does not tell. */
-  readonly eventName?: (row: number) => string | null;
-  /** A row’s events as an address, if no column of its own leads there: the cells of `column` are the links. */
-  readonly eventsOf?: { readonly column: string; readonly href: (row: number) => string | null };
+  /** The address of the events that a cell is about, where the row alone does not tell. */
+  readonly eventsOf?: (row: number, column: string) => string | null;
   /** Columns that say the same in each row, as the view shows them. */
   readonly hidden?: ReadonlySet<string>;
 }
@@ -122,8 +120,8 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
       const cell = tableCell(table, column, value, options.unitOf?.(row, column) ?? table.meta(column).unit);
       if (value !== null) {
         const content = [...cell.childNodes];
-        const href = options.eventsOf?.column === column ? options.eventsOf.href(row) : null;
-        const link = href === null ? eventLink(context, name, table, row, column, content, options.eventName) : rowLink(context, name, row, href, content);
+        const href = options.eventsOf?.(row, column) ?? null;
+        const link = href === null ? eventLink(context, name, table, row, column, content) : rowLink(context, name, row, href, content);
         if (link !== content && link instanceof HTMLElement) cell.replaceChildren(link);
       }
       if (peak !== null && peak > 0 && sort?.column === column && typeof value === "number" && value > 0) {
@@ -148,13 +146,14 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
   });
   const watch = new ResizeObserver(() => { draw(false); more(); });
   watch.observe(box);
-  if (!Number.isNaN(left)) requestAnimationFrame(() => {
+  if (!Number.isNaN(left)) afterLayout(() => {
     const place = rows.indexOf(left);
     if (place < 0) return;
     box.scrollTop = Math.max(0, (place - 3) * ROW_HEIGHT);
-    box.scrollIntoView({ block: "nearest" });
     draw(true);
-    linkOf(left)?.focus({ preventScroll: true });
+    const link = linkOf(left);
+    (link ?? box).scrollIntoView({ block: link ? "center" : "nearest" });
+    link?.focus({ preventScroll: true });
   });
   context.onLeave(() => watch.disconnect());
   order();

@@ -33,7 +33,7 @@ export const collectives: View = {
       h("div", { class: "pair" }, kinds && byKind(context, kinds, each), each && scatterChart(context, each, { y: "duration_ns", title: "Duration vs. size", testId: "chart-collectives", height }),
         kinds && scatterChart(context, kinds, { y: "bus_bandwidth", title: "Bus bandwidth vs. size", testId: "chart-bandwidth", height: 320 }), order(context)),
       exchanges(context),
-      tables(context, [{ name: "collective_summary", open: true, sort: { column: "total_ns", descending: true }, ...(each && kinds ? { eventsOf: { column: "collective", href: (row: number) => longestOf(context, kinds, row, each) } } : {}) },
+      tables(context, [{ name: "collective_summary", open: true, sort: { column: "total_ns", descending: true }, ...(each && kinds ? { eventsOf: (row: number, column: string) => (column === "collective" ? longestOf(context, kinds, row, each) : null) } : {}) },
         { name: "collectives", open: true, sort: { column: "duration_ns", descending: true } }, { name: "arrivals" }, { name: "all_to_all" }]),
     ]);
   },

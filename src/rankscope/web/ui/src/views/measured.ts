@@ -75,7 +75,7 @@ function overheads(context: ViewContext, scaling: Table | null, overhead: Table 
   return h("section", { "aria-labelledby": "overheads-title" }, h("h3", { id: "overheads-title" }, "Communication overhead, three ways"),
     h("dl", { class: "run-facts" }, kinds.map(({ name, value, ends: interval, verdict, how, command }) => h("div", {}, h("dt", {}, name),
       h("dd", { "data-testid": `overhead-${name}`, "data-value": value === null ? "" : String(value), title: exactCell(value, "ratio") },
-        value === null ? ["not measured", command === "" ? "" : [": ", h("code", {}, command)]] : [h("strong", {}, formatRatio(value)), interval && ` (${formatRatio(interval[0])} to ${formatRatio(interval[1])})`, verdict !== null && `: ${String(verdict)}`], " ", h("small", {}, how))))));
+        value === null ? ["not measured", command === "" ? "" : [" (", h("code", {}, command), ")"]] : [h("strong", {}, formatRatio(value)), interval && ` (${formatRatio(interval[0])} to ${formatRatio(interval[1])})`, verdict !== null && `: ${String(verdict)}`], " ", h("small", {}, how))))));
 }
 
 const SHARES = {

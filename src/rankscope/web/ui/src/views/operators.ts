@@ -19,7 +19,7 @@ export const operators: View = {
   answers: ["operators"],
   shows: ["operators"],
   wants: ["overview"],
-  tables: ["annotations", "compile", "slices"],
+  tables: ["annotations", "compile", "slices", "work"],
   render(context) {
     const table = context.table("operators");
     if (!table) {
@@ -32,7 +32,7 @@ export const operators: View = {
     return present([
       h("div", {}, h("div", { class: "controls" }, choice.control?.childNodes[0] ?? null, known.length > 1 && show),
         topNames(context, table, choice, { testId: "bars-operators", analysis: "operators", name: "name", column, title: `Operators by ${words}`, category: () => category })),
-      tables(context, [{ name: "operators", open: true, rows: () => choice.rows, sort: { column, descending: true } }, { name: "annotations" }, { name: "compile" }, { name: "slices" }]),
+      tables(context, [{ name: "operators", open: true, rows: () => choice.rows, sort: { column, descending: true } }, { name: "annotations" }, { name: "compile" }, { name: "slices" }, { name: "work", sort: { column: "total_ns", descending: true } }]),
     ]);
   },
 };
