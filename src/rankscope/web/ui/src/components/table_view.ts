@@ -29,6 +29,8 @@ export interface TableOptions {
   readonly eventsOf?: (row: number, column: string) => string | null;
   /** Columns that say the same in each row, as the view shows them. */
   readonly hidden?: ReadonlySet<string>;
+  /** Columns that come first, in this order. */
+  readonly first?: readonly string[];
 }
 
 /** Columns of shapes and launch sizes, written as lists. */
@@ -52,6 +54,7 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
   const count = h("span", { class: "count", role: "status", "data-testid": `count-${name}` });
   const empty = h("p", { class: "empty-rows", hidden: true }, "No matching rows.");
   const columns = columnOrder(table, all, options.sort?.column ?? null).filter((column) => !options.hidden?.has(column));
+  for (const column of [...(options.first ?? [])].reverse()) if (columns.includes(column)) columns.unshift(...columns.splice(columns.indexOf(column), 1));
   const heads = columns.map((column) => head(column));
   const widths = columnWidths(table, all, columns);
   const grid = styled(h("table", { class: columns[0] === "rank" ? "data pinned" : "data", "data-testid": `table-${name}` },

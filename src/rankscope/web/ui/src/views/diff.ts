@@ -32,6 +32,7 @@ const TOP = 12;
 const IN_TIMELINE: ReadonlySet<string> = new Set(["kernels", "operators", "collectives"]);
 /** Columns that are the same in each row of a section, or that the cells show. */
 const HIDDEN: ReadonlySet<string> = new Set(["section", "unit"]);
+const FIRST = ["name", "a", "b", "change", "change_ratio", "significant"];
 const SECTIONS: Readonly<Record<string, string>> = { modules_device: "Modules, device time", modules_host: "Modules, host time" };
 /** Columns whose unit is in their row. */
 const IN_UNIT: ReadonlySet<string> = new Set(["a", "b", "change", "a_spread", "b_spread"]);
@@ -156,7 +157,7 @@ function shown(context: ViewContext, answer: Answer, here: "a" | "b" | null, of:
     timeline.element,
     h("div", { class: "controls" }, selector("diff-section", "Section:", sections.map((value) => ({ value, label: SECTIONS[value] ?? columnLabel(value) })), section, (value) => context.router.update({ section: value }))),
     ...[MODULE_SECTIONS.has(section) ? diffModules(context, table, rows, [name(a), name(b)], events) : greatest(table, rows, context.place.params.get("name") ?? null, timeline.highlight)].filter((part): part is HTMLElement => part !== null),
-    tableView(context, { name: "diff", table, rows, unitOf: (row, column) => (IN_UNIT.has(column) ? String(table.cell(row, "unit") ?? "") : null), caption: `Differences: ${SECTIONS[section] ?? section}`, hidden: HIDDEN,
+    tableView(context, { name: "diff", table, rows, unitOf: (row, column) => (IN_UNIT.has(column) ? String(table.cell(row, "unit") ?? "") : null), caption: `Differences: ${SECTIONS[section] ?? section}`, hidden: HIDDEN, first: FIRST,
       eventsOf: (row, column) => (column === "a" || column === "b" ? events(row, column) : null) }),
     ...([["b", gained], ["a", lost]] as const).filter(([, list]) => list.length > 0)
       .map(([of, list]) => h("section", {}, h("h3", {}, "Findings: only in ", named(name(of === "b" ? b : a), 60)), findingItems(context, list, here === null || here === of))),

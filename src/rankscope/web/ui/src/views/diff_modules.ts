@@ -9,6 +9,8 @@ import type { ViewContext } from "./view.ts";
 
 const INSIDE = "/";
 const ROWS = 400;
+/** Rows without a change are shown if this is in the address. */
+const ALL = "unchanged";
 const OPEN_LEVELS = 1;
 /** A module with this share of the largest change is open at first. */
 const OPEN_FROM = 0.5;
@@ -36,9 +38,19 @@ export function diffModules(context: ViewContext, table: Table, rows: readonly n
   roots.forEach(openFirst);
   const body = h("tbody");
   const more = h("p", { class: "quiet-line", hidden: true });
+  const unchanged = (node: Node): boolean => signBetween(table.number(node.row, "b") ?? 0, table.number(node.row, "a") ?? 0) === "same";
+  let all = context.place.params.get(ALL) === "1" || rows.every((row) => unchanged({ row, name: "", depth: 0, inside: [] }));
+  const hidden = rows.filter((row) => unchanged({ row, name: "", depth: 0, inside: [] })).length;
+  const showAll = h("button", { type: "button", class: "quiet", "aria-pressed": String(all), "data-testid": "diff-unchanged", click: () => {
+    all = !all;
+    showAll.setAttribute("aria-pressed", String(all));
+    context.router.note({ [ALL]: all ? "1" : "" });
+    draw(null);
+  } }, `Show the ${grouped(hidden)} rows that changed by less than 1 %`);
   const draw = (back: Node | null): void => {
     const shown: Node[] = [];
     const visit = (node: Node): void => {
+      if (!all && node.depth > 0 && unchanged(node) && !node.inside.some((each) => !unchanged(each))) return;
       shown.push(node);
       if (open.has(node)) node.inside.forEach(visit);
     };
@@ -65,7 +77,7 @@ export function diffModules(context: ViewContext, table: Table, rows: readonly n
     };
     const [a, b, ratio] = [table.number(row, "a") ?? 0, table.number(row, "b") ?? 0, table.number(row, "change_ratio")];
     const verdict = table.cell(row, "verdict");
-    const indent = h("span", { class: "calls-name" }, toggle, named(name, 70), table.cell(row, "operator") === null ? null : h("small", {}, " operator"));
+    const indent = h("span", { class: "calls-name" }, toggle, named(name, 70), table.cell(row, "operator") === null ? null : h("small", { class: "diff-operator" }, "operator"));
     indent.style.setProperty("padding-left", `${Math.min(depth, 40) * 14}px`);
     return h("tr", { "data-row": row, "data-name": name.slice(0, 200), "data-depth": depth }, h("th", { scope: "row" }, indent), cell("a"), cell("b"),
       h("td", { "data-value": b - a, class: `diff-${signBetween(b, a)}`, title: exactCell(b - a, "ns") }, signed(b - a)),
@@ -74,8 +86,8 @@ export function diffModules(context: ViewContext, table: Table, rows: readonly n
   }
 
   draw(null);
-  return h("figure", { class: "figure" }, h("figcaption", {}, "Modules by change: mean per rank and step, with the operators in each"),
-    h("div", { class: "calls-table" }, h("table", { "data-testid": "diff-modules", "aria-label": "Module tree of both sides" },
+  return h("figure", { class: "figure" }, h("figcaption", {}, "Modules by change: mean per rank and step, with the operators in each"), hidden > 0 && h("div", { class: "controls" }, showAll),
+    h("div", { class: "calls-table diff-tree", tabindex: "0", role: "region", "aria-label": "Module tree (scrolls)" }, h("table", { "data-testid": "diff-modules", "aria-label": "Module tree of both sides" },
       h("thead", {}, h("tr", {}, ["Module", "A", "B", "Change", "Relative", "Significance"].map((head) => h("th", { scope: "col" }, head)))), body)), more,
     h("p", { class: "caption" }, "A is ", named(names[0], 60), ", B is ", named(names[1], 60), ". A module includes those inside it, and the backward of its operators. Times of A and B lead to the events there."));
 }
