@@ -79,7 +79,9 @@ def step_numbers(instants: pl.Series, steps: pl.DataFrame) -> pl.Series:
     if not steps.height:
         return pl.Series("step", [None] * instants.len(), dtype=pl.Int64)
     index = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *values_and_validity(instants))
-    return steps["step"].cast(pl.Int64).gather(pl.Series(index).set(pl.Series(index < 0), None)).alias("step")
+    numbers: pl.Series = steps["step"].cast(pl.Int64)
+    found: pl.Series = numbers.gather(pl.Series(index).set(pl.Series(index < 0), None))
+    return found.alias("step")
 
 
 def windows(

@@ -60,7 +60,7 @@ export function stackedChart(context: ViewContext, spec: StackedSpec): HTMLEleme
     density: (width, share) => 2 * labelStride(spec, width, share) + Number(roomy(spec, lying, width, share)),
     option: (width, share) => option(spec, present.filter((segment) => !hidden.has(segment.category)), lying, width, share, named),
     zoomed: zoomable(spec, lying),
-    ...(spec.onPick ? { pick: { axis: lying ? "y" as const : "x" as const, on: spec.onPick } } : {}),
+    ...(spec.onPick ? { pick: { axis: lying ? "y" as const : "x" as const, count: spec.bars.length, describe: (index: number) => inWords(spec, present.filter((segment) => !hidden.has(segment.category)), index), on: spec.onPick } } : {}),
   });
   return h("figure", { class: "figure" }, spec.title === undefined ? null : h("figcaption", {}, spec.title), present.length < 2 ? null : legend(present, hidden, () => drawing.redraw()), drawing.element);
 }
@@ -69,6 +69,13 @@ export function stackedChart(context: ViewContext, spec: StackedSpec): HTMLEleme
 function lyingHeight({ bars, tall }: StackedSpec): number {
   if (tall === undefined) return Math.max(120, bars.length * ROW_PX + 56);
   return Math.max(84, bars.length * Math.min(ROW_PX, Math.max(LEAST_ROW_PX, tall / bars.length)) + 34);
+}
+
+/** A bar and its amounts in one line. */
+function inWords(spec: StackedSpec, segments: readonly Segment[], index: number): string {
+  const amount = (value: number | null | undefined): string => (value === null || value === undefined ? "unknown" : (spec.format ?? formatDuration)(value));
+  const parts = segments.map(({ label, values }) => `${label} ${amount(values[index])}`);
+  return `${`${spec.axis} ${spec.bars[index] ?? ""}`.trim()}: ${[...parts, ...(spec.totals ? [`${spec.totals.label} ${amount(spec.totals.values[index])}`] : [])].join(", ")}`;
 }
 
 /** The legend; each entry shows or hides its segments. */

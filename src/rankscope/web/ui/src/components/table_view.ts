@@ -121,6 +121,7 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
     return h("tr", { "data-row": row, "aria-rowindex": place + 2, "aria-current": row === left ? "true" : null }, columns.map((column) => {
       const value = table.cell(row, column);
       const cell = tableCell(table, column, value, options.unitOf?.(row, column) ?? table.meta(column).unit);
+      if (column === columns[0]) cell.setAttribute("role", "rowheader");
       if (value !== null) {
         const content = [...cell.childNodes];
         const href = options.eventsOf?.(row, column) ?? null;

@@ -77,7 +77,7 @@ export function diffModules(context: ViewContext, table: Table, rows: readonly n
     };
     const [a, b, ratio] = [table.number(row, "a") ?? 0, table.number(row, "b") ?? 0, table.number(row, "change_ratio")];
     const verdict = table.cell(row, "verdict");
-    const indent = h("span", { class: "calls-name" }, toggle, named(name, 70), table.cell(row, "operator") === null ? null : h("small", { class: "diff-operator" }, "operator"));
+    const indent = h("span", { class: "calls-name" }, toggle, named(name, 70), table.cell(row, "operator") === null ? null : h("small", { class: "diff-operator" }, " operator"));
     indent.style.setProperty("padding-left", `${Math.min(depth, 40) * 14}px`);
     return h("tr", { "data-row": row, "data-name": name.slice(0, 200), "data-depth": depth }, h("th", { scope: "row" }, indent), cell("a"), cell("b"),
       h("td", { "data-value": b - a, class: `diff-${signBetween(b, a)}`, title: exactCell(b - a, "ns") }, signed(b - a)),
