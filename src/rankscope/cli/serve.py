@@ -73,7 +73,7 @@ def serve(
     """
     _check_public_host(public_host, host)
     settings = {name: value for name, value in asdict(options).items() if name != "run"}
-    if follow and not Watch.can(source):
+    if follow and not Watch.supports(source):
         raise ConfigError("a URL cannot be followed", hint="leave --follow out, or name a directory of this machine")
     try:
         open_run(list(source), **settings)  # an error is reported before the page opens
