@@ -30,6 +30,16 @@ def _kinds() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 
+def check_kind(kind: str) -> None:
+    """Check the name of an executor, which may not be needed before much later, or never.
+
+    Raises:
+        ConfigError: there is no such kind.
+    """
+    if kind not in _kinds():
+        raise ConfigError(f"there is no executor {kind!r}", hint=f"there are: {', '.join(_kinds())}")
+
+
 def make_executor(kind: str, workers: int | None = None) -> Executor:
     """An executor of the given kind; as a context manager it ends its workers.
 
@@ -40,8 +50,7 @@ def make_executor(kind: str, workers: int | None = None) -> Executor:
     Raises:
         ConfigError: there is no such kind.
     """
-    if kind not in _kinds():
-        raise ConfigError(f"there is no executor {kind!r}", hint=f"there are: {', '.join(_kinds())}")
+    check_kind(kind)
     executor: Executor = import_module(f"{__name__}.{kind}").make(workers)
     return executor
 
