@@ -131,7 +131,6 @@ def _judged_ranks(run: Run) -> list[int]:
     return sorted(set(run.ranks) - incomplete_ranks(run.traces)) or run.ranks
 
 
-
 # Findings that depend on the rank: another straggler is another finding.
 _PER_RANK = ("straggler", "missing-ranks", "rank-not-analyzed")
 

@@ -19,9 +19,7 @@ TOTALS = ("step_time", "wall", "device")
 """Rows of the sections steps and phases that are the total of the others."""
 COLUMNS = (
     Column("section", pl.String, "", "steps, phases, collectives, kernels, operators, memory, snapshots or stacks"),
-    Column(
-        "name", pl.String, "", "what is compared; if several became one, or one became several, joined by commas"
-    ),
+    Column("name", pl.String, "", "what is compared; if several became one, or one became several, joined by commas"),
     Column("partner", pl.String, "", "its name in the second run, if different"),
     Column("shapes", pl.String, "", "shapes of the operator's inputs; null if several were combined"),
     Column("operator", pl.String, "", "of a kernel: the operator that launches it"),

@@ -31,7 +31,7 @@ def _kinds() -> tuple[str, ...]:
 
 
 def check_kind(kind: str) -> None:
-    """Check the name of an executor, which may not be needed before much later, or never.
+    """Check the name of an executor early: the executor itself may be made much later, or never.
 
     Raises:
         ConfigError: there is no such kind.

@@ -58,7 +58,10 @@ def _method(analysis: Analysis) -> Method:
         inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
         *(
             inspect.Parameter(
-                parameter.name, inspect.Parameter.KEYWORD_ONLY, default=parameter.default, annotation=parameter.annotation
+                parameter.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=parameter.default,
+                annotation=parameter.annotation,
             )
             for parameter in analysis.parameters
         ),

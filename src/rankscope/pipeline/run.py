@@ -102,7 +102,9 @@ def open_run(
     _check_pattern(communication)
     options = Options(steps=chosen, communication=communication)
     first = source.run_dir if isinstance(source, HasRunDir) else source
-    sources = [path for paths in (first, *more) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    sources = [
+        path for paths in (first, *more) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)
+    ]
     return Run(find_traces(sources), options, run_id, executor, workers, progress)
 
 

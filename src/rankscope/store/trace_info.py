@@ -130,7 +130,12 @@ class TraceInfo:
         if self.pid is None or other.pid is None:
             return False
         own_threads, other_threads = self._other_threads(), other._other_threads()
-        return self.certainly_one_process(other) or not own_threads or not other_threads or not own_threads.isdisjoint(other_threads)
+        return (
+            self.certainly_one_process(other)
+            or not own_threads
+            or not other_threads
+            or not own_threads.isdisjoint(other_threads)
+        )
 
     def certainly_one_process(self, other: TraceInfo) -> bool:
         """Whether both traces are surely of one process: by its id, which for small ids needs a thread besides the main
