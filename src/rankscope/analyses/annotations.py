@@ -30,7 +30,7 @@ from rankscope.primitives.activity import covered_time
 from rankscope.primitives.annotation_origin import TORCH, USER, annotation_origins, compiled_ranges
 from rankscope.primitives.call_stack import innermost, is_outermost, with_ancestors
 from rankscope.primitives.intervals import union_length_by
-from rankscope.primitives.steps import host_steps, owning_steps
+from rankscope.primitives.steps import host_steps, step_at
 from rankscope.results import (
     Analysis,
     Column,
@@ -135,7 +135,7 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     host_row[host["row"].to_numpy()] = np.arange(host.height)
     parent = host_row[host["parent_row"].fill_null(-1).to_numpy()]
     steps = host_steps(annotations)
-    number = _step_of(host, steps)
+    number = step_at(steps, host["start_ns"])
     by_step = inputs.parameters.get("by", "name") == "step"
     keyed = host.with_columns(
         number.alias("in_step"),
@@ -186,16 +186,6 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
         .with_columns(pl.col("device_total_ns", "device_events").fill_null(0))
         .drop("group")
     )
-
-
-def _step_of(host: pl.DataFrame, steps: pl.DataFrame) -> pl.Series:
-    """The number of the step that each range starts in; null outside steps."""
-    start = host["start_ns"].to_numpy()
-    owner = owning_steps(
-        steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_)
-    )
-    index = pl.Series(owner)
-    return steps["step"].gather(index.set(index < 0, None))
 
 
 def _launched_in(

@@ -111,6 +111,19 @@ def range_at(ranges: pl.DataFrame, times: Int64) -> Int64:
     return interval_at(ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy(), times)
 
 
+def launch_instants(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """When and on which thread device events were launched: time_ns, pid, tid.
+
+    Args:
+        device: launch_row (no nulls), launch_ns.
+        calls: runtime_calls, to which launch_row refers: pid, tid.
+    """
+    launch = device["launch_row"]
+    return pl.DataFrame(
+        {"time_ns": device["launch_ns"], "pid": calls["pid"].gather(launch), "tid": calls["tid"].gather(launch)}
+    )
+
+
 def launching_operators(device: pl.DataFrame, calls: pl.DataFrame, operators: pl.DataFrame) -> Int64:
     """For each device event the row of the operator that launched it; −1 if none did, or it is unknown.
 

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import Activity, gloo_ranges, with_category
-from rankscope.primitives.call_stack import enclosing
+from rankscope.primitives.call_stack import enclosing, launch_instants
 from rankscope.primitives.collectives import collective_kind
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
@@ -98,10 +98,7 @@ def _kernels(window: Mapping[str, pl.DataFrame], calls: pl.DataFrame, extra: str
         with_category(window["device_events"], extra).with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     )
     device = device.filter((pl.col("category") == COMMUNICATION) & pl.col("launch_row").is_not_null())
-    launch, runtime = device["launch_row"], window["runtime_calls"]
-    threads = pl.DataFrame(
-        {"time_ns": device["launch_ns"], "pid": runtime["pid"].gather(launch), "tid": runtime["tid"].gather(launch)}
-    )
+    threads = launch_instants(device, window["runtime_calls"])
     call_index = enclosing(calls, threads)
     recorded = (
         window["collectives"]

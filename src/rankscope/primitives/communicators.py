@@ -139,6 +139,16 @@ def _code(expression: pl.Expr) -> pl.Expr:
     return expression.rank("dense").cast(pl.Int64) - 1
 
 
+def named_group_ranks(collectives: pl.DataFrame) -> list[tuple[str, tuple[int, ...]]]:
+    """Name and ranks of each process group that collectives record, sorted by name.
+
+    Args:
+        collectives: the result of `collectives`: group, group_ranks.
+    """
+    groups = collectives.select("group", "group_ranks").unique().drop_nulls().sort("group")
+    return [(name, ranks) for name, text in groups.iter_rows() if (ranks := parse_group_ranks(text)) is not None]
+
+
 def parse_group_ranks(text: str) -> tuple[int, ...] | None:
     """The ranks of a group as recorded; None if the list is incomplete."""
     try:

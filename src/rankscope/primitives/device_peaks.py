@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -22,6 +23,18 @@ _PART = re.compile(r"\bMIG\b")
 def _devices() -> tuple[dict[str, Any], ...]:
     text = (resources.files("rankscope.primitives") / "device_peaks.json").read_text(encoding="utf-8")
     return tuple(json.loads(text)["devices"])
+
+
+def device_model(devices: Iterable[Mapping[str, Any]], used: Collection[int]) -> str | None:
+    """The model of the devices in use; None if it is not recorded, or they differ.
+
+    Args:
+        devices: what the profiler recorded of each device: ``id``, ``name``.
+        used: indices of the devices in use; if none of them is recorded, all devices count.
+    """
+    models = {device.get("id"): device.get("name") for device in devices}
+    names = {models[index] for index in used if models.get(index)} or set(models.values())
+    return next(iter(names)) if len(names) == 1 else None
 
 
 def peak_flops(device: str | None, number: str | None, *, tensor_cores: bool = False) -> float | None:

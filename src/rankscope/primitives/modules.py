@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.call_stack import enclosing, with_ancestors
+from rankscope.primitives.call_stack import enclosing, launch_instants, with_ancestors
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import nest
 from rankscope.primitives.phases import MODULE_FRAME
@@ -73,10 +73,7 @@ def launched_by_modules(calls: ModuleCalls, device: pl.DataFrame, runtime: pl.Da
         start_ns, end_ns, path, and ``innermost``: whether it is the innermost enclosing call.
     """
     launched = device.filter(pl.col("launch_row").is_not_null())
-    row = launched["launch_row"]
-    instants = pl.DataFrame(
-        {"time_ns": launched["launch_ns"], "pid": runtime["pid"].gather(row), "tid": runtime["tid"].gather(row)}
-    )
+    instants = launch_instants(launched, runtime)
     innermost = enclosing(calls.frame, instants)
     event, module_rows = with_ancestors(calls.parent, innermost)
     return launched.select("start_ns", "end_ns")[event].with_columns(

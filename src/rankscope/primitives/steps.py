@@ -43,6 +43,28 @@ def host_steps(annotations: pl.DataFrame) -> pl.DataFrame:
     return annotations.filter(pl.col("step").is_not_null() & ~pl.col("on_device")).sort("start_ns")
 
 
+def step_rows(steps: pl.DataFrame, instants: pl.Series) -> Int64:
+    """For each instant the row of the step whose host range contains it; −1 for none, and for null.
+
+    Args:
+        steps: the result of `host_steps`.
+        instants: ns.
+    """
+    return owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *values_and_validity(instants))
+
+
+def step_at(steps: pl.DataFrame, instants: pl.Series) -> pl.Series:
+    """The number of the step whose host range contains each instant; null for none. Arguments as for `step_rows`."""
+    row = pl.Series(step_rows(steps, instants), dtype=pl.Int64)
+    return steps["step"].gather(row.set(row < 0, None)).alias("step")
+
+
+def with_step_row(events: pl.DataFrame, starts: Int64, ends: Int64) -> pl.DataFrame:
+    """The events that start in the windows of steps, with the window's index as `step_row`."""
+    step_row = interval_at(starts, ends, events["start_ns"].to_numpy())
+    return events.with_columns(pl.Series("step_row", step_row, dtype=pl.Int64)).filter(pl.col("step_row") >= 0)
+
+
 def events_launched_in(device: pl.DataFrame, steps: pl.DataFrame, keep: pl.Expr) -> pl.DataFrame:
     """The device events that belong to the steps selected by `keep`.
 
@@ -51,10 +73,7 @@ def events_launched_in(device: pl.DataFrame, steps: pl.DataFrame, keep: pl.Expr)
         steps: the result of `host_steps`.
         keep: a filter on the rows of steps.
     """
-    launch = values_and_validity(device["launch_ns"])
-    owner = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *launch)
-    chosen = np.flatnonzero(steps.select(keep).to_series().to_numpy())
-    return device.filter(pl.Series(np.isin(owner, chosen)))
+    return device.filter(pl.Series(starts_in(device["launch_ns"], steps, keep)))
 
 
 def owning_steps(step_start: Int64, step_end: Int64, launch: Int64, launched: Bool) -> Int64:
@@ -117,7 +136,7 @@ def windows(
     return Windows(start, end, owner)
 
 
-def starts_in(start: Int64, steps: pl.DataFrame, keep: pl.Expr) -> Bool:
+def starts_in(start: pl.Series, steps: pl.DataFrame, keep: pl.Expr) -> Bool:
     """Whether each instant is in the host range of a step selected by `keep`.
 
     Args:
@@ -125,10 +144,7 @@ def starts_in(start: Int64, steps: pl.DataFrame, keep: pl.Expr) -> Bool:
         steps: the result of `host_steps`.
         keep: a filter on the rows of steps.
     """
-    owner = owning_steps(
-        steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_)
-    )
-    inside: Bool = np.isin(owner, np.flatnonzero(steps.select(keep).to_series().to_numpy()))
+    inside: Bool = np.isin(step_rows(steps, start), np.flatnonzero(steps.select(keep).to_series().to_numpy()))
     return inside
 
 

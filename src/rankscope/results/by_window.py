@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from rankscope.primitives.columns import constant, values_and_validity
-from rankscope.primitives.steps import events_launched_in, host_steps, owning_steps, starts_in
+from rankscope.primitives.columns import constant
+from rankscope.primitives.steps import events_launched_in, host_steps, starts_in, step_rows
 from rankscope.results.analysis import Inputs, Tables
 from rankscope.results.frames import concat_ranks
 from rankscope.store.schema import Column
@@ -38,7 +38,7 @@ def chosen_starts(frame: pl.DataFrame, annotations: pl.DataFrame, inputs: Inputs
     if inputs.options.steps is None:
         return constant("", True, pl.Boolean, frame.height)
     keep = inputs.options.keeps(pl.col("step"))
-    return pl.Series(starts_in(frame["start_ns"].to_numpy(), host_steps(annotations), keep))
+    return pl.Series(starts_in(frame["start_ns"], host_steps(annotations), keep))
 
 
 def chosen_launches(device: pl.DataFrame, annotations: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
@@ -65,8 +65,7 @@ def in_steps(instants: pl.Series, annotations: pl.DataFrame) -> pl.Series:
     steps = host_steps(annotations)
     if steps.is_empty():
         return constant("", True, pl.Boolean, instants.len())
-    owner = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *values_and_validity(instants))
-    return pl.Series(owner >= 0, dtype=pl.Boolean)
+    return pl.Series(step_rows(steps, instants) >= 0, dtype=pl.Boolean)
 
 
 def steps_by_window(
