@@ -1,8 +1,8 @@
 """The other methods of ``torch.profiler.profile``, so that code written for it also runs with ``rankscope.Profiler``.
 
 A method that would delay the training, or needs a result that the training does not keep, warns where to find it
-instead and does nothing. Nothing here raises. With ``take_over``, the script's own profilers (`script_profilers`) become
-an ``InertProfile``, which records nothing and gives empty results.
+instead and does nothing. Nothing here raises. With ``take_over``, the script's profilers (`script_profilers`) become an
+``InertProfile``, which records nothing and gives empty results.
 
 In: calls of torch's methods. Out: the same result as from torch, or a warning and an empty one.
 """
