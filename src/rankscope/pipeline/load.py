@@ -19,6 +19,7 @@ from rankscope.ingest.run_files import is_measurement_file
 from rankscope.ingest.run_findings import contradicted_ranks, missing_ranks, restarted_ranks
 from rankscope.ingest.run_selection import KnownRun, check_steps, choose_run, known_runs
 from rankscope.ingest.runs import group_by_run
+from rankscope.ingest.source import is_url
 from rankscope.ingest.task import find_ingested, ingest_trace
 from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
 from rankscope.results import Finding, Options
@@ -76,7 +77,7 @@ def load_run(
     cached = {path: trace for path in paths if (trace := find_ingested(path)) is not None}
     # Cached files do not need a worker.
     todo = [path for path in paths if path not in cached]
-    read = tasks.run("reading", _size_of(todo), ingest_trace, [(path,) for path in todo])
+    read = tasks.run("reading", _size_of(todo), ingest_trace, [(_absolute(path),) for path in todo])
     by_path: dict[str, CachedTrace | BaseException] = {**cached, **dict(zip(todo, read, strict=True))}
     outcomes = [by_path[path] for path in paths]
     traces: list[CachedTrace] = []
@@ -121,6 +122,11 @@ def load_run(
     all_runs = known_runs(runs, root)
     label = next(run.label for run in all_runs if run.name == chosen) if len(all_runs) > 1 else None
     return Loaded(ranks, tuple(findings), run_id, label, manifest, tuple(manifests), all_runs, chosen)
+
+
+def _absolute(path: str) -> str:
+    """The absolute path: workers may have another current directory."""
+    return path if is_url(path) else str(Path(path).absolute())
 
 
 def location_of(found: Found) -> str:
