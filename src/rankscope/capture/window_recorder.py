@@ -223,6 +223,8 @@ class WindowRecorder:
             self._report_nothing_recorded(window)
 
     def _report_nothing_recorded(self, window: Window | None) -> None:
+        if self.config.watch:
+            return  # the log is what it was started for
         deferred = self._decisions.why_deferred() if self._decisions is not None else ""
         self._lost.too_short(self.step_num - self._first_step, window, deferred)
 
