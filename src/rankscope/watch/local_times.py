@@ -7,9 +7,10 @@ them when the last has arrived. So between two collectives a rank spent
                = arrival − its own arrival at the one before, if that one ran in the background.
 
 Which of the two holds is not in the log. It is decided for each place in a step from how the time between two arrivals
-of a rank depends on how early the rank was at the first one: one that waits is later by as much (slope 1), one that does
-not is not (slope 0). Only the variation from step to step counts, not that a rank is always early. The local time of a step is the sum of the pieces from the last collective of the step
-before to the last of its own. Hosts' clocks are aligned at the end of the backward pass, which ranks leave together.
+of a rank depends on how early the rank was at the first one: one that waits is later by as much (slope 1), one that
+does not is not (slope 0). Only the variation from step to step counts, not that a rank is always early. The local time
+of a step is the sum of the pieces from the last collective of the step before to the last of its own. Hosts' clocks are
+aligned at the end of the backward pass, which ranks leave together.
 
 In: logs. Out: matrices of ranks and steps, and arrivals by group.
 """

@@ -86,7 +86,7 @@ class RankLog:
         steps: the latest, in order.
         calls: the latest, in order.
         groups: the ranks of each process group, as far as they are known.
-        notes: the latest events, in words.
+        notes: the latest events, in words, each after a step.
         missed: collectives that the job had no time to read.
         damaged: lines that could not be read.
         grew_at: when the file was last changed, seconds since 1970.
@@ -96,7 +96,7 @@ class RankLog:
     steps: deque[StepLine] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
     calls: deque[Call] = field(default_factory=lambda: deque(maxlen=KEPT_CALLS))
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    notes: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_NOTES))
+    notes: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=KEPT_NOTES))
     missed: int = 0
     damaged: int = 0
     grew_at: float = 0.0
@@ -126,7 +126,8 @@ class RankLog:
         elif (group := text(fields.get("group"))) is not None:
             self._add_group(group, text(fields.get("ranks")) or "")
         elif (note := text(fields.get("note"))) is not None:
-            self.notes.append(note[:500])
+            after = count(fields.get("slow_step"))
+            self.notes.append((self.last_step or 0 if after is None else after, note[:500]))
             self.missed += count(fields.get("missed")) or 0
         elif "schema_version" not in fields:
             self.damaged += 1

@@ -194,7 +194,7 @@ def read_status(
     unknown = _why_unknown(by_rank, times)
     if not unknown and times is not None and history is not None:
         late, verdicts = _late_ranks(times, history)
-    notes = dict.fromkeys(note for log in by_rank.values() for note in list(log.notes)[-_MOST_NOTES:])
+    notes = dict.fromkeys(note for _, note in sorted(note for log in by_rank.values() for note in log.notes))
     return WatchStatus(
         header.run_id,
         header.world_size,

@@ -147,6 +147,7 @@ class Watcher:
     # --- in the control thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._guarded("log", self._ring.skip)
         while not self._stopping.wait(self._poll_s):
             self._guarded("log", self._write_log)
             self._guarded("requests", self._agree)
