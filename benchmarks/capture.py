@@ -126,6 +126,7 @@ print("RESULT " + json.dumps(pairs))
 
 _WATCH = r"""
 import json, os, sys, time, torch, torch.distributed as dist, rankscope
+from rankscope.capture.watch import phases
 torch.set_num_threads(1)
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
@@ -135,7 +136,6 @@ batches, losses = iter(loader), torch.zeros(8)
 for _ in range(2100):  # the flight recorder is full, as in any job after a while
     dist.all_reduce(losses)
 def step(profiler):
-    began = time.perf_counter()
     model(next(batches)).sum().backward()
     for _ in range(9):
         dist.all_reduce(losses)
@@ -143,24 +143,29 @@ def step(profiler):
     optimizer.zero_grad()
     if profiler is not None:
         profiler.step()
-    time.sleep(max(0.1 - (time.perf_counter() - began), 0.0))
-def block(watch):
-    profiler = rankscope.Profiler(sys.argv[1], wait=10**9, watch=True) if watch else None
-    if profiler is not None:
-        profiler.start()
-    for _ in range(20 if watch else 2):
+profiler = rankscope.Profiler(sys.argv[1], wait=10**9, watch=True)
+profiler.start()
+watcher, loop, control = profiler._watcher, [], []
+for _ in range(30):
+    times = []
+    for given in (None, profiler):
+        (phases.unwatch_phases if given is None else phases.watch_phases)(watcher._phases)
+        step(given)
+        began = time.thread_time()
+        for _ in range(40):
+            step(given)
+        times.append((time.thread_time() - began) / 40)
+    loop.append(times[1] - times[0])
+clock = time.pthread_getcpuclockid(watcher._thread.ident)
+for _ in range(int(sys.argv[2])):  # steps of 100 ms; the buffer is read every 15 s or so
+    cpu = time.clock_gettime(clock)
+    for _ in range(300):
+        began = time.perf_counter()
         step(profiler)
-    steps = 280 if watch else 60  # the buffer is read every 15 s or so
-    began = time.process_time()
-    for _ in range(steps):
-        step(profiler)
-    found = (time.process_time() - began) / steps
-    if profiler is not None:
-        profiler.stop()
-    return found
-block(False), block(True)
-pairs = [block(True) - block(False) for _ in range(int(sys.argv[2]))]
-print("RESULT " + json.dumps({"watch": pairs}))
+        time.sleep(max(0.1 - (time.perf_counter() - began), 0.0))
+    control.append((time.clock_gettime(clock) - cpu) / 300)
+profiler.stop()
+print("RESULT " + json.dumps({"watch, in the loop": loop, "watch, control thread": control}))
 """
 
 
@@ -244,11 +249,11 @@ def _table(title: str, found: dict[str, list[dict[str, float]]]) -> None:
     print(f"of our stall, CPU that is not torch's own: {ours['stall_cpu'] - ours['torch_cpu']:.3f} s\n")
 
 
-def watch(pairs: int = 15) -> None:
-    """What the watch costs a step of 100 ms with ten collectives, all threads together: mean of the pairs and the 95 %
-    upper bound."""
+def watch(blocks: int = 8) -> None:
+    """What the watch costs a step of 100 ms with ten collectives: CPU time of the loop's thread (30 pairs) and of the
+    control thread (blocks of 300 steps): means and 95 % upper bounds. The flight recorder's buffer is full."""
     with tempfile.TemporaryDirectory() as folder:
-        _print_bounds(_run(_WATCH, folder, str(pairs)))
+        _print_bounds(_run(_WATCH, folder, str(blocks)))
 
 
 def waiting() -> None:

@@ -185,7 +185,7 @@ def test_a_slow_rank_makes_all_ranks_record_and_is_named_without_a_trace(tmp_pat
     status = read_status(tmp_path / "run", logs, 30)
     late = status.late_ranks[0]
     assert late.rank == 1
-    assert late.phase == "forward"
+    assert late.phase == "forward and backward"  # at the end of the loop, ranks wait for each other
     assert late.found.excess_ns > 200e6
     assert 85 <= late.since_step <= 95
     assert status.last_arrivals[0].rank == 1

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +42,11 @@ RELEASES = (
     "barrier",
 )
 """Collectives that end on no rank before all have called them. A broadcast ends on its root at once."""
-ENOUGH = 4
-"""Pieces on each side, to know a slope from."""
+ENOUGH = 8
+"""Pieces to know a slope from."""
+FEW = 0.1
+"""Of a rank's steps: fewer with a collective before the backward pass are exceptions."""
+_OUTLIER = 5.0
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,8 @@ def local_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | No
         return None
     offsets, unaligned = _clock_offsets(logs, lines, common)
     matched = _matched(logs, offsets)
-    pieces = _pieces(logs, lines, offsets, matched, set(common))
-    local = _local(pieces, ranks, common)
+    pieces, cut = _pieces(logs, lines, offsets, matched, set(common))
+    local = _local(pieces, ranks, [step for step in common if step not in cut])
     if local is None:
         phases, steps = _phases(lines, ranks, common, None)
         total: Int64 = np.sum(list(phases.values()), axis=0) if phases else np.zeros((len(ranks), 0), dtype=np.int64)
@@ -112,7 +116,8 @@ def local_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | No
             return None
         return LocalTimes(ranks, steps, _durations(lines, ranks, steps), total, phases, "phases", (), unaligned)
     known, values = local
-    phases, steps = _phases(lines, ranks, known, values)
+    early = _calls_before_backward(logs, lines, matched, set(known))
+    phases, steps = _phases(lines, ranks, known, values, waits_before_backward=early)
     arrivals = _arrivals(matched, lines, offsets, set(known))
     return LocalTimes(ranks, steps, _durations(lines, ranks, steps), values, phases, "collectives", arrivals, unaligned)
 
@@ -162,13 +167,22 @@ def _matched(logs: Mapping[int, RankLog], offsets: Mapping[int, int]) -> Matched
     }
 
 
+class _Place(NamedTuple):
+    """Between which collectives of a step a piece is: those of one place are alike on all ranks and in all steps."""
+
+    first: bool
+    """Whether it is the first of the step: it begins in the step before."""
+    before: Kind
+    after: Kind
+
+
 @dataclass(frozen=True)
 class _Piece:
     """The time of a rank between two of its collectives, the later one in `step`."""
 
     rank: int
     step: int
-    place: tuple[int, Kind, Kind]
+    place: _Place
     since_release: int
     since_arrival: int
 
@@ -179,9 +193,11 @@ def _pieces(
     offsets: Mapping[int, int],
     matched: Matched,
     wanted: set[int],
-) -> list[_Piece]:
+) -> tuple[list[_Piece], set[int]]:
+    """The pieces of the wanted steps, and the steps of which not all pieces are known."""
     releases = {key: max(arrivals.values()) for key, arrivals in matched.items()}
     found: list[_Piece] = []
+    cut: set[int] = set()
     for rank, log in logs.items():
         numbers = np.array(list(lines[rank]), dtype=np.int64)
         starts = np.array([line.start_ns for line in lines[rank].values()], dtype=np.int64)
@@ -190,7 +206,6 @@ def _pieces(
         at = np.array([each.at_ns for each in calls], dtype=np.int64)
         owner = np.searchsorted(starts, at, side="right") - 1
         before: tuple[int, Call] | None = None
-        index = 0
         for each, row in zip(calls, owner.tolist(), strict=True):
             if row < 0 or each.at_ns > ends[row]:
                 before = None
@@ -198,43 +213,37 @@ def _pieces(
             step = int(numbers[row])
             key = (each.kind.group, each.sequence)
             arrival = matched[key][rank]
-            if before is not None and before[0] in (step, step - 1):
-                index = index + 1 if before[0] == step else 0
-                if step in wanted:
-                    earlier = (before[1].kind.group, before[1].sequence)
-                    place = (index, before[1].kind, each.kind)
-                    since = arrival - releases[earlier], arrival - matched[earlier][rank]
-                    found.append(_Piece(rank, step, place, *since))
-            else:
-                index = -1 << 30  # the step before has no line: what is before this collective is not known
+            if before is None or before[0] not in (step, step - 1):
+                cut.add(step)  # the step before has no line: what is before this collective is not known
+            elif step in wanted:
+                earlier = (before[1].kind.group, before[1].sequence)
+                place = _Place(before[0] != step, before[1].kind, each.kind)
+                since = arrival - releases[earlier], arrival - matched[earlier][rank]
+                found.append(_Piece(rank, step, place, *since))
             before = (step, each)
-    return found
+    return found, cut
 
 
 def _local(pieces: Sequence[_Piece], ranks: Sequence[int], steps: Sequence[int]) -> tuple[list[int], Int64] | None:
     """The steps whose pieces are known of all ranks and alike, and the local times; None if there are none."""
-    by_place: dict[tuple[int, Kind, Kind], list[_Piece]] = defaultdict(list)
+    by_place: dict[_Place, list[_Piece]] = defaultdict(list)
     for each in pieces:
         by_place[each.place].append(each)
     waits = {place: _waited(each) for place, each in by_place.items()}
     total: Counter[tuple[int, int]] = Counter()
     number: Counter[tuple[int, int]] = Counter()
-    unknown = set()
     for each in pieces:
-        if each.place[0] < 0:
-            unknown.add(each.step)
-            continue
         key = (each.rank, each.step)
         total[key] += max(each.since_release if waits[each.place] else each.since_arrival, 0)
         number[key] += 1
     usual = {}
     for rank in ranks:
-        counts = Counter(number[rank, step] for step in steps if step not in unknown)
+        counts = Counter(number[rank, step] for step in steps)
         counts.pop(0, None)
         if not counts:
             return None
         usual[rank] = max(counts, key=lambda n: (counts[n], n))
-    known = [step for step in steps if step not in unknown and all(number[rank, step] == usual[rank] for rank in ranks)]
+    known = [step for step in steps if all(number[rank, step] == usual[rank] for rank in ranks)]
     if not known:
         return None
     return known, np.array([[total[rank, step] for step in known] for rank in ranks], dtype=np.int64)
@@ -245,26 +254,26 @@ def _waited(pieces: Sequence[_Piece]) -> bool:
 
     Between steps they did, unless the slope says otherwise: the optimizer needs the result.
     """
-    early: list[Float] = []
-    since: list[Float] = []
     by_rank: dict[int, list[_Piece]] = defaultdict(list)
     for each in pieces:
         if each.since_arrival > each.since_release:  # who arrives last cannot tell
             by_rank[each.rank].append(each)
-    for of_rank in by_rank.values():
-        for values, into in (
-            ([each.since_arrival - each.since_release for each in of_rank], early),
-            ([each.since_arrival for each in of_rank], since),
-        ):
-            array = np.array(values, dtype=np.float64)
-            into.append(array - np.median(array))
-    dx = np.concatenate(early) if early else np.zeros(0)
-    dy = np.concatenate(since) if since else np.zeros(0)
-    more, less = dx > 0, dx < 0
-    if min(int(more.sum()), int(less.sum())) < ENOUGH:
-        return pieces[0].place[0] == 0
-    slope = (np.median(dy[more]) - np.median(dy[less])) / (np.median(dx[more]) - np.median(dx[less]))
-    return bool(slope > 0.5)
+    early = [_deviations([each.since_arrival - each.since_release for each in rows]) for rows in by_rank.values()]
+    since = [_deviations([each.since_arrival for each in rows]) for rows in by_rank.values()]
+    dx, dy = np.concatenate([*early, np.zeros(0)]), np.concatenate([*since, np.zeros(0)])
+    variation = float((dx**2).sum())
+    if dx.size < ENOUGH or variation == 0:
+        return pieces[0].place.first
+    return float((dx * dy).sum()) / variation > 0.5
+
+
+def _deviations(values: Sequence[int]) -> Float:
+    """From the median, cut where they are outliers."""
+    array = np.array(values, dtype=np.float64)
+    array -= np.median(array)
+    most = _OUTLIER * float(np.median(np.abs(array)))
+    found: Float = np.clip(array, -most, most)
+    return found
 
 
 def _durations(lines: Lines, ranks: Sequence[int], steps: Int64) -> Int64:
@@ -272,13 +281,18 @@ def _durations(lines: Lines, ranks: Sequence[int], steps: Int64) -> Int64:
 
 
 def _phases(
-    lines: Lines, ranks: Sequence[int], steps: Sequence[int], local: Int64 | None
+    lines: Lines,
+    ranks: Sequence[int],
+    steps: Sequence[int],
+    local: Int64 | None,
+    *,
+    waits_before_backward: bool = False,
 ) -> tuple[dict[str, Int64], Int64]:
     """The phases of the local time, as far as they are known of all ranks and steps; what remains of a known local time
     is the backward pass.
 
     The local time of a step begins with the last collective of the step before: the optimizer and what follows it are
-    those of that step.
+    those of that step. Where ranks wait for each other before the backward pass, the forward pass contains that.
     """
     found: dict[str, Int64] = {}
 
@@ -293,15 +307,26 @@ def _phases(
     add("optimizer", [[line.optimizer_ns if line else None for line in row] for row in earlier])
     add("other", [[_other(line) if line else None for line in row] for row in earlier])
     if local is not None and len(found) == 4:
-        rest = local - np.sum(list(found.values()), axis=0)
-        # Collectives in the forward pass: it contains waiting, and the phases do not divide the local time.
-        if (rest < -0.1 * np.maximum(local, 1)).mean() > 0.1:
+        if waits_before_backward:
             del found["forward"]
-            rest = local - np.sum(list(found.values()), axis=0)
-            found["forward and backward"] = np.maximum(rest, 0)
-        else:
-            found["backward"] = np.maximum(rest, 0)
+        rest = local - np.sum(list(found.values()), axis=0)
+        found["forward and backward" if waits_before_backward else "backward"] = np.maximum(rest, 0)
     return found, np.array(steps, dtype=np.int64)
+
+
+def _calls_before_backward(logs: Mapping[int, RankLog], lines: Lines, matched: Matched, steps: set[int]) -> bool:
+    """Whether collectives are called before the backward pass, in more than a few steps of a rank."""
+    for rank, log in logs.items():
+        ranges = [
+            (line.start_ns, line.start_ns + line.backward_end_ns - line.backward_ns)
+            for step, line in lines[rank].items()
+            if step in steps and line.backward_end_ns is not None and line.backward_ns is not None
+        ]
+        at = np.array([each.at_ns for each in log.calls if (each.kind.group, each.sequence) in matched])
+        begin, end = (np.searchsorted(at, [each[side] for each in ranges]) for side in (0, 1))
+        if ranges and np.mean(end > begin) > FEW:
+            return True
+    return False
 
 
 def _other(line: StepLine) -> int | None:

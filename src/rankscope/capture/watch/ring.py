@@ -23,7 +23,7 @@ from typing import Any
 
 from rankscope.capture.flight_recorder import FlightCall, flight_call, flight_recorder_dump
 
-SHARE = 0.002
+SHARE = 0.0015
 """Of the time that reading may take."""
 READ_AT_LEAST_S = 10.0
 _FULL = 0.5
@@ -72,9 +72,10 @@ class CollectiveRing:
 
     def skip(self) -> None:
         """Leave out what the buffer has already."""
-        dump = self._dump or flight_recorder_dump()
+        dump, began = self._dump or flight_recorder_dump(), self._cpu_clock()
         ids = _RECORD_ID.findall(dump()) if dump is not None else []
         self._last_id = max(map(int, ids), default=-1)
+        self._due = self._clock() + (self._cpu_clock() - began) / SHARE
 
     def read(self) -> RingRead:
         """The new calls, in the order in which they were made."""
