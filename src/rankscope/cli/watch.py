@@ -42,7 +42,7 @@ def watch(
         return
     console = Console(highlight=False)
     if once or not console.is_terminal:
-        console.print(watch_view(read_status(run, logs, steps)))
+        console.print(watch_view(read_status(run, logs, steps)), soft_wrap=not console.is_terminal)
         return
     try:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:

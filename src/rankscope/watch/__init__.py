@@ -2,4 +2,6 @@
 
 Logs in the run directory → `log` (incremental reading) → `local_times` (all ranks, as matrices) → `status` (the
 verdict, by the same engine as from traces).
+
+In: a run directory. Out: a `WatchStatus`.
 """

@@ -235,7 +235,7 @@ def _manifest(run_dir: Path, log: RankLog) -> RankManifest | None:
 
 def _why_unknown(logs: Mapping[int, RankLog], times: LocalTimes | None) -> str:
     if len(logs) < 2:
-        return "one rank alone has a log: there is nobody to compare it with"
+        return "one rank alone has a log: there is no other to compare it with"
     if any(log.header.device is not None for log in logs.values()):
         return (
             "on an accelerator the log has the times of the hosts alone, which run ahead of their devices; "

@@ -3,4 +3,6 @@
 In the loop: one call per step and a few readings of the clock (`phases`). In a control thread of each rank (`watcher`):
 the log (`log`), the collectives from torch's Flight Recorder (`ring`), the rule for slow steps (`slow_steps`), and
 requests to record, on which the ranks agree (`requests`, `board`).
+
+In: the steps of a loop. Out: a log in the run directory, and windows for the loop.
 """
