@@ -248,6 +248,8 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
 
     def _watch(self, rank: ThisRank, log: RankLog) -> None:
         first, scope = self._first_step, f"rankscope/watch/{rank.process.restart_count}/{Profiler._starts}"
+        if rank.run_id_doubt is None:
+            scope += f"/{rank.run_id}"  # without a store, the directory may have the requests of an earlier run
         self._watcher = Watcher(rank, log, lambda: windows(self.config, first), scope, self.step_num)
         self._watcher.start()
 

@@ -52,5 +52,8 @@ def trigger(
         raise LaunchError(f"no rank has answered within {timeout:.0f} s; the request is withdrawn", hint=hint)
     if answer.refused:
         raise ConfigError(f"the job refuses: {answer.refused}")
+    for each in status.ranks:
+        if each.state == "silent":
+            typer.echo(f"warning: rank {each.rank} has logged no step for {each.silent_s:.0f} s", err=True)
     now = f"; the job is in step {answer.at_step}" if answer.at_step is not None else ""
     typer.echo(f"steps {answer.first_step} to {answer.last_step} will be recorded on ranks {ranks}{now}")

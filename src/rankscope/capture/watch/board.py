@@ -9,6 +9,7 @@ In: texts. Out: the texts of all ranks, in one order.
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -78,7 +79,7 @@ class FileBoard:
             return None
 
     def _path(self, number: int) -> Path:
-        return self._folder / f"{self._scope.replace('/', '-')}-{number}.window"
+        return self._folder / f"{re.sub('[^A-Za-z0-9._-]', '-', self._scope)}-{number}.window"
 
 
 class LocalBoard:

@@ -23,7 +23,7 @@ from typing import Any
 
 from rankscope.capture.flight_recorder import FlightCall, flight_call, flight_recorder_dump
 
-SHARE = 0.0015
+SHARE = 0.001
 """Of the time that reading may take."""
 READ_AT_LEAST_S = 10.0
 _FULL = 0.5
