@@ -118,7 +118,7 @@ def test_torchs_own_buffer():
     import torch
     import torch.distributed as dist
 
-    from rankscope.capture.flight_recorder import flight_recorder_dump
+    from rankscope.capture.collectives import flight_recorder_dump
 
     if flight_recorder_dump() is None:
         pytest.skip("this torch has no flight recorder for gloo")

@@ -1,7 +1,7 @@
 """Where the ranks agree on the windows that are recorded on request: a numbered list, to which each can add.
 
 An entry is made once: of several ranks that make the same one, the first wins, and the others get its text. The list
-is in the job's store, over a connection of its own; without a store, in files of the run directory, which the ranks
+is in the job's store; without a store, in files of the run directory, which the ranks
 have to share then. A job of one process keeps it in memory.
 
 In: texts. Out: the texts of all ranks, in one order.
@@ -32,7 +32,7 @@ class StoreBoard:
     """A list in the job's store.
 
     Args:
-        store: a connection that nothing else uses.
+        store: a connection to it.
         scope: begins the keys; the same on all ranks of an attempt of a job, and for no other.
     """
 

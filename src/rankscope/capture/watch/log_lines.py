@@ -22,7 +22,7 @@ import json
 from collections import deque
 from collections.abc import Iterable
 
-from rankscope.capture.flight_recorder import FlightCall
+from rankscope.capture.collectives import FlightCall
 from rankscope.capture.process import process_groups
 from rankscope.capture.watch.phases import StepRow
 from rankscope.rundir.ranges import as_ranges

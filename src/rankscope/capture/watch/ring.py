@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from rankscope.capture.flight_recorder import FlightCall, flight_call, flight_recorder_dump
+from rankscope.capture.collectives import FlightCall, flight_call, flight_recorder_dump
 
 SHARE = 0.001
 """Of the time that reading may take."""
