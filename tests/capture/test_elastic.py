@@ -74,7 +74,7 @@ model = DistributedDataParallel(torch.nn.Linear(8, 8))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for step in range(8):
     optimizer.zero_grad(); model(torch.ones(2, 8)).square().sum().backward(); optimizer.step()
-    if step == 5 and dist.get_rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": raise ValueError("theirs")
+    if step == 5 and dist.get_rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": exit(3)
 del model
 dist.destroy_process_group()
 """
