@@ -1,8 +1,8 @@
-"""Where tasks run: each module here with a function ``make`` makes one kind of `concurrent.futures.Executor`.
+"""Run tasks: each module here with a function ``make`` makes one kind of `concurrent.futures.Executor`.
 
-A kind is named by its module, and may have an address: ``processes``, ``dask:tcp://HOST:8786``.
+A kind is the name of its module, and may have an address: ``processes``, ``dask:tcp://HOST:8786``.
 
-In: a function of a module and its arguments, task by task. Out: outcomes in order, errors among them (`run_tasks`).
+In: a module-level function and the arguments of each task. Out: outcomes in order, errors among them (`run_tasks`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Outcomes = dict[int, "T | BaseException"]
 
 
 class WorkerDiedError(RankscopeError):
-    """A task whose worker died while it worked on it."""
+    """The worker died while it ran the task."""
 
 
 KINDS = ("processes", "serial", "dask", "mpi")
@@ -29,7 +29,7 @@ _WITH_ADDRESS = ("dask",)
 
 
 def check_kind(kind: str) -> None:
-    """Check the name of an executor, which may not be needed before much later, or never.
+    """Check the name of an executor early: the executor itself may be made much later, or never.
 
     Under MPI the job's processes divide here: only process 0 returns.
 
@@ -46,7 +46,7 @@ def check_kind(kind: str) -> None:
 
 
 def make_executor(kind: str, workers: int | None = None) -> Executor:
-    """An executor of a kind; a context manager that ends its workers.
+    """An executor of the given kind; as a context manager it ends its workers.
 
     Args:
         kind: one of `KINDS`, with its address.
@@ -64,7 +64,7 @@ def make_executor(kind: str, workers: int | None = None) -> Executor:
 
 @dataclass
 class Pool:
-    """Workers that stay from one `run_tasks` to the next: each new one has to import everything again.
+    """Workers that are kept between calls of `run_tasks`: each new one has to import everything again.
 
     Attributes:
         kind: which executor, as for `make_executor`.
@@ -83,15 +83,15 @@ class Pool:
 
     def drop(self) -> None:
         """Forget workers that are broken or have been stopped."""
-        gone, self._executor = self._executor, None
-        if gone is not None:
-            gone.shutdown(wait=False, cancel_futures=True)
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
         """End the workers."""
-        done, self._executor = self._executor, None
-        if done is not None:
-            done.shutdown()
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown()
 
 
 def run_tasks(
@@ -104,14 +104,14 @@ def run_tasks(
 ) -> list[T | BaseException]:
     """Run a task for each tuple of arguments; outcomes in their order, errors among them.
 
-    A worker that dies breaks the entire pool, and the pool does not report which task it had. So those that may
+    A worker that dies breaks the entire pool, and the pool does not report which task it had. So the tasks that may
     have been running are tried once more, each alone, and the rest continue in a new pool: only a task that kills its
-    worker when alone is lost.
+    worker again is lost.
 
     Args:
         kind: which executor, as for `make_executor`.
-        on_progress: called with each outcome as it comes.
-        pool: workers of this kind that may be there already, and stay for others.
+        on_progress: called with each outcome as it arrives.
+        pool: workers of this kind to use and keep; None for new ones that end with the tasks.
     """
     outcomes: Outcomes[T] = {}
     waiting = list(range(len(arguments)))
@@ -119,9 +119,9 @@ def run_tasks(
         at_once = _run(
             pool or Pool(kind, workers), task, arguments, waiting, outcomes, on_progress, keep=pool is not None
         )
-        left = [index for index in waiting if index not in outcomes]
-        # Tasks start in the order in which they were handed over: what ran is among the first that are left.
-        for index in left[:at_once]:
+        unfinished = [index for index in waiting if index not in outcomes]
+        # Tasks start in the order of submission, so those that ran are the first of the unfinished ones.
+        for index in unfinished[:at_once]:
             _run(Pool(kind, 1), task, arguments, [index], outcomes, on_progress)
             if index not in outcomes:
                 outcomes[index] = WorkerDiedError(
@@ -129,7 +129,7 @@ def run_tasks(
                     hint="it may have been killed for its memory: use fewer --workers, or a machine with more",
                 )
                 on_progress(outcomes[index])
-        waiting = left[at_once:]
+        waiting = unfinished[at_once:]
     return [outcomes[index] for index in range(len(arguments))]
 
 
@@ -143,25 +143,25 @@ def _run(
     *,
     keep: bool = False,
 ) -> int:
-    """Run some of the tasks until they are done or a worker dies; how many at most ran at once."""
+    """Run some of the tasks until they are done or a worker dies; returns how many can have run at once."""
     executor = pool.executor()
     futures: dict[Future[T], int] = {}
     try:
         for index in chosen:
             future = executor.submit(task, *arguments[index])
-            if future.done():  # it ran here and now
+            if future.done():  # a serial executor runs it at once
                 _keep(future, index, outcomes, on_progress)
             else:
                 futures[future] = index
         for future in as_completed(futures):
             _keep(future, futures[future], outcomes, on_progress)
     except BrokenExecutor:
-        # Those that were done before are good; the pool has marked all others as broken.
+        # Tasks that finished before are good; the pool has marked all others as broken.
         for future, index in futures.items():
             if future.done() and index not in outcomes:
                 _keep(future, index, outcomes, on_progress)
     except BaseException:
-        # Ctrl-C: what waits is dropped, and what runs is ended where that can be done.
+        # Ctrl-C: drop waiting tasks, and end running ones if the executor can.
         getattr(executor, "stop", lambda: executor.shutdown(wait=False, cancel_futures=True))()
         executor.shutdown()
         pool.drop()

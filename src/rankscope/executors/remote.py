@@ -1,4 +1,4 @@
-"""What executors on other machines share: the settings that tasks run under there, and the versions that must agree.
+"""Settings and version checks of executors on other machines.
 
 In: a task and the settings of this process. Out: the task's result, computed under these settings.
 """
@@ -42,7 +42,7 @@ def versions() -> dict[str, str]:
 
 
 def version_differences(theirs: Mapping[str, str]) -> list[str]:
-    """How a worker's versions differ from those of this process: ``polars 1.33.1 (here 2.1.0)``."""
+    """Differences of a worker's versions from those of this process: ``polars 1.33.1 (here 2.1.0)``."""
     return [
         f"{name} {theirs.get(name, 'unknown')} (here {ours})"
         for name, ours in versions().items()
