@@ -16,10 +16,12 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
@@ -68,6 +70,7 @@ def write_hang_dump(
     *,
     position: Callable[[], Position] | None = None,
     training_thread: int | None = None,
+    exception: str = "",
     limit_s: float = 10.0,
 ) -> Path | None:
     """Write ``hang/rank{rank}.json`` in a run directory.
@@ -80,6 +83,7 @@ def write_hang_dump(
         reason: why the dump is written, for the reader.
         position: asked for where the rank is in its step.
         training_thread: the ident of the thread that runs the training loop; the main thread by default.
+        exception: what ended the training loop, if the dump is written for that.
         limit_s: how long each part may take.
 
     Returns:
@@ -87,6 +91,7 @@ def write_hang_dump(
     """
     try:
         dump = _gather(reason, position, training_thread, limit_s)
+        dump = replace(dump, uncaught=exception or dump.uncaught)
         path = Path(directory) / HANG_FOLDER / dump_name(dump.rank)
         _, failure = within(limit_s, lambda: write_atomic(path, dump.to_json()))
         if failure:
@@ -135,7 +140,7 @@ def _gather(
     no_groups: tuple[GroupState, ...] = ()
     groups = part("groups", limit_s, _groups, no_groups)
     nothing: dict[str, object] = {}
-    recorder = part("flight_recorder", limit_s, flight_recorder, nothing)
+    recorder = part("flight_recorder", limit_s, lambda: flight_recorder(limit_s / 3), nothing)
     device = part("device", limit_s, device_state, nothing)
     return HangDump(
         format=DUMP_FORMAT,
@@ -170,7 +175,8 @@ def stacks(training_thread: int | None) -> tuple[ThreadStack, ...]:
         error, trace = exceptions.get(ident, (None, None))
         found.append(
             ThreadStack(
-                frames=_frames(frame),
+                # The calling thread is here to report its exception: the stack is where that was raised.
+                frames=_traceback_frames(trace) if ident == own and trace is not None else _frames(frame),
                 name=names.get(ident, ""),
                 id=ident,
                 training=ident == training_thread,
@@ -196,16 +202,23 @@ def uncaught_exception() -> str:
     return described(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
 
 
-def flight_recorder() -> dict[str, object]:
-    """The Flight Recorders of NCCL and of the other backends as one, as far as this torch has them."""
+def flight_recorder(stacks_limit_s: float = 5.0) -> dict[str, object]:
+    """The Flight Recorders of NCCL and of the other backends as one, as far as this torch has them.
+
+    Args:
+        stacks_limit_s: how long the stacks of the callers may take: torch sometimes needs minutes for them, as after an
+            exception of Gloo, and milliseconds for the rest.
+    """
     native = getattr(torch._C, "_distributed_c10d", None)
     found = []
     for name in ("_dump_nccl_trace", "_dump_fr_trace"):
         dump = getattr(native, name, None)
         if dump is not None:
             with suppress(Exception):
+                data = dump(True, False, False)
+                with_stacks, _ = within(stacks_limit_s, dump)
                 # Torch's own bytes, from this process.
-                value = pickle.loads(dump())
+                value = pickle.loads(with_stacks or data)
                 if value.get("entries"):
                     found.append(value)
     if not found:
@@ -284,6 +297,15 @@ def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
     return tuple(found)
 
 
+def _traceback_frames(trace: TracebackType) -> tuple[Frame, ...]:
+    """The stack at which an exception was raised, from the frame that handles it on, the innermost first."""
+    found = []
+    walk = islice(traceback.walk_tb(trace), _MAX_FRAMES)
+    for frame, line in walk:
+        found.append(Frame(frame.f_code.co_filename, line or 0, frame.f_code.co_name))
+    return tuple(reversed(found))
+
+
 def _with_source_lines(threads: tuple[ThreadStack, ...]) -> tuple[ThreadStack, ...]:
     """The training thread's frames with their source lines, which may have to be read from a slow file system."""
 
@@ -312,11 +334,4 @@ def _handled_exceptions() -> dict[int, tuple[BaseException | None, TracebackType
 
 def _raised_at(trace: TracebackType | None) -> Frame | None:
     """The place where an exception was raised."""
-    if trace is None:
-        return None
-    for _ in range(10_000):
-        if trace.tb_next is None:
-            break
-        trace = trace.tb_next
-    code = trace.tb_frame.f_code
-    return Frame(code.co_filename, trace.tb_lineno or 0, code.co_name)
+    return next(iter(_traceback_frames(trace)), None) if trace is not None else None

@@ -107,13 +107,19 @@ class HangWatch:
         self._phase = phase
 
     def close(self, exception: str = "") -> None:
-        """Stop to watch, and note that this rank has ended in an orderly way."""
+        """Stop to watch, and note that this rank has ended: in an orderly way, or by an exception.
+
+        For an exception a dump is written as well: if the ranks called different collectives, one may have failed.
+        """
         thread, self._thread = self._thread, None
         if thread is None:
             return
         self._stop.set()
         exit_hooks.unregister(self.close)
-        self._write_heartbeat(ended=True, exception=exception or uncaught_exception())
+        exception = exception or uncaught_exception()
+        self._write_heartbeat(ended=True, exception=exception)
+        if exception:
+            self._dump(f"the training loop was ended by {exception}", exception)
 
     def __enter__(self) -> HangWatch:
         return self.start()
@@ -139,7 +145,16 @@ class HangWatch:
         self._reported = steps
         reason = f"no step for {elapsed:.0f} s"
         warn(f"{reason}: writing what this rank does to {self.directory / HANG_FOLDER}")
-        path = write_hang_dump(self.directory, reason, position=self._position, training_thread=self._training_thread)
+        return self._dump(reason)
+
+    def _dump(self, reason: str, exception: str = "") -> Path | None:
+        path = write_hang_dump(
+            self.directory,
+            reason,
+            position=self._position,
+            training_thread=self._training_thread,
+            exception=exception,
+        )
         if path is not None:
             self.dumps.append(path)
         return path

@@ -78,7 +78,7 @@ def classify(stack: ThreadStack, phase: str = "") -> Place:
     """
     frame = job_frame(stack)
     if stack.exception:
-        return Place(Cause.EXCEPTION, f"handles {stack.exception}", stack.raised_at or frame)
+        return Place(Cause.EXCEPTION, f"handles {stack.exception}", _raised_at(stack))
     if not stack.frames:
         return Place(Cause.UNKNOWN, "its stack has no Python frame")
     if any(_LOADERS.search(_slashes(each.file)) for each in stack.frames):
@@ -121,7 +121,13 @@ def call_frame(frames: tuple[Frame, ...]) -> Frame | None:
 
 def _first_frame(dump: RankDump) -> Frame | None:
     stack = dump.training_stack
-    return None if stack is None else stack.raised_at or job_frame(stack)
+    return None if stack is None else _raised_at(stack)
+
+
+def _raised_at(stack: ThreadStack) -> Frame | None:
+    """Where an exception was raised, if that is in the job's code; else where the thread is in it."""
+    raised = stack.raised_at
+    return raised if raised is not None and not _LIBRARY.search(_slashes(raised.file)) else job_frame(stack)
 
 
 def _is_store(stack: ThreadStack, inner: Frame) -> bool:

@@ -78,6 +78,10 @@ def _verdict(case: _Case) -> HangVerdict:
     if case.mismatch is not None:
         return _of_mismatch(case, case.mismatch)
     waits = case.waits
+    dead = tuple(sorted(rank for rank, place in case.places.items() if place.cause is Cause.DEAD))
+    if dead:
+        wait = waits.for_any(dead)
+        return _found(Cause.DEAD, dead, wait.stuck if wait else None)
     if waits.roots or case.stopped:
         culprits = tuple(sorted({*waits.roots, *case.stopped}))
         wait = waits.for_any(waits.roots) or waits.for_any(culprits)
@@ -146,9 +150,6 @@ def _own_cause(case: _Case, rank: int) -> Cause:
 def _without_collective(case: _Case) -> HangVerdict:
     """No recorded collective is stuck: the stacks and heartbeats alone."""
     gone = {rank: place for rank, place in case.places.items() if rank not in case.dumps}
-    dead = tuple(sorted(rank for rank, place in gone.items() if place.cause is Cause.DEAD))
-    if dead:
-        return _found(Cause.DEAD, dead, None)
     failed = tuple(
         sorted(r for r, place in case.places.items() if place.cause is Cause.EXCEPTION and not is_consequence(place))
     )
@@ -187,7 +188,11 @@ def _first_pending(case: _Case, culprits: tuple[int, ...]) -> Stuck | None:
     return next((stuck for stuck in case.stuck if set(culprits) & set(stuck.waiting)), None)
 
 
-def _collective(stuck: Stuck) -> HungCollective:
+def _collective(stuck: Stuck, rank: int | None = None) -> HungCollective:
+    """A stuck collective, as a certain rank called it or as most ranks did."""
+    own = stuck.calls.get(rank) if rank is not None else None
+    if own and rank is not None:
+        stuck = replace(stuck, calls={**dict.fromkeys(stuck.calls, own), rank: own})
     calls = [calls[-1] for rank, calls in sorted(stuck.calls.items()) if rank in stuck.waiting]
     call = next((call for call in calls if call.operation == stuck.operation), None)
     frames = next((each.frames for each in calls if each.frames), ())
@@ -222,7 +227,7 @@ def _rank_verdicts(case: _Case, verdict: HangVerdict) -> tuple[RankVerdict, ...]
 
 def _rank_verdict(case: _Case, rank: int, stuck: Stuck | None, targets: set[int]) -> RankVerdict:
     dump, place = case.dumps.get(rank), case.places.get(rank)
-    collective = _collective(stuck) if stuck else None
+    collective = _collective(stuck, rank) if stuck else None
     stack = dump.training_stack if dump is not None else None
     cause, evidence, frame = (place.cause, place.evidence, place.frame) if place else (Cause.UNKNOWN, "", None)
     if rank in case.stopped:

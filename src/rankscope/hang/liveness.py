@@ -17,6 +17,7 @@ from rankscope.rundir.hang_dump import Heartbeat
 
 MISSED_BEATS = 5
 """How many heartbeats a silent rank has missed: a busy host may delay some."""
+_LOST = "ended without a word ({process}): killed by a signal, which may be the launcher's once another rank has failed"
 # What the other ranks report once one is gone.
 _CONSEQUENCE = re.compile(
     r"connection (?:closed|reset|refused)|broken pipe|remote (?:process|peer)|timed? ?out|aborted", re.IGNORECASE
@@ -34,7 +35,28 @@ def places_without_dump(beats: Mapping[int, Heartbeat], dumps: Mapping[int, Rank
     """What is known of the ranks that have a heartbeat and no dump."""
     times = [beat.time_ns for beat in beats.values()] + [dump.time_ns for dump in dumps.values()]
     now = max(times, default=0)
-    return {rank: _place(beat, now, bool(dumps)) for rank, beat in beats.items() if rank not in dumps}
+    lost = _lost(beats, dumps)
+    return {
+        rank: Place(Cause.DEAD, _LOST.format(process=_process(beat)))
+        if rank in lost
+        else _place(beat, now, bool(dumps))
+        for rank, beat in beats.items()
+        if rank not in dumps
+    }
+
+
+def _lost(beats: Mapping[int, Heartbeat], dumps: Mapping[int, RankDump]) -> set[int]:
+    """Ranks that ended without a word, and whose end the other ranks report."""
+    reports = [beat for beat in beats.values() if beat.ended and beat.exception and _CONSEQUENCE.search(beat.exception)]
+    if not reports:
+        return set()
+    until = min(beat.time_ns for beat in reports)
+    silent = {r: b for r, b in beats.items() if r not in dumps and not b.ended}
+    return {rank for rank, beat in silent.items() if beat.time_ns <= until + beat.interval_ns}
+
+
+def _process(beat: Heartbeat) -> str:
+    return f"process {beat.pid}{' on ' + beat.host if beat.host else ''}"
 
 
 def _place(beat: Heartbeat, now_ns: int, others_hang: bool) -> Place:
@@ -47,8 +69,8 @@ def _place(beat: Heartbeat, now_ns: int, others_hang: bool) -> Place:
     if silent_ns > MISSED_BEATS * max(beat.interval_ns, 1):
         return Place(
             Cause.DEAD,
-            f"no sign of life for {silent_ns / 1e9:.0f} s{step} (process {beat.pid}"
-            f"{' on ' + beat.host if beat.host else ''}): killed, stopped, or in code that holds Python's lock",
+            f"no sign of life for {silent_ns / 1e9:.0f} s{step} ({_process(beat)}): "
+            "killed, stopped, or in code that holds Python's lock",
         )
     text = "is alive and has written no dump" if others_hang else "is alive"
     return Place(Cause.UNKNOWN, f"{text}{step}")

@@ -1,7 +1,8 @@
 """Collectives that the ranks of a group called differently under the same number: another operation, type or size.
 
 An operation that differs means that the ranks are out of step. Types and sizes are compared only where they have to be
-equal, and only in collectives that are stuck: gathers may be uneven, and an all-to-all always may.
+equal, and only in the latest collective of a group or in one that is stuck: lists of tensors and an all-to-all may be
+uneven.
 
 In: the progress of the ranks. Out: the first mismatch of the job, with the ranks behind each variant.
 """
@@ -17,9 +18,8 @@ from rankscope.hang.records import Call
 
 # Every rank has to give as many elements as the others.
 _EQUAL_INPUTS = frozenset(
-    ("all_reduce", "allreduce_coalesced", "reduce", "broadcast", "_broadcast_oop", "_reduce_oop", "all_gather",
-     "_all_gather_base", "all_gather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base",
-     "reduce_scatter_tensor_coalesced")
+    ("all_reduce", "allreduce_coalesced", "reduce", "broadcast", "_broadcast_oop", "_reduce_oop", "_all_gather_base",
+     "all_gather_into_tensor_coalesced", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced")
 )  # fmt: skip
 OPERATION, DTYPE, SIZE = "operation", "dtype", "size"
 
@@ -60,10 +60,12 @@ def find_mismatch(arrivals: Arrivals, stuck: list[Stuck]) -> Mismatch | None:
     """The mismatch that was called first; None if there is none."""
     found = [mismatch for each in stuck if (mismatch := _compare(each, deep=True))]
     for group, by_rank in arrivals.progress.items():
-        if len(by_rank) > 1 and any(progress.pending for progress in by_rank.values()):
-            numbers = sorted({number for progress in by_rank.values() for number in progress.calls})
-            first = next((m for n in numbers if (m := _compare(arrivals.at(group, n), deep=False))), None)
-            found += [first] if first else []
+        if len(by_rank) < 2:
+            continue
+        numbers = sorted({number for progress in by_rank.values() for number in progress.calls})
+        latest = numbers[-1:]
+        first = next((m for n in numbers if (m := _compare(arrivals.at(group, n), deep=n in latest))), None)
+        found += [first] if first else []
     return min(found, key=lambda mismatch: (mismatch.stuck.created_ns, mismatch.stuck.sequence), default=None)
 
 

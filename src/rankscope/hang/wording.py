@@ -68,8 +68,10 @@ def summary_of(verdict: HangVerdict) -> str:
     who, many = ranks_text(verdict.culprits), len(verdict.culprits) > 1
     why = _reason(verdict)
     verb = "are" if many else "is"
+    if verdict.cause is Cause.DEAD and where:
+        return f"{who.capitalize()} {verb} {why}; other ranks wait in {where}."
     if not where:
-        return f"{who} {verb} {why}.".capitalize()
+        return f"{who.capitalize()} {verb} {why}."
     if verdict.collective and set(verdict.culprits) & set(verdict.collective.missing):
         missing = tuple(rank for rank in verdict.culprits if rank in verdict.collective.missing)
         return f"{ranks_text(missing).capitalize()} did not arrive at {where}: {who} {verb} {why}."
@@ -103,7 +105,7 @@ def _mismatch(verdict: HangVerdict) -> str:
     group = verdict.collective.group
     text = f"The ranks disagree on operation {verdict.collective.sequence} of group {group}: {listed(parts)}"
     if verdict.cause is Cause.EXCEPTION:
-        text += f"; {ranks_text(verdict.culprits)} {_reason(verdict)}"
+        text += f"; {ranks_text(verdict.culprits)} is {_reason(verdict)}"
     return f"{text}."
 
 
@@ -121,6 +123,6 @@ def advice_for(verdict: HangVerdict) -> tuple[str, ...]:
         advice.append(_STACKS.format(ranks=ranks_text(no_stack)))
     if verdict.collective is None and verdict.cause not in (Cause.DEAD, Cause.EXCEPTION):
         advice.append(_CALLS)
-    if verdict.cause in (Cause.NETWORK, Cause.DEVICE):
+    if verdict.cause is Cause.DEVICE or (verdict.cause is Cause.NETWORK and not verdict.culprits):
         advice.append(_NETWORK)
     return tuple(advice)
