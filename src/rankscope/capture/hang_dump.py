@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
@@ -51,6 +51,9 @@ _LINES_OF = 40
 _STACKS_PER_GROUP = 16
 """Of the finished calls of a group, the latest that keep the stack of their caller."""
 _MAX_TEXT = 500
+_numbers = count()
+_latest: dict[Path, int] = {}
+"""The number of the latest dump in each file."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,8 @@ def write_hang_dump(
     """Write ``hang/rank{rank}.json`` in a run directory.
 
     It raises nothing, and returns after a few times ``limit_s`` at most, whatever hangs. It may be called from any
-    thread, also several times: the latest dump replaces the one before.
+    thread, also several times: the latest dump replaces the one before. The stacks of the recorded calls are added to
+    the file later, by a thread of their own: torch reads its debug symbols for the first of them, which takes seconds.
 
     Args:
         directory: the run directory.
@@ -96,7 +100,13 @@ def write_hang_dump(
         _, failure = within(limit_s, lambda: write_atomic(path, dump.to_json()))
         if failure:
             logger.warning("the dump of this hang could not be written to %s: %s", path, failure)
-        return None if failure else path
+            return None
+        number = next(_numbers)
+        _latest[path] = number
+        if dump.flight_recorder:
+            name = "rankscope-hang-call-stacks"
+            threading.Thread(target=_add_call_stacks, args=(path, dump, number), name=name, daemon=True).start()
+        return path
     except Exception as error:  # capture never stops a job
         logger.warning("the dump of this hang failed: %s", error)
         return None
@@ -140,7 +150,7 @@ def _gather(
     no_groups: tuple[GroupState, ...] = ()
     groups = part("groups", limit_s, _groups, no_groups)
     nothing: dict[str, object] = {}
-    recorder = part("flight_recorder", limit_s, lambda: flight_recorder(limit_s / 3), nothing)
+    recorder = part("flight_recorder", limit_s, lambda: flight_recorder(stacks=False), nothing)
     device = part("device", limit_s, device_state, nothing)
     return HangDump(
         format=DUMP_FORMAT,
@@ -202,12 +212,28 @@ def uncaught_exception() -> str:
     return described(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
 
 
-def flight_recorder(stacks_limit_s: float = 5.0) -> dict[str, object]:
+def _add_call_stacks(path: Path, dump: HangDump, number: int) -> None:
+    """Write a dump again, with the stacks of its calls, unless there is a newer one."""
+    with suppress(Exception):
+        with_stacks = _entries(flight_recorder(stacks=True))
+        frames = {entry["record_id"]: entry["frames"] for entry in with_stacks if "frames" in entry}
+        for entry in _entries(dump.flight_recorder):
+            if entry["record_id"] in frames:
+                entry["frames"] = frames[entry["record_id"]]
+        if frames and _latest.get(path) == number:
+            write_atomic(path, dump.to_json())
+
+
+def _entries(recorder: Mapping[str, object]) -> list[dict[str, Any]]:
+    entries = recorder.get("entries")
+    return entries if isinstance(entries, list) else []
+
+
+def flight_recorder(*, stacks: bool) -> dict[str, object]:
     """The Flight Recorders of NCCL and of the other backends as one, as far as this torch has them.
 
     Args:
-        stacks_limit_s: how long the stacks of the callers may take: torch sometimes needs minutes for them, as after an
-            exception of Gloo, and milliseconds for the rest.
+        stacks: with the stacks of the callers.
     """
     native = getattr(torch._C, "_distributed_c10d", None)
     found = []
@@ -215,10 +241,8 @@ def flight_recorder(stacks_limit_s: float = 5.0) -> dict[str, object]:
         dump = getattr(native, name, None)
         if dump is not None:
             with suppress(Exception):
-                data = dump(True, False, False)
-                with_stacks, _ = within(stacks_limit_s, dump)
-                # Torch's own bytes, from this process.
-                value = pickle.loads(with_stacks or data)
+                # Torch's own bytes, from this process: with calls, perhaps with stacks, and not only active ones.
+                value = pickle.loads(dump(True, stacks, False))
                 if value.get("entries"):
                     found.append(value)
     if not found:
@@ -282,8 +306,8 @@ def _groups() -> tuple[GroupState, ...]:
         with suppress(Exception):  # torch has no public list of groups
             for group, name in dist.distributed_c10d._world.pg_names.items():
                 with suppress(Exception):  # not every backend counts
-                    count: Any = group._get_sequence_number_for_group  # type: ignore[attr-defined]  # not in its stub
-                    counters[str(name)] = int(count())
+                    # Its type stub lacks the method.
+                    counters[str(name)] = int(getattr(group, "_get_sequence_number_for_group")())  # noqa: B009
     return tuple(
         GroupState(group.name, group.description, group.ranks, counters.get(group.name)) for group in process_groups()
     )

@@ -116,6 +116,8 @@ class HangWatch:
             return
         self._stop.set()
         exit_hooks.unregister(self.close)
+        if thread is not threading.current_thread():
+            thread.join(_WRITE_LIMIT_S)  # it may be writing a heartbeat, which would replace the last one
         exception = exception or uncaught_exception()
         self._write_heartbeat(ended=True, exception=exception)
         if exception:

@@ -25,20 +25,23 @@ _FRAME = re.compile(
 def stacks_by_rank(text: str) -> dict[int, tuple[ThreadStack, ...]]:
     """The stacks of each rank that the file has a section for."""
     marks = list(SECTION.finditer(text))
-    ends = [mark.start() for mark in marks[1:]] + [len(text)]
     found = {}
-    for mark, end in zip(marks, ends, strict=True):
+    for mark, end in zip(marks, _ends(marks, text), strict=True):
         threads = _threads(text[mark.end() : end])
         if threads and int(mark[1]) < MAX_RANKS:
             found[int(mark[1])] = threads
     return found
 
 
+def _ends(marks: list[re.Match[str]], text: str) -> list[int]:
+    """Where the part behind each mark ends: at the next one, or with the text."""
+    return [*(mark.start() for mark in marks[1:]), len(text)][: len(marks)]
+
+
 def _threads(text: str) -> tuple[ThreadStack, ...]:
     marks = list(_THREAD.finditer(text))
-    ends = [mark.start() for mark in marks[1:]] + [len(text)]
     threads = []
-    for mark, end in zip(marks, ends, strict=True):
+    for mark, end in zip(marks, _ends(marks, text), strict=True):
         frames = tuple(
             Frame(frame["file"], int(frame["line"]), frame["function"])
             for frame in _FRAME.finditer(text[mark.end() : end])
