@@ -107,6 +107,15 @@ def test_the_heartbeat_says_how_the_loop_ended(tmp_path):
     assert dump["threads"][0]["frames"][0]["text"] == 'raise ValueError("bad batch")'
 
 
+def test_an_exception_that_ends_a_hang_does_not_replace_its_dump(watch, clock):
+    step(watch, clock, 1, 5)
+    clock.now += 100
+    path = watch.check()
+    before = path.read_text()
+    watch.close("RuntimeError: Connection closed by peer")
+    assert path.read_text() == before
+
+
 def test_a_hung_process_ends_with_the_chosen_status(tmp_path):
     script = f"""
         import time, rankscope

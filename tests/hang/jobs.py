@@ -46,9 +46,21 @@ def hanging_job(case: str, folder: Path, ranks: int) -> Iterator[None]:
             yield
         finally:
             for process in processes:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # its own session: it and what it started
+                # torchrun's workers have sessions of their own, and survive it.
+                for pid in (process.pid, *_descendants(process.pid)):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 process.wait()
+
+
+def _descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have."""
+    found = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, children.read_text().split()):
+                found += [child, *_descendants(child)]
+    return found
 
 
 def verdict_of(case: str, folder: Path, ranks: int, expected: Callable[[HangVerdict], bool]) -> HangVerdict:

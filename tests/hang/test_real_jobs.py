@@ -6,7 +6,7 @@ sixth, and it is in rank 1.
 
 from __future__ import annotations
 
-import os
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -17,7 +17,7 @@ from rankscope.hang import Cause
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(os.name != "posix", reason="signals and process groups"),
+    pytest.mark.skipif(sys.platform != "linux", reason="the job's processes are found in /proc"),
     pytest.mark.skipif(not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"), reason="no Flight Recorder of Gloo"),
 ]
 

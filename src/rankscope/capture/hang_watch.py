@@ -109,7 +109,8 @@ class HangWatch:
     def close(self, exception: str = "") -> None:
         """Stop to watch, and note that this rank has ended: in an orderly way, or by an exception.
 
-        For an exception a dump is written as well: if the ranks called different collectives, one may have failed.
+        For an exception a dump is written as well: if the ranks called different collectives, one may have failed. Not
+        if this step has one: the exception is then the end of the hang.
         """
         thread, self._thread = self._thread, None
         if thread is None:
@@ -120,7 +121,7 @@ class HangWatch:
             thread.join(_WRITE_LIMIT_S)  # it may be writing a heartbeat, which would replace the last one
         exception = exception or uncaught_exception()
         self._write_heartbeat(ended=True, exception=exception)
-        if exception:
+        if exception and self._reported != self._steps:
             self._dump(f"the training loop was ended by {exception}", exception)
 
     def __enter__(self) -> HangWatch:

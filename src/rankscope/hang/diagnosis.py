@@ -119,7 +119,7 @@ def _of_mismatch(case: _Case, mismatch: Mismatch) -> HangVerdict:
             variant.operation,
             variant.elements,
             variant.dtypes[0] if variant.dtypes else None,
-            call_frame(variant.call.frames),
+            call_frame(variant.call.frames) or (place.frame if (place := case.places.get(variant.ranks[0])) else None),
         )
         for variant in mismatch.variants
     )

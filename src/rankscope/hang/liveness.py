@@ -20,7 +20,8 @@ MISSED_BEATS = 5
 _LOST = "ended without a word ({process}): killed by a signal, which may be the launcher's once another rank has failed"
 # What the other ranks report once one is gone.
 _CONSEQUENCE = re.compile(
-    r"connection (?:closed|reset|refused)|broken pipe|remote (?:process|peer)|timed? ?out|aborted", re.IGNORECASE
+    r"connection (?:was likely )?(?:closed|reset|refused)|broken pipe|DistNetworkError|timed? ?out|aborted",
+    re.IGNORECASE,
 )
 
 
