@@ -306,8 +306,8 @@ def _groups() -> tuple[GroupState, ...]:
         with suppress(Exception):  # torch has no public list of groups
             for group, name in dist.distributed_c10d._world.pg_names.items():
                 with suppress(Exception):  # not every backend counts
-                    # Its type stub lacks the method.
-                    counters[str(name)] = int(getattr(group, "_get_sequence_number_for_group")())  # noqa: B009
+                    counter: Any = group  # torch's type stub lacks the method
+                    counters[str(name)] = int(counter._get_sequence_number_for_group())
     return tuple(
         GroupState(group.name, group.description, group.ranks, counters.get(group.name)) for group in process_groups()
     )

@@ -46,8 +46,8 @@ class HangWatch:
                 watch.heartbeat()
 
     A hang is a step that takes longer than ``timeout_s`` and longer than ``factor`` times the usual step. Then each
-    rank writes ``hang/rank{rank}.json`` into the run directory: ``rankscope hang RUN`` gives the verdict. The job goes
-    on, unless ``exit_status`` is given.
+    rank writes ``hang/rank{rank}.json`` into the run directory: ``rankscope hang RUN`` gives the verdict. The job
+    continues, unless ``exit_status`` is given.
 
     Args:
         directory: the run directory, the same for all ranks.
