@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from tests.conftest import SHARED_TRACES
@@ -78,6 +79,15 @@ def fr_trace(folder: Path, prefix: str) -> str:
     return f"[{len(heads)}] " + " / ".join(shown)
 
 
+def is_complete(case: str, verdict: HangVerdict) -> bool:
+    """Whether the ranks have written what they can, and the verdict is the right one."""
+    right = CASES[case]
+    # A rank that is stopped, killed or ended by Gloo has no dump.
+    dumps = right.ranks - (case in ("stopped", "killed", "size", "dtype", "no_store"))
+    is_right = verdict.cause is right.cause and set(right.culprits) <= set(verdict.culprits)
+    return is_right and (right.group is None or verdict.collective is not None) and verdict.dumps >= dumps
+
+
 def main() -> None:
     for case in RECORDED:
         folder = SHARED_TRACES / "flight-recorder" / case
@@ -93,14 +103,7 @@ def main() -> None:
             run, dumps = Path(made, "run"), Path(made, "dumps")
             dumps.mkdir()
 
-            def is_complete(verdict: HangVerdict, right=right) -> bool:  # type: ignore[no-untyped-def]
-                known = right.group is None or verdict.collective is not None
-                # A rank that is stopped, killed or ended by Gloo has none.
-                dumps = right.ranks - (case in ("stopped", "killed", "size", "dtype", "no_store"))
-                is_right = verdict.cause is right.cause and set(right.culprits) <= set(verdict.culprits)
-                return is_right and known and verdict.dumps >= dumps
-
-            verdict = verdict_of(case, run, right.ranks, is_complete)
+            verdict = verdict_of(case, run, right.ranks, partial(is_complete, case))
             wanted = f"ranks {list(right.culprits)}; {right.cause.value}"
             count = named_dumps(run, dumps)
             other = fr_trace(dumps, "dump_") if count else "no dump of the Flight Recorder"

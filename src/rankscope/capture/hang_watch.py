@@ -2,7 +2,7 @@
 
 A thread on each rank compares the time since the last step with the usual time of a step. No rank asks another one:
 when one is stuck, the others soon wait for it, and every thread notices by itself. The thread also rewrites a small
-heartbeat file, so that a rank that has died can be told from one whose dump is missing.
+heartbeat file, so that a rank that has died can be distinguished from one whose dump is missing.
 
 A step costs one reading of the clock. Nothing here is raised into the job.
 
@@ -55,7 +55,7 @@ class HangWatch:
         factor: how many times the median of the latest steps it has to take.
         first_timeout_s: the limit before the second step has ended: compilation and initialization are slow.
         exit_status: end the process with this status after a dump, once the other ranks had time to write theirs; by
-            default it goes on.
+            default it continues.
         heartbeat_s: how often the heartbeat file is rewritten.
         clock: seconds that only increase, for tests.
     """

@@ -2,7 +2,7 @@
 
 A dump, ``hang/rank3.json``, has what its rank was doing when it was written: Python stacks, process groups, the Flight
 Recorder, the device. A heartbeat, ``hang/rank3.heartbeat.json``, is rewritten while the process lives, so that a rank
-without a dump can be told from a dead one. Both are untrusted when they are read.
+without a dump can be distinguished from a dead one. Both are untrusted when they are read.
 
 In: facts about a rank, or JSON. Out: JSON, or dataclasses.
 """
