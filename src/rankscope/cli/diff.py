@@ -24,7 +24,7 @@ from rankscope.rundir.ranges import parse_numbers
 from rankscope.rundir.ranks import MAX_RANK
 
 FAILED = 1
-"""Exit status if a condition of `--fail-on` holds; an error's is 2."""
+"""Exit status if a condition of `--fail-on` holds; for an error it is 2."""
 
 
 class Format(str, Enum):
@@ -58,29 +58,29 @@ def diff(
     """Compare two runs, or two ranks of one: what changed, and whether that is significant."""
     refuse_terminal(form.value, output)
     conditions = [parse_condition(text) for text in fail_on or []]
-    chosen = _ranks_of(ranks)
+    rank_numbers = _parse_ranks(ranks)
     with opened([a], options) as first:
         if b is None:
-            found = diff_runs(first, ranks=chosen)
+            result = diff_runs(first, ranks=rank_numbers)
         else:
             with opened([b], replace(options, run=run_b)) as second:
-                found = diff_runs(first, second, ranks=chosen)
+                result = diff_runs(first, second, ranks=rank_numbers)
     # A condition on something that does not exist is an error, reported before anything is written.
-    failed = [breach for condition in conditions if (breach := condition.fails(found)) is not None]
+    failed = [breach for condition in conditions if (breach := condition.fails(result)) is not None]
     if form is Format.table:
         width = width_for(output) or Console().width
-        show(_verdict(found, limit or None, width), output)
+        show(_tables_and_findings(result, limit or None, width), output)
     elif form is Format.json:
-        write(as_json(found.to_json()), output)
+        write(as_json(result.to_json()), output)
     else:
-        write(FORMATS[form.value](found.result(), {}), output)
+        write(FORMATS[form.value](result.result(), {}), output)
     for breach in failed:
         Console(stderr=True, highlight=False).print(Text(f"fails: {breach_line(breach)}", style="bold red"))
     if failed:
         raise typer.Exit(FAILED)
 
 
-def _ranks_of(text: str | None) -> list[int] | None:
+def _parse_ranks(text: str | None) -> list[int] | None:
     if text is None:
         return None
     try:
@@ -89,9 +89,12 @@ def _ranks_of(text: str | None) -> list[int] | None:
         raise ConfigError(f"{text!r} is not a list of ranks: {error}", hint="write --ranks 0,1") from None
 
 
-def _verdict(found: Diff, limit: int | None, width: int) -> RenderableType:
-    parts: list[RenderableType] = [diff_tables(found, limit, width)]
-    for title, findings, run in (("Findings gained", found.gained, found.b), ("Findings lost", found.lost, found.a)):
+def _tables_and_findings(result: Diff, limit: int | None, width: int) -> RenderableType:
+    parts: list[RenderableType] = [diff_tables(result, limit, width)]
+    for title, findings, run in (
+        ("Findings gained", result.gained, result.b),
+        ("Findings lost", result.lost, result.a),
+    ):
         if findings:
             parts += [Text(), Text(title, style="bold"), findings_list(findings, run["steps"])]
     return Group(*parts)

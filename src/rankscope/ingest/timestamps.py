@@ -38,7 +38,7 @@ FAR_NS = 1 << 52
 def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[Int64, Int64]:
     """Start and duration of every event of a chunk, ns.
 
-    `NO_TIME` is a start that is absent or out of range, −1 a duration that is absent or absurd.
+    A start that is absent or out of range is `NO_TIME`; a duration that is absent or absurd is −1.
 
     Args:
         groups: its events by class, with their rows: events of one class are read in half the time.
@@ -69,8 +69,8 @@ def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[In
     return start, spent
 
 
-def middle_of(start: Int64) -> int | None:
-    """The median of some starts, to compare others with; None if there is none."""
+def median_start(start: Int64) -> int | None:
+    """The median start; None if there is none."""
     known = start[start != NO_TIME]
     return int(np.sort(known)[known.size // 2]) if known.size else None
 

@@ -1,4 +1,4 @@
-"""Finds the best CPU binding for the ranks of a host: the same job with each binding, repeated and interleaved.
+"""Find the best CPU binding for the ranks of a host: the same job with each binding, repeated and interleaved.
 
 In: a script and the names of bindings. Out: ``binding.json``.
 """
@@ -70,14 +70,14 @@ def measure_binding(
     notes: list[str] = []
     for name in wanted:
         lists = bind(name, found_host, start.ranks, cores, given)
-        same = next((other for other, theirs in cpus.items() if theirs == lists), None)
+        same = next((other for other, known in cpus.items() if known == lists), None)
         if same is not None:
             notes.append(f"{name} is the same as {same} on this host")
             continue
         cpus[name] = lists
     if start.ranks * (cores or 1) > len(found_host.cores):
-        of = f" of {cores} cores each" if cores is not None and cores > 1 else ""
-        notes.append(f"{start.ranks} ranks{of} share {len(found_host.cores)} cores")
+        per_rank = f" of {cores} cores each" if cores is not None and cores > 1 else ""
+        notes.append(f"{start.ranks} ranks{per_rank} share {len(found_host.cores)} cores")
     experiment = Experiment(
         "binding", target, out, sampling, on_progress, {**settings_of(start), "--cores": cores, "--list": given}
     )
@@ -110,7 +110,7 @@ def _result(
     compared = compare_jobs(jobs.outcomes, _CONDITION, NONE, sampling.seed)
     variants = []
     for name, lists in cpus.items():
-        each = compared.get(name)
+        comparison = compared.get(name)
         latencies = [ns for outcome in jobs.outcomes[name] for rank in outcome.ranks for ns in rank.latency_ns]
         variants.append(
             BoundVariant(
@@ -119,9 +119,9 @@ def _result(
                 cpus=lists,
                 state=jobs.state_of(name, sampling.repeats),
                 error=jobs.errors.get(name),
-                step=each.step if each else None,
-                difference=each.difference if each else None,
-                beyond_chance=each.beyond_chance if each else None,
+                step=comparison.step if comparison else None,
+                difference=comparison.difference if comparison else None,
+                beyond_chance=comparison.beyond_chance if comparison else None,
                 launch_latency=simple_time(latencies),
                 flags=flags(lists, host),
             )

@@ -28,7 +28,7 @@ def with_unmatched_reasons(rows: pl.DataFrame) -> pl.DataFrame:
     inside = (start > start.filter(matched).min().over(of_rank)) & (start < start.filter(matched).max().over(of_rank))
     placed = matched.any().over("rank", "communicator")
     rows = rows.with_columns(inside.fill_null(False).alias("inside"), placed.alias("placed"))
-    # Without a name for the group, a partner may be any that is left of the kind.
+    # Without a group, any unmatched collective of the kind may be a partner.
     pool = pl.when("unnamed").then(-1).otherwise("communicator")
     ranks, kind = pl.col("rank").n_unique(), pl.col("collective")
     left = pl.col("rank").filter(~matched & (pl.col("inside") | ~pl.col("placed"))).n_unique().over(pool, kind) > 1

@@ -3,7 +3,7 @@
 The key holds path, size, mtime_ns, ctime_ns, inode and a hash of the first and last 64 KiB (for URLs ETag, size
 and modification time), and the schema's version.
 
-In: a path or URL. Out: a text that names its directory.
+In: a path or URL. Out: the key, a text that names the file's directory in the cache.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def trace_key(path: str) -> str:
 
 def _file_facts(path: str) -> tuple[object, ...]:
     file = Path(path)
-    # Reading a pipe or a device would block.
+    # Opening a pipe or a device would block.
     if file.exists() and not file.is_file():
         raise OSError("it is not a regular file")
     with file.open("rb") as handle:

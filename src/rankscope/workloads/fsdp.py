@@ -82,20 +82,20 @@ def train(
     """Train.
 
     Args:
-        settings: the settings that all workloads have.
+        settings: settings of all workloads.
         fsdp1: shard with ``FullyShardedDataParallel`` instead of ``fully_shard``.
-        width, layers, heads: the model's.
-        tokens: of a sequence.
+        width, layers, heads: size of the model.
+        tokens: length of a sequence.
     """
     with joined(settings, always=True) as place:
         return _train(lambda: Decoder(width, layers, heads, tokens), place, settings, fsdp1, tokens)
 
 
 def _train(make: Callable[[], Decoder], place: Place, settings: Settings, fsdp1: bool, tokens: int) -> Outcome:
-    # A function of its own: what holds the process group is gone when `joined` ends it.
+    # A separate function, so that everything that refers to the process group is gone when `joined` ends it.
     network = make().to(place.device)
-    # Sharding leaves each rank a part: all of them are counted before.
-    whole = count_parameters(network)
+    # Count parameters before sharding, which leaves each rank a part.
+    parameters = count_parameters(network)
     model = _fsdp1(network, place) if fsdp1 else _fsdp2(network, place)
     if settings.compile:
         model.compile()
@@ -111,13 +111,13 @@ def _train(make: Callable[[], Decoder], place: Place, settings: Settings, fsdp1:
         optimizer.step()
         return loss
 
-    return loop("fsdp1" if fsdp1 else "fsdp2", step, whole, place, settings)
+    return loop("fsdp1" if fsdp1 else "fsdp2", step, parameters, place, settings)
 
 
 def _fsdp2(network: Decoder, place: Place) -> nn.Module:
     try:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    except ImportError:  # torch 2.4 and 2.5 have it under another name
+    except ImportError:  # torch 2.4 and 2.5 have it in another module
         from torch.distributed._composable.fsdp import (  # type: ignore[attr-defined]  # not in newer ones
             MixedPrecisionPolicy,
             fully_shard,
@@ -134,7 +134,7 @@ def _fsdp1(network: Decoder, place: Place) -> nn.Module:
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
     mixed = None if place.dtype is torch.float32 else MixedPrecision(param_dtype=place.dtype)
-    # A process alone has nothing to shard to; FSDP1 warns and falls back to this by itself.
+    # With a single process FSDP1 would warn and fall back to NO_SHARD.
     strategy = ShardingStrategy.FULL_SHARD if place.distributed else ShardingStrategy.NO_SHARD
     return FullyShardedDataParallel(
         network,
@@ -150,9 +150,9 @@ def main() -> None:
     """The command line."""
     extra = argparse.ArgumentParser(add_help=False)
     extra.add_argument("--fsdp1", action="store_true", help="FullyShardedDataParallel instead of fully_shard")
-    extra.add_argument("--width", type=int, default=256, help="Of the model (default: 256)")
-    extra.add_argument("--layers", type=int, default=4, help="Of the model (default: 4)")
-    extra.add_argument("--tokens", type=int, default=128, help="Of a sequence (default: 128)")
+    extra.add_argument("--width", type=int, default=256, help="Width of the model (default: 256)")
+    extra.add_argument("--layers", type=int, default=4, help="Layers of the model (default: 4)")
+    extra.add_argument("--tokens", type=int, default=128, help="Tokens of a sequence (default: 128)")
     given = parse("fsdp", __doc__, DEFAULTS, extra)
     train(settings_of(given), fsdp1=given.fsdp1, width=given.width, layers=given.layers, tokens=given.tokens)
 

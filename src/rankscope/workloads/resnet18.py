@@ -24,6 +24,7 @@ from rankscope.workloads.job import (
     joined,
     loop,
     parse,
+    repeated,
     settings_of,
 )
 from rankscope.workloads.resnet import resnet18
@@ -43,9 +44,9 @@ def train(
     """Train.
 
     Args:
-        settings: the settings that all workloads have.
+        settings: settings of all workloads.
         data: ``random``, or ``cifar10`` from ``data_dir``.
-        data_dir: the folder that holds CIFAR-10.
+        data_dir: the folder with CIFAR-10.
         workers: processes of the DataLoader, with CIFAR-10.
         image_size: pixels; 32 with CIFAR-10, else 224 on accelerators and 64 on the CPU, where 224 takes a second a
             step.
@@ -63,7 +64,7 @@ def train(
             step = _on_random_images(model, optimizer, place, settings, size)
         else:
             if data_dir is None:
-                raise ConfigError("cifar10 needs the folder that holds it", hint="--data-dir DIR")
+                raise ConfigError("cifar10 needs its folder", hint="--data-dir DIR")
             batches = _cifar_batches(place, settings, data_dir, workers, image_size or 32)
             step = _on_batches(model, optimizer, place, batches)
         return loop("resnet18", step, count_parameters(model), place, settings)
@@ -72,7 +73,7 @@ def train(
 def _on_random_images(
     model: nn.Module, optimizer: torch.optim.Optimizer, place: Place, settings: Settings, size: int
 ) -> Callable[[int], torch.Tensor]:
-    # Data differ from rank to rank, the model does not.
+    # The data differ between ranks; the model does not.
     generator = torch.Generator().manual_seed(settings.seed + 1 + place.rank)
     images = torch.randn(settings.batch_size, 3, size, size, generator=generator).to(place.device)
     targets = torch.randn(settings.batch_size, _RANDOM_CLASSES, generator=generator).to(place.device)
@@ -114,14 +115,13 @@ def _on_batches(
 def _cifar_batches(
     place: Place, settings: Settings, data_dir: str, workers: int, size: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches without end, reshuffled in each epoch."""
     dataset = Cifar10(data_dir, size)
     sampler: DistributedSampler[tuple[torch.Tensor, torch.Tensor]] = DistributedSampler(
         dataset, num_replicas=place.world_size, rank=place.rank, seed=settings.seed, drop_last=True
     )
     if len(sampler) < settings.batch_size:
         raise ConfigError(
-            f"{len(sampler)} images per rank are less than a batch of {settings.batch_size}", path=data_dir
+            f"{len(sampler)} images per rank are fewer than a batch of {settings.batch_size}", path=data_dir
         )
     loader = DataLoader(
         dataset,
@@ -132,18 +132,14 @@ def _cifar_batches(
         persistent_workers=workers > 0,
         drop_last=True,
     )
-    epoch = 0
-    while True:
-        sampler.set_epoch(epoch)
-        yield from loader
-        epoch += 1
+    return repeated(loader, sampler)
 
 
 def main() -> None:
     """The command line."""
     extra = argparse.ArgumentParser(add_help=False)
     extra.add_argument("--data", choices=["random", "cifar10"], default="random", help="What to train on")
-    extra.add_argument("--data-dir", help="The folder that holds CIFAR-10, python or binary version")
+    extra.add_argument("--data-dir", help="The folder with CIFAR-10, python or binary version")
     extra.add_argument("--workers", type=int, default=2, help="Processes of the DataLoader (default: 2)")
     extra.add_argument("--image-size", type=int, help="Pixels; by default 32 for CIFAR-10, else 224, on the CPU 64")
     given = parse("resnet18", __doc__, DEFAULTS, extra)

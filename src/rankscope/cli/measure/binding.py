@@ -31,15 +31,15 @@ def binding(
 ) -> None:
     """Compare CPU bindings of this host's ranks: step time and launch latency with each.
 
-    Prints the options of each for srun and mpiexec, taskset, numactl, and oneAPI's variables where they apply.
+    Prints the options of each for srun, mpiexec, taskset and numactl, and oneAPI's variables where they apply.
     """
     target = o.target_of_words(words)
     names = [name.strip() for name in affinities.split(",") if name.strip()]
-    strange = [name for name in names if name not in NAMES]
-    if strange:
-        raise ConfigError(f"{strange[0]!r} is not a binding", hint=", ".join(NAMES))
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        raise ConfigError(f"{unknown[0]!r} is not a binding", hint=", ".join(NAMES))
     if LIST in names and cpus is None:
-        raise ConfigError("the binding `list` needs one", hint="--list 0-3:4-7")
+        raise ConfigError("the binding `list` needs a list of CPUs", hint="--list 0-3:4-7")
     start = options.start()
     o.experiment(
         "binding",
