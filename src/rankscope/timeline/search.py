@@ -89,7 +89,7 @@ class Hits:
         return count + index, index < same.size and int(same[index]) == row
 
     def part(self, first: int, count: int) -> tuple[Int64, Int64]:
-        """The hits from number `first` on, in the order of start, lane and row: the lane of each, and its index here."""
+        """The hits from number `first` on, in order of start, lane and row: the lane and the index here of each."""
         last = min(first + count, self.start.size) - 1
         if first < 0 or last < first:
             return self.lane[:0], self.lane[:0]

@@ -98,6 +98,10 @@ class Timeline:
             self.ranks[lanes.rank] = in_run
             self.version += 1
 
+    def emptied(self) -> Timeline:
+        """A timeline without ranks, with the same clock and the same numbers of names."""
+        return Timeline(self.clock, self.traces, names=self.names, _numbers=self._numbers)
+
     def drawn(self) -> list[RankInRun]:
         """The ranks that are drawn, in the order of lanes."""
         return list(self._by_lane)
