@@ -27,6 +27,9 @@ export interface Lane {
   readonly overlaps: { readonly reach: Float64Array; readonly merged: Merged } | null;
 }
 
+/** The events of a rank with one name, and their numbers. */
+export interface NamedLane extends Lane { readonly number: Uint32Array }
+
 export interface Merged { readonly start: Float64Array; readonly end: Float64Array; readonly category: Uint8Array }
 
 /** What a rank has: its number, its lanes in the report's numbering, and the kind of track of each. */
@@ -116,6 +119,19 @@ export class RankEvents {
     return typeof number === "number" ? number + row : number[row]!;
   }
 
+  /** The events with a name as a lane, in which they may overlap: by start, then end. */
+  named(name: number): NamedLane {
+    const found = new Growing();
+    for (let event = 0; event < this.length; event++) if (this.#codes.name[this.code[event]!] === name) found.push(event);
+    const lanes = new Map(Array.from(found.values(), (event) => [event, this.place(event).lane]));
+    const number = Uint32Array.from([...found.values()].sort((a, b) => this.start[a]! - this.start[b]! || this.end[a]! - this.end[b]! || lanes.get(a)! - lanes.get(b)! || a - b));
+    const start = Float64Array.from(number, (event) => this.start[event]!);
+    const end = Float64Array.from(number, (event) => this.end[event]!);
+    const code = Uint32Array.from(number, (event) => this.code[event]!);
+    const category = Uint8Array.from(code, (each) => this.#codes.category[each]!);
+    return { start, end, code, category, number, overlaps: overlapsOf(start, end, category) };
+  }
+
   /** The innermost operator around an event of a thread: in the lanes above its own, the nearest first; −1 for none. */
   around(event: number): number {
     const { lane } = this.place(event);
@@ -153,16 +169,13 @@ export class RankEvents {
     const length = Number(part?.meta["whole"] ?? 0);
     const number = this.#repeated(part, length);
     const [start, end, code] = [new Float64Array(length), new Float64Array(length), new Uint32Array(length)];
-    const reach = new Float64Array(length);
-    let latest = -Infinity;
     number.forEach((event, row) => {
       start[row] = this.start[event]!;
       end[row] = this.end[event]!;
       code[row] = this.code[event]!;
-      reach[row] = latest = Math.max(latest, end[row]!);
     });
     const category = part?.has("whole_category") ? Uint8Array.from(part.of("whole_category")) : code.length > 0 ? Uint8Array.from(code, (each) => this.#codes.category[each]!) : new Uint8Array(0);
-    return { start, end, code, category, number, overlaps: { reach, merged: mergedOf(start, end, category) } };
+    return { start, end, code, category, number, overlaps: overlapsOf(start, end, category) };
   }
 
   #repeated(part: Numbers | undefined, length: number): Uint32Array {
@@ -175,6 +188,12 @@ export class RankEvents {
     } else for (let event = 0; event < length; event++) found[event] = event;
     return found.sort((a, b) => this.start[a]! - this.start[b]! || this.end[a]! - this.end[b]! || a - b);
   }
+}
+
+/** Of events by start. */
+function overlapsOf(start: Float64Array, end: Float64Array, category: Uint8Array): Lane["overlaps"] {
+  let latest = -Infinity;
+  return { reach: end.map((each) => latest = Math.max(latest, each)), merged: mergedOf(start, end, category) };
 }
 
 /** The union of each category, by start, then category. */
