@@ -109,6 +109,8 @@ def _questions(server: Asking, choose: random.Random, count: int) -> list[tuple[
         asked.append(("range", {"from": low, "to": high, "ranks": ",".join(map(str, some_ranks))}))
         by = choose.choice(["operators", "frames", "modules"])
         asked.append(("calls", {"from": low, "to": high, "ranks": ",".join(map(str, some_ranks)), "by": by}))
+        own = {"rank": choose.choice(ranks)} if choose.random() < 0.5 else {}
+        asked.append(("path", {"at": choose.randint(0, span), **own}))
         points = choose.choice([3, 50, 2000])
         asked.append(("counters", {"rank": choose.choice(ranks), "from": low, "to": high, "points": points}))
     asked += [("calls", {"from": 0, "to": span, "by": by}) for by in ("operators", "frames", "modules")]

@@ -53,7 +53,7 @@ export function detailPanel(model: Model, detail: EventDetail, reasons: readonly
       fact("Lane", named(laneTitle(model.layout, detail.lane), 120)),
       detail.step === null ? null : fact("Step", [String(detail.step), " ", button({ class: "link", "data-testid": "step-calls" }, acts.step, model.layout.ranks.length > 1 ? "Compare with the other ranks" : "What ran in it")])),
     collective(detail, acts),
-    h("dl", { class: "tl-facts" }, place("Launched by", detail.launch), place("Operator", detail.operator), place("Forward", detail.forward ?? null), place("Backward", detail.backward ?? null),
+    h("dl", { class: "tl-facts" }, place("Launched by", detail.launch), place("Operator", detail.operator), place("Forward", detail.forward), place("Backward", detail.backward),
       detail.shapes === null || detail.shapes === "" ? null : fact("Shapes", h("code", {}, named(shapeText(detail.shapes), 400)))),
     kernels(detail, acts),
     h("div", { class: "tl-around" }), statistics(model, detail, acts), stack(detail), args(detail), detail.note === undefined ? null : h("p", { class: "quiet-line", "data-testid": "note" }, detail.note), laneList(model, detail.lane, acts.select));

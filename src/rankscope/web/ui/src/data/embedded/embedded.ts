@@ -8,6 +8,7 @@ import { callsOf } from "./calls.ts";
 import { countersOf } from "./counters.ts";
 import { eventOf } from "./event.ts";
 import type { Lane } from "./rank_events.ts";
+import { pathOf } from "./path.ts";
 import { rangeOf } from "./range.ts";
 import { EmbeddedRun, type Head } from "./run.ts";
 import { Search, type Query } from "./search.ts";
@@ -101,7 +102,7 @@ export class EmbeddedApi implements Api {
     if (name === "range") return rangeOf(this.#data, from, to, ranks);
     if (name === "calls") return callsOf(this.#data, from, to, String(params["by"] ?? "operators"), ranks);
     if (name === "counters") return countersOf(await this.#data.blocks.numbers(`counters-${number(params, "rank", -1)}`), from, to, number(params, "points", 2000));
-    if (name === "path") throw new ApiError(404, "This report does not contain the critical path’s events.", "`rankscope serve DIR` draws it; the Critical path view has its times.");
+    if (name === "path") return pathOf(this.#data, number(params, "at", 0), params["rank"] === undefined ? null : number(params, "rank", -1));
     if (!/^(?:named\/)?(?:tiles|events)$/.test(name)) throw new ApiError(404, `This report contains no ${name}.`, "`rankscope serve DIR` shows the complete run.");
     const lanes = await this.#lanes(params, signal);
     if (name.endsWith("events")) return eventsOf(lanes, this.#data.codes, from, to, number(params, "limit", 50_000));

@@ -10,7 +10,7 @@ export interface Codes {
   readonly table: Uint8Array;
 }
 
-export const [DEVICE_TABLE, OPERATOR_TABLE, CALL_TABLE] = [0, 1, 2];
+export const [DEVICE_TABLE, OPERATOR_TABLE, CALL_TABLE, ANNOTATION_TABLE] = [0, 1, 2, 3];
 export const STAGES = ["device", "host", "python"] as const;
 const STAGE_OF: Readonly<Record<string, number>> = { stream: 0, thread: 1, annotation: 1, python: 2 };
 
@@ -52,10 +52,14 @@ export class RankEvents {
   readonly launch: Uint32Array;
   /** Operators that are not simply the one around: by event. */
   readonly operator: ReadonlyMap<number, number>;
+  /** By a backward operator its forward one, and by a forward operator its backward. */
+  readonly forward: ReadonlyMap<number, number>;
+  readonly backward: ReadonlyMap<number, number>;
   readonly lanes: readonly Lane[];
   readonly #bounds: Float64Array;
   readonly #laneOf: Uint32Array;
   readonly #codes: Codes;
+  #byStart: Uint32Array | null = null;
 
   private constructor(plan: RankPlan, codes: Codes, parts: readonly Numbers[]) {
     this.plan = plan;
@@ -84,6 +88,11 @@ export class RankEvents {
     const [of, is] = [links?.steps("operator_of"), links?.of("operator")];
     of?.forEach((event, i) => operator.set(event, is![i]! - 1));
     this.operator = operator;
+    const pairs = (side: "forward" | "backward"): Map<number, number> => {
+      const other = links?.steps(side);
+      return new Map(Array.from(links?.steps(`${side}_of`) ?? [], (event, i) => [event, other![i]!]));
+    };
+    [this.forward, this.backward] = [pairs("forward"), pairs("backward")];
     this.lanes = plan.kinds.map((kind, lane): Lane => {
       if (kind === "rank") return this.#whole(parts);
       const [low, high] = [from.get(lane) ?? 0, (from.get(lane) ?? 0) + (plan.events[lane] ?? 0)];
@@ -99,6 +108,13 @@ export class RankEvents {
 
   get length(): number {
     return this.start.length;
+  }
+
+  /** The numbers of the device and host events, by start. */
+  get byStart(): Uint32Array {
+    const { kinds, events } = this.plan;
+    const last = kinds.reduce((sum, kind, lane) => sum + (STAGE_OF[kind] === 0 || STAGE_OF[kind] === 1 ? events[lane] ?? 0 : 0), 0);
+    return this.#byStart ??= Uint32Array.from({ length: last }, (_, i) => i).sort((a, b) => this.start[a]! - this.start[b]! || a - b);
   }
 
   /** Where an event is: its lane here, and its row in that. */
@@ -117,6 +133,22 @@ export class RankEvents {
   numberAt(lane: number, row: number): number {
     const { number } = this.lanes[lane]!;
     return typeof number === "number" ? number + row : number[row]!;
+  }
+
+  /** The device events that the calls within a host event launched, by start. */
+  launchedBy(event: number): number[] {
+    const { lane } = this.place(event);
+    const { kinds, track } = this.plan;
+    const table = this.#codes.table[this.code[event]!];
+    if (kinds[lane] !== "thread" || (table !== OPERATOR_TABLE && table !== CALL_TABLE && table !== ANNOTATION_TABLE)) return [];
+    const [start, end] = [this.start[event]!, this.end[event]!];
+    const found: number[] = [];
+    for (let other = 0; other < this.length; other++) {
+      const call = this.launch[other]! - 1;
+      if (call < 0 || this.start[call]! < start || this.end[call]! > end || track[this.place(call).lane] !== track[lane]) continue;
+      found.push(other);
+    }
+    return found.sort((a, b) => this.start[a]! - this.start[b]! || a - b);
   }
 
   /** The events with a name as a lane, in which they may overlap: by start, then end. */
