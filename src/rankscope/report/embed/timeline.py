@@ -1,8 +1,8 @@
 """A run's timeline as blocks of bytes, from which the page answers the requests that it would send to a server.
 
 In: a timeline, matched collectives and findings. Out: blocks, in this order while they fit: device events of each
-rank, host events, counters, details of the longest events, Python frames. Ranks that findings name come first, then
-the others by number. Included events are exact; `left_out` lists the rest, which the page shows. Format:
+rank, host events, matched collectives, critical paths, counters, details of the longest events, Python frames. Ranks
+that findings name come first, then the others by number. Included events are exact; `left_out` lists the rest, which the page shows. Format:
 `web/PROTOCOL.md`.
 """
 
