@@ -25,6 +25,8 @@ export interface Rows {
   readonly rowOfNamed: ReadonlyMap<number, number>;
   /** Rank rows lower than their words: labels are drawn at intervals. */
   readonly dense: boolean;
+  /** How high the tracks of names are, the first of all rows. */
+  readonly namesHeight: number;
   /** So many rows at the top stay there when the others scroll, and how high they are. */
   readonly pinned: number;
   readonly pinnedHeight: number;
@@ -142,6 +144,7 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
     }
     y += GAP;
   });
+  const namesHeight = y;
   // Closed ones first: where not all fit, the lanes of an open one scroll.
   for (const rank of [...first].sort((a, b) => Number(folding.ranks.has(a.rank)) - Number(folding.ranks.has(b.rank)))) addRank(rank, true);
   for (const rank of ordered) for (const track of tracksOf(layout, rank)) if (pinned.tracks.has(track.index) && track.lanes > 0) addTrack(track);
@@ -151,7 +154,7 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
   for (const rank of rest) addRank(rank, false);
   return {
     length: kind.length, height: y, kind: Uint8Array.from(kind), of: Uint32Array.from(of), lane: Int32Array.from(lane),
-    top: Float64Array.from(top), size: Float64Array.from(size), rowOfLane, rowOfRank, rowOfNamed, dense: rankRow < 14, pinned: pins, pinnedHeight,
+    top: Float64Array.from(top), size: Float64Array.from(size), rowOfLane, rowOfRank, rowOfNamed, namesHeight, dense: rankRow < 14, pinned: pins, pinnedHeight,
   };
 }
 
