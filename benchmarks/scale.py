@@ -1,5 +1,7 @@
 """How reading grows with ranks, with file size and with workers, and what a second opening costs; on simulated traces.
 
+- summary: CPU per further rank of 3.5 MB for what `rankscope summary` computes, at 64, 256 and 1,024 ranks: the first
+  time, how much of that is reading, and a second time; the peak memory of the process.
 - ranks: CPU seconds per rank and the parent's peak memory at 16, 64 and 256 ranks, with two workers.
 - workers: CPU seconds of two processes against a serial run of the same ranks.
 - memory: the peak of reading one rank of 2 GB of JSON.
@@ -10,9 +12,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 _CHILD = """
@@ -26,15 +30,19 @@ def status(key):
     return int(re.search(key + r":\\s+(\\d+)", Path("/proc/self/status").read_text()).group(1)) * 1024
 def read():
     return int(re.search(r"rchar: (\\d+)", Path("/proc/self/io").read_text()).group(1))
+def used():
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 began, before = time.perf_counter(), read()
 run = rankscope.open(folder, executor=executor, workers=workers or None)
-run.analyze(*names)
+started = used()
+run.load()
+reading = used() - started
+run.diagnose() if names == ["diagnose"] else run.analyze(*names)
 wall = time.perf_counter() - began
 # Workers are children of the fork server: their CPU time is known once it has ended and was waited for.
 from multiprocessing import forkserver
 forkserver._forkserver._stop()
-cpu = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-print(json.dumps({"cpu": cpu, "wall": wall, "peak": status("VmHWM"), "read": read() - before,
+print(json.dumps({"cpu": used(), "reading": reading, "wall": wall, "peak": status("VmHWM"), "read": read() - before,
                   "json": sum(t.json_bytes for t in run.traces)}))
 """
 
@@ -48,7 +56,7 @@ def _measure(
         capture_output=True,
         text=True,
         env=environment,
-        timeout=1200,
+        timeout=3600,
         check=True,
     )
     found: dict[str, float] = json.loads(done.stdout)
@@ -62,6 +70,31 @@ def _simulate(folder: Path, ranks: int, *more: str) -> None:
         capture_output=True,
         timeout=1200,
     )
+
+
+def summary(root: Path, counts: Sequence[int] = (64, 256, 1024)) -> None:
+    """What `rankscope summary` computes, in one process; the further rows are free of what a start costs.
+
+    Reading is known in a serial run alone: workers' CPU time counts once they have ended.
+    """
+    print(f"{'ranks':>6} {'first: ms per further rank':>28} {'of that reading':>16} {'again':>7} {'parent MB':>10}")
+    before: dict[str, float] = {}
+    counted = 0
+    for count in counts:
+        folder, cache = root / f"r{count}", root / f"c{count}"
+        _simulate(folder, count, "--mesh", f"dp={count // 16},tp=8,pp=2")
+        first = _measure(folder, cache, "serial", "diagnose")
+        again = _measure(folder, cache, "serial", "diagnose")
+        now = {"first": first["cpu"], "reading": first["reading"], "again": again["cpu"]}
+        further = {name: 1e3 * (now[name] - before.get(name, 0.0)) / (count - counted) for name in now}
+        print(
+            f"{count:6} {further['first']:28.0f} {further['reading']:16.0f} {further['again']:7.0f} "
+            f"{again['peak'] / 1e6:10.0f}",
+            flush=True,
+        )
+        before, counted = now, count
+        shutil.rmtree(folder)
+        shutil.rmtree(cache)
 
 
 def ranks(root: Path) -> None:
@@ -110,7 +143,7 @@ def memory(root: Path) -> None:
 
 
 def main() -> None:
-    for part in (ranks, workers, again, memory):
+    for part in (summary, ranks, workers, again, memory):
         with tempfile.TemporaryDirectory() as scratch:
             part(Path(scratch))
 

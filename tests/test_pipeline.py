@@ -8,17 +8,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rankscope.cli as cli_module
+from rankscope.analyses import get_analysis
 from rankscope.errors import ConfigError, NoTracesError, RankscopeError, RunSelectionError
 from rankscope.jobs.run import JobResult
-from rankscope.pipeline import graph, open_run, parse_steps
-from rankscope.results import Finding
+from rankscope.pipeline import graph, open_run, parse_steps, tasks
+from rankscope.results import Finding, Inputs, Part, Tables, schema_of
 from tests.kineto import dumps, kernel, small_step, step, trace, write, write_ranks
+from tests.kineto import memory as memory_event
 
 
 def command(
@@ -391,6 +394,25 @@ def test_what_the_ranks_gave_serves_again_where_the_reduce_alone_is_asked_otherw
     assert run.operators(by="name").height
     assert run.operators(by="shape").height
     assert mapped.count("operators") == 4  # its map looks at it
+
+
+def test_an_analysis_of_tables_without_rows_is_not_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = get_analysis("memory")
+    with_memory = write_ranks(
+        tmp_path / "with", {0: [*small_step(), memory_event(20, 4096, allocated=4096, reserved=8192)]}
+    )
+    without = write_ranks(tmp_path / "without", {0: small_step()})
+    called: list[int] = []
+
+    def counted(tables: Tables, inputs: Inputs) -> Part:
+        called.append(inputs.rank)
+        return memory.per_rank(tables, inputs)
+
+    monkeypatch.setattr(tasks, "get_analysis", lambda name: replace(get_analysis(name), per_rank=counted))
+    frame = open_run(without, executor="serial").memory()
+    assert (frame.height, frame.schema, called) == (0, schema_of(memory.columns), [])
+    assert open_run(with_memory, executor="serial").memory().height == 1
+    assert called == [0]
 
 
 def test_progress_is_told(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from rankscope.primitives.stragglers.causes import ADVICE, CAUSES, STALLS, Cause
 from rankscope.primitives.stragglers.stragglers import Straggler
 from rankscope.results import Inputs, Options, Tables
 from rankscope.simulate import Fault, Job, Recording, simulate
+from rankscope.store.cache import CachedTrace
 
 REAL = [
     ("torchrec/rank2-sleeps-4ranks", 2, {"slow_host"}),
@@ -144,10 +146,9 @@ class Parts:
         from rankscope.store.column_cache import Columns
 
         self.run, self.infos, self.world = run, tuple(run.loaded.infos), run.world_size
+        collectives = asked("collectives")
         self.mapped = {
-            rank: analyze_rank([asked("collectives")], rank, tuple(traces), Options(), run.world_size, {}, Columns())[
-                asked("collectives")
-            ]
+            rank: analyze_rank([collectives], traces, self._inputs(rank, traces), Columns(), {})[collectives]
             for rank, traces in run.loaded.ranks.items()
         }
         reads = get_analysis("stragglers").reads
@@ -158,6 +159,9 @@ class Parts:
             }
             for rank, traces in run.loaded.ranks.items()
         }
+
+    def _inputs(self, rank: int, traces: Sequence[CachedTrace]) -> Inputs:
+        return Inputs(Options(), tuple(trace.info for trace in traces), rank=rank, world_size=self.world)
 
     def parts(self, *, steps: bool = True) -> dict[int, pl.DataFrame]:
         if steps:

@@ -12,6 +12,7 @@ import textwrap
 import time
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,6 +21,7 @@ from tests.kineto import kernel, small_step, trace, write, write_ranks
 from rankscope.errors import ConfigError
 from rankscope.executors import WorkerDiedError, make_executor, run_tasks
 from rankscope.pipeline import open_run
+from rankscope.results import Inputs
 
 KINDS = ["serial", "processes"]
 
@@ -177,12 +179,12 @@ def test_a_worker_killed_while_it_analyses_is_a_finding(tmp_path: Path, monkeypa
     assert finding.ranks == (1,)
 
 
-def killed_by_rank_1(names: object, rank: int, *rest: object) -> object:
-    if rank == 1:
+def killed_by_rank_1(wanted: Any, traces: Any, inputs: Inputs, *rest: Any) -> object:
+    if inputs.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     from rankscope.pipeline.tasks import analyze_rank
 
-    return analyze_rank(names, rank, *rest)  # type: ignore[arg-type]
+    return analyze_rank(wanted, traces, inputs, *rest)
 
 
 INTERRUPTED = """

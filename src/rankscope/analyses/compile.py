@@ -28,6 +28,7 @@ not matter in a long job.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,7 +38,7 @@ from rankscope.primitives.activity import covered_time
 from rankscope.primitives.call_stack import enclosing, range_at
 from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.steps import host_steps
-from rankscope.results import Analysis, Column, Inputs, Tables, by_window, in_steps
+from rankscope.results import Analysis, Column, Inputs, Tables, by_window, in_steps, schema_of
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
@@ -79,10 +80,13 @@ _COMPILING = r" \(dynamo_timed\)$|^entire_(frame|backward)_compile$|^inductor_co
 _STEP = r"^ProfilerStep#"
 _BREAK = r"torch_dynamo_resume_in_(\w+?)_at_(\d+)"
 _TRITON = "triton_"
+_COMPILED = re.compile("|".join((_REGION, _GRAPH, _FUNCTION, _OVERHEAD, _COMPILING, _BREAK, f"^{_TRITON}")))
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's compiled code, its files taken together."""
+    if not _is_compiled(tables):
+        return pl.DataFrame(schema=schema_of(COLUMNS))
     parts = [
         _of_window(window, inputs).with_columns(pl.lit(n).alias("window"))
         for n, window in enumerate(by_window(tables, inputs))
@@ -109,6 +113,15 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         .sort("kind", "host_ns", "device_ns", "name", descending=[False, True, True, False], nulls_last=True)
         .select(column.name for column in COLUMNS)
     )
+
+
+def _is_compiled(tables: Tables) -> bool:
+    """Whether anything shows compiled code: a look at distinct names, which spares most jobs everything else."""
+    operators = tables["host_ops"]
+    if any(operators[name].null_count() < operators.height for name in ("kernel_backend", "kernel_file")):
+        return True
+    names = (tables[name]["name"].unique() for name in ("host_ops", "annotations", "python_frames", "device_events"))
+    return any(_COMPILED.search(name) for each in names for name in each if name is not None)
 
 
 def _calls(window: Tables) -> pl.DataFrame:

@@ -35,6 +35,7 @@ from rankscope.results import (
     Inputs,
     Tables,
     over_ranks,
+    schema_of,
     steps_by_window,
     total_of,
 )
@@ -86,6 +87,8 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     # FSDP reduces in hooks of the same operators, but scatters.
     buckets = np.isin(np.arange(calls.height), position[accumulates[rows]])
     calls = calls.filter(pl.Series(buckets) & (pl.col("kind") == "all_reduce"))
+    if calls.is_empty():
+        return pl.DataFrame(schema=schema_of(COLUMNS))
     steps = host_steps(annotations)
     step = range_at(steps, calls["issued_ns"].to_numpy())
     number = pl.Series(step).set(pl.Series(step < 0), None)

@@ -54,7 +54,7 @@ from rankscope.primitives.matrix_operators import matrix_operators
 from rankscope.primitives.steps import recorded_span, step_windows
 from rankscope.primitives.synchronization import host_waits, idle_after, without_profilers_wait
 from rankscope.primitives.unfilled import unfilled_time
-from rankscope.results import Analysis, Column, Inputs, Tables, in_steps, steps_by_window
+from rankscope.results import Analysis, Column, Inputs, Tables, in_steps, schema_of, steps_by_window
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
@@ -81,6 +81,7 @@ _COMPILER = (
 )
 _WIDE = ("float32", "float64")
 _EVENT = ("start_ns", "end_ns", "name")
+_SCHEMA = schema_of([column for column in COLUMNS if column.name not in ("rank", "window", "step", "total_ns")])
 _RANGES = ("device_events", "host_ops", "runtime_calls", "annotations")
 
 
@@ -135,21 +136,18 @@ def _events(kind: str, frame: pl.DataFrame, cost: pl.Expr | Int64, detail: pl.Ex
         frame: start_ns, end_ns, name; since_ns where there is a gap.
         cost: ns, of each row.
     """
-    return (
-        frame.with_columns(
-            (cost if isinstance(cost, pl.Expr) else pl.Series(cost, dtype=pl.Int64)).cast(pl.Int64).alias("cost_ns")
-        )
-        .select(
-            pl.lit(kind).alias("kind"),
-            pl.col("name").fill_null(""),
-            (pl.lit(None, pl.String) if detail is None else detail).alias("detail"),
-            "start_ns",
-            "end_ns",
-            pl.col("since_ns") if "since_ns" in frame.columns else pl.lit(None, pl.Int64).alias("since_ns"),
-            "cost_ns",
-        )
-        .filter((pl.col("cost_ns") > 0) | pl.lit(kind in _WITHOUT_COST))
-    )
+    if frame.is_empty():
+        return pl.DataFrame(schema=_SCHEMA)
+    cost_ns = cost if isinstance(cost, pl.Expr) else pl.lit(pl.Series(cost, dtype=pl.Int64))
+    return frame.select(
+        pl.lit(kind).alias("kind"),
+        pl.col("name").fill_null(""),
+        (pl.lit(None, pl.String) if detail is None else detail).alias("detail"),
+        "start_ns",
+        "end_ns",
+        pl.col("since_ns") if "since_ns" in frame.columns else pl.lit(None, pl.Int64).alias("since_ns"),
+        cost_ns.cast(pl.Int64).alias("cost_ns"),
+    ).filter((pl.col("cost_ns") > 0) | pl.lit(kind in _WITHOUT_COST))
 
 
 def _span(frame: pl.DataFrame) -> tuple[Int64, Int64]:
@@ -207,6 +205,8 @@ def _steps(steps: pl.DataFrame) -> pl.DataFrame:
 
 def _peaks(window: Tables, inputs: Inputs) -> list[pl.DataFrame]:
     """The innermost operator at the peak of each device's memory."""
+    if window["memory_events"].is_empty():
+        return []
     peaks = inputs.results["memory"].select("device", pl.col("peak_at_ns").alias("time_ns")).drop_nulls()
     events, operators = window["memory_events"], window["host_ops"]
     at = events.with_columns(device_name().alias("on")).join(

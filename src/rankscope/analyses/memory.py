@@ -173,6 +173,7 @@ analysis = Analysis(
     columns=COLUMNS,
     per_rank=per_rank,
     headline=headline,
+    needs_rows_of=("memory_events",),
     reads={
         "memory_events": MEMORY_COLUMNS,
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid"),

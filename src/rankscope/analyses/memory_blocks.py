@@ -93,6 +93,7 @@ analysis = Analysis(
     per_rank=per_rank,
     across_ranks=across_ranks,
     requires=("memory",),
+    needs_rows_of=("memory_events",),
     reads={
         "memory_events": MEMORY_COLUMNS,
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid"),

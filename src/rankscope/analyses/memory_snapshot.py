@@ -135,6 +135,7 @@ analysis = Analysis(
     columns=COLUMNS,
     per_rank=per_rank,
     headline=headline,
+    needs_rows_of=("snapshot_segments", "snapshot_blocks", "snapshot_events"),
     reads={
         "snapshot_segments": ("device", "bytes", "pool", "expandable"),
         "snapshot_blocks": ("segment_row", "device", "address", "bytes", "requested", "state"),

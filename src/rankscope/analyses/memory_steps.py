@@ -66,6 +66,7 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
+    needs_rows_of=("memory_events",),
     reads={
         "memory_events": MEMORY_COLUMNS,
         "host_ops": ("start_ns", "end_ns", "pid", "tid"),

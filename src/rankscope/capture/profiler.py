@@ -212,7 +212,9 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         self._writer.submit(self._log.save)
         votes = None
         if rank.process.world_size > 1:
-            votes = WindowVotes(f"rankscope/windows/{rank.process.restart_count}/{Profiler._starts}")
+            # Without the restart count: on several nodes, torchrun's agents may count differently.
+            scope = f"rankscope/windows/{Profiler._starts}"
+            votes = WindowVotes(scope, rank.process.rank, rank.process.world_size)
             votes.connect()
         queue = self._queue = TraceQueue(rank, self._log, self._writer, self._lost, votes)
         between = self.config.steps_between

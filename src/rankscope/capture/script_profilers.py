@@ -30,8 +30,8 @@ import torch
 
 from rankscope.capture import profiler_conflicts
 from rankscope.capture.adopted_window import AdoptedWindow
-from rankscope.capture.inert_profile import InertProfile
 from rankscope.capture.notices import warn
+from rankscope.capture.torch_compat import InertProfile
 
 TORCH_PROFILER = "torch.profiler.profiler"
 # On the script's profilers.

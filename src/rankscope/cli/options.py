@@ -36,7 +36,9 @@ class RunOptions:
         str | None,
         typer.Option("--communication", metavar="REGEX", help="Further kernel names that are communication."),
     ] = None
-    executor: Annotated[str, typer.Option("--executor", help="Where tasks run: processes or serial.")] = "processes"
+    executor: Annotated[
+        str, typer.Option("--executor", help="Where tasks run: processes, serial, dask, dask:ADDRESS or mpi.")
+    ] = "processes"
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Number of tasks to run at once. Default: one per core.")
     ] = None

@@ -1,15 +1,15 @@
-"""Where tasks run: each file here makes one kind of `concurrent.futures.Executor`.
+"""Where tasks run: each module here with a function ``make`` makes one kind of `concurrent.futures.Executor`.
+
+A kind is named by its module, and may have an address: ``processes``, ``dask:tcp://HOST:8786``.
 
 In: a function of a module and its arguments, task by task. Out: outcomes in order, errors among them (`run_tasks`).
 """
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, as_completed
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -24,25 +24,41 @@ class WorkerDiedError(RankscopeError):
     """A task whose worker died while it worked on it."""
 
 
-@cache
-def _kinds() -> tuple[str, ...]:
-    # Looking into the folder takes longer than some analyses do.
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+KINDS = ("processes", "serial", "dask", "mpi")
+_WITH_ADDRESS = ("dask",)
+
+
+def check_kind(kind: str) -> None:
+    """Check the name of an executor, which may not be needed before much later, or never.
+
+    Under MPI the job's processes divide here: only process 0 returns.
+
+    Raises:
+        ConfigError: there is no such kind, or it cannot be used here.
+    """
+    name, _, address = kind.partition(":")
+    if name not in KINDS or (address and name not in _WITH_ADDRESS):
+        raise ConfigError(
+            f"there is no executor {kind!r}", hint=f"there are: {', '.join(KINDS)}; dask takes an address, dask:ADDRESS"
+        )
+    if name == "mpi":
+        import_module(f"{__name__}.mpi").join()
 
 
 def make_executor(kind: str, workers: int | None = None) -> Executor:
     """An executor of a kind; a context manager that ends its workers.
 
     Args:
-        kind: `serial`, `processes`, …: the name of a file here.
-        workers: how many tasks run at once; None for as many as there are cores.
+        kind: one of `KINDS`, with its address.
+        workers: how many tasks run at once; None for as many as there are cores, or workers in a cluster.
 
     Raises:
-        ConfigError: there is no such kind.
+        ConfigError: there is no such kind, or it cannot be used here.
     """
-    if kind not in _kinds():
-        raise ConfigError(f"there is no executor {kind!r}", hint=f"there are: {', '.join(_kinds())}")
-    executor: Executor = import_module(f"{__name__}.{kind}").make(workers)
+    check_kind(kind)
+    name, _, address = kind.partition(":")
+    make = import_module(f"{__name__}.{name}").make
+    executor: Executor = make(workers, address) if name in _WITH_ADDRESS else make(workers)
     return executor
 
 
@@ -160,7 +176,12 @@ def _run(
 def _keep(
     future: Future[T], index: int, outcomes: Outcomes[T], on_progress: Callable[[T | BaseException], None]
 ) -> None:
-    error = future.exception()
+    try:
+        error = future.exception()
+    except CancelledError:
+        error = WorkerDiedError(
+            "the cluster gave up the task", hint="its scheduler or its workers may have been lost: see their logs"
+        )
     if isinstance(error, BrokenExecutor):
         return
     outcomes[index] = future.result() if error is None else error

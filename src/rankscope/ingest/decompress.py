@@ -15,17 +15,13 @@ import zstandard
 from isal import isal_zlib
 
 from rankscope.errors import NotATraceError
+from rankscope.rundir.archives import FREE_BYTES, GZIP, MAX_RATIO
 
 BLOCK_BYTES = 1 << 20
 # Damage in the middle loses what one call would have returned: so much. More than a block of zstandard.
 _PIECE_BYTES = 256 << 10
 # Each call copies what is not decompressed yet: enough for some pieces.
 _PACKED_BYTES = 128 << 10
-# Traces shrink 10 to 30 times. What grows 300 times and beyond 64 MiB is a decompression bomb.
-MAX_RATIO = 300
-FREE_BYTES = 64 << 20
-
-GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # Flags of a gzip member's header (RFC 1952).
 _HEADER_CRC, _EXTRA, _NAME, _COMMENT, _RESERVED = 2, 4, 8, 16, 0xE0
 _FIXED_HEADER_BYTES, _TRAILER_BYTES = 10, 8

@@ -16,11 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankscope.errors import NoTracesError
+from rankscope.errors import NoTracesError, RankscopeError
 from rankscope.ingest.manifests import why_no_traces
 from rankscope.ingest.run_files import HEAD_BYTES, is_manifest, is_rank_manifest_path, is_run_file_name, is_run_manifest
 from rankscope.ingest.source import is_url, local_path
 from rankscope.ingest.symlinks import Symlinks
+from rankscope.store.cache import Cache
 
 TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip")
 SNAPSHOT_SUFFIXES = (".memory.pickle", "memory_snapshot.pickle")
@@ -69,7 +70,8 @@ def find_traces(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
     """The traces of a source.
 
     Args:
-        source: a directory (searched recursively), a file, a glob, a URL that fsspec knows, or several of these.
+        source: a directory (searched recursively), an archive of one, a file, a glob, a URL that fsspec knows, or
+            several of these.
 
     Raises:
         NoTracesError: there is no such path, or nothing in it that could be a trace.
@@ -127,7 +129,7 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
         found.folders.append(str(path))
         found.named = False
     elif is_there:
-        found.traces.append(str(path))
+        _add_file(path, found, links)
     elif any(sign in source for sign in "*?["):
         names = glob.glob(str(path), recursive=True)  # noqa: PTH207  # pathlib needs a directory to start from
         matches = [match for match in names if not Path(match).is_dir()]
@@ -139,6 +141,18 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
         found.traces += matches
     else:
         raise NoTracesError("there is no such file or directory", path=source, hint="check the spelling of the path")
+
+
+def _add_file(path: Path, found: Found, links: Symlinks) -> None:
+    """A trace, or an archive with several, as if it had been unpacked and the directory named. One that cannot be
+    unpacked is read as one trace, with what is wrong and what is not read as findings."""
+    folder = None
+    with suppress(OSError, RankscopeError):
+        folder = Cache().unpacked(path)
+    if folder is None:
+        found.traces.append(str(path))
+    else:
+        _add(str(folder), found, links)
 
 
 def _each_once(paths: Iterable[str]) -> list[str]:

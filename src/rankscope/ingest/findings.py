@@ -175,7 +175,8 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
                 f"{plural('a trace', info.others, 'traces')}: only the first was read",
                 ranks=ranks,
                 evidence=(Evidence("files not read", info.others, "count"),),
-                advice="Unpack it and open the directory: an archive is read as one trace.",
+                advice="Unpack it and open the directory. An archive with several traces is read whole if it is named "
+                "itself and not damaged.",
             )
         )
     if not read:

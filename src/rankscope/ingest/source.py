@@ -20,10 +20,6 @@ from typing import BinaryIO, cast
 from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.decompress import (
     BLOCK_BYTES,
-    FREE_BYTES,
-    GZIP,
-    MAX_RATIO,
-    ZSTD,
     Checked,
     ChecksumError,
     Gunzip,
@@ -33,11 +29,9 @@ from rankscope.ingest.decompress import (
     bomb,
 )
 from rankscope.ingest.run_files import HEAD_BYTES, is_run_file, starts_a_trace
+from rankscope.rundir.archives import FREE_BYTES, GZIP, MAX_MEMBERS, MAX_RATIO, ZIP, ZSTD
 from rankscope.rundir.directory import path_of_file_url
 
-MAX_MEMBERS = 10_000
-
-_ZIP = b"PK\x03\x04"
 _ENCRYPTED = 1  # of a zip member's flags
 # A zstandard file may begin with a skippable frame: pzstd writes one before each frame.
 _SKIPPED = tuple(bytes([low]) + b"\x2a\x4d\x18" for low in range(0x50, 0x60))
@@ -102,7 +96,7 @@ def open_raw(path: str) -> AbstractContextManager[BinaryIO]:
 
 def _decompressed(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
     start = _read_full(raw, 4)
-    if start.startswith(_ZIP):
+    if start.startswith(ZIP):
         raw.seek(0)
         return _zip_member(raw, path, stack)
     if start.startswith(_PICKLES):

@@ -21,7 +21,14 @@ from types import FrameType
 
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.jobs.gather.merge import rank_manifests
-from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, command, has_more_nodes, refuse_to_nest
+from rankscope.jobs.torchrun import (
+    RUN_DIR_VARIABLE,
+    RUN_ID_VARIABLE,
+    command,
+    has_more_nodes,
+    refuse_to_nest,
+    store_settings,
+)
 from rankscope.rundir.config import variable_of
 from rankscope.rundir.directory import absolute_directory, is_store_url
 from rankscope.rundir.names import ENDINGS
@@ -142,6 +149,7 @@ def run_job(
     environ = {**os.environ, **(env or {})}
     refuse_to_nest(environ)
     line = command(options, script, environ)
+    environ = {**store_settings(line[: len(line) - len(script)], environ), **environ}
     return run_command(line, environ, run_dir=run_dir, run_id=run_id, output=output, timeout_s=timeout_s)
 
 

@@ -19,6 +19,7 @@ from rankscope.ingest.run_files import is_measurement_file
 from rankscope.ingest.run_findings import contradicted_ranks, missing_ranks, several_lives
 from rankscope.ingest.run_selection import KnownRun, check_steps, choose_run, known_runs
 from rankscope.ingest.runs import group_by_run
+from rankscope.ingest.source import is_url
 from rankscope.ingest.task import find_ingested, ingest_trace
 from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
 from rankscope.results import Finding, Options
@@ -74,7 +75,7 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
     known = {path: trace for path in paths if (trace := find_ingested(path)) is not None}
     # Files that are in the cache are found without starting a worker.
     todo = [path for path in paths if path not in known]
-    read = tasks.run("reading", _size_of(todo), ingest_trace, [(path,) for path in todo])
+    read = tasks.run("reading", _size_of(todo), ingest_trace, [(_absolute(path),) for path in todo])
     by_path: dict[str, CachedTrace | BaseException] = {**known, **dict(zip(todo, read, strict=True))}
     outcomes = [by_path[path] for path in paths]
     traces: list[CachedTrace] = []
@@ -119,6 +120,11 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
     known_of = known_runs(runs, where)
     named = next(run.label for run in known_of if run.name == chosen) if len(known_of) > 1 else None
     return Loaded(ranks, tuple(findings), run_id, named, manifest, tuple(own), known_of, chosen)
+
+
+def _absolute(path: str) -> str:
+    """A path that means the same in any process, whatever its directory."""
+    return path if is_url(path) else str(Path(path).absolute())
 
 
 def place_of(found: Found) -> str:

@@ -14,12 +14,13 @@ import polars as pl
 
 from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, RankscopeError, describe_error
-from rankscope.executors import Pool, run_tasks
+from rankscope.executors import Pool, check_kind, run_tasks
 from rankscope.ingest.task import ingest_trace
-from rankscope.results import Inputs, Options, Parameters, Part, Value
+from rankscope.results import Inputs, Parameters, Part, Value
 from rankscope.results.failures import FAILURES
 from rankscope.store.cache import CachedTrace, DamagedTablesError
 from rankscope.store.column_cache import Columns
+from rankscope.store.part_cache import keep_part
 
 T = TypeVar("T")
 
@@ -53,6 +54,9 @@ class Tasks:
         workers: tasks at once; None for one per core, and no worker at all if there is little work.
         progress: called after each task.
         columns: columns that tasks in this process have read, kept for later ones.
+
+    Raises:
+        ConfigError: there is no such executor.
     """
 
     executor: str = "processes"
@@ -60,6 +64,9 @@ class Tasks:
     progress: Progress | None = None
     columns: Columns = field(default_factory=Columns)
     _pool: Pool | None = None
+
+    def __post_init__(self) -> None:
+        check_kind(self.executor)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -130,12 +137,10 @@ def by_rank(results: Mapping[str, pl.DataFrame]) -> Callable[[int], dict[str, pl
 
 def analyze_rank(
     wanted: Sequence[Asked],
-    rank: int,
     traces: Sequence[CachedTrace],
-    options: Options,
-    world_size: int | None,
-    results: Mapping[str, pl.DataFrame],
+    inputs: Inputs,
     kept: Columns,
+    digests: Mapping[Asked, bytes],
 ) -> dict[Asked, Part | RankscopeError]:
     """The task of a worker: one rank's share of some analyses that read tables.
 
@@ -143,13 +148,14 @@ def analyze_rank(
 
     Args:
         kept: columns that were read before, where the task runs in the process that keeps them.
+        digests: the parts to cache, with what identifies their inputs.
     """
     reads = {each: get_analysis(each[0]).wants(dict(each[1])) for each in wanted}
     columns: dict[str, set[str]] = {}
     for own in reads.values():
         for table, names in own.items():
             columns.setdefault(table, set()).update(names)
-    named = options.named_steps if "step" in columns.get("annotations", ()) else ()
+    named = inputs.options.named_steps if "step" in columns.get("annotations", ()) else ()
     if named:
         columns["annotations"].add("incomplete_step")
     try:
@@ -161,17 +167,20 @@ def analyze_rank(
     if named:
         shown = pl.when(pl.col("incomplete_step").is_in(named)).then("incomplete_step")
         tables["annotations"] = tables["annotations"].with_columns(pl.coalesce("step", shown).alias("step"))
-    inputs = Inputs(options, tuple(trace.info for trace in traces), results, rank, world_size)
     made: dict[Asked, Part | RankscopeError] = {}
     for each, own in reads.items():
         mine = {table: _columns(tables[table], (*names, "window")) for table, names in own.items()}
         try:
-            made[each] = get_analysis(each[0]).per_rank(mine, replace(inputs, parameters=dict(each[1])))
+            part = get_analysis(each[0]).part_of(mine, replace(inputs, parameters=dict(each[1])))
         except RankscopeError as error:
             made[each] = error
         except FAILURES as error:
             # Not every error can be sent from one process to another.
             made[each] = AnalysisError(describe_error(error))
+        else:
+            made[each] = part
+            if each in digests:
+                keep_part(traces, each[0], digests[each], part)
     return made
 
 

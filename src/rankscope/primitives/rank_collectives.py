@@ -77,7 +77,8 @@ def rank_collectives(
     calls = host_collectives(window["host_ops"], window["annotations"], window["collectives"])
     device = window["device_events"].with_row_index("row")
     kernels, used = _kernels(device, window, calls, extra)
-    gloo = _gloo(window, groups, rank)
+    ranges = gloo_ranges(window["host_ops"], window["annotations"])
+    gloo = _gloo(ranges, window, groups, rank) if ranges.height else kernels.clear()
     left = calls.filter(~pl.Series(used, dtype=pl.Boolean) & (pl.col("group_size").fill_null(0) != 1))
     alone = not kernels.height and not gloo.height
     parts = [kernels, gloo, _launches(left)] if alone else [kernels, gloo]
@@ -309,13 +310,15 @@ def _launches(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _gloo(window: Mapping[str, pl.DataFrame], groups: Sequence[Mapping[str, Any]], rank: int) -> pl.DataFrame:
+def _gloo(
+    ranges: pl.DataFrame, window: Mapping[str, pl.DataFrame], groups: Sequence[Mapping[str, Any]], rank: int
+) -> pl.DataFrame:
     """Gloo's ranges. They do not name a group; if the job has only one set of ranks, it is that one."""
     annotations = window["annotations"]
     columns = ["start_ns", "end_ns", "pid", "tid", "input_dims", "input_types"]
     dims = pl.concat([annotations.filter(~pl.col("on_device")).select(columns), window["host_ops"].select(columns)])
     dims = dims.filter(pl.col("input_dims").is_not_null())
-    ranges = gloo_ranges(window["host_ops"], annotations).join(
+    ranges = ranges.join(
         dims.unique(["start_ns", "end_ns", "pid", "tid"], keep="first"),
         on=["start_ns", "end_ns", "pid", "tid"], how="left", maintain_order="left",
     )  # fmt: skip

@@ -13,7 +13,6 @@ from rankscope.results.analysis import (
     Bars,
     Effect,
     Inputs,
-    Part,
     PerRank,
     Result,
     Rule,
@@ -45,6 +44,7 @@ from rankscope.results.headline import Headline, greatest, over_ranks, total_of
 from rankscope.results.judged import incomplete_ranks, of_judged_ranks
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
 from rankscope.results.rank_state import ENOUGH_STEPS, RankState, counted_steps, rank_state, without_straggler
+from rankscope.store.part_cache import Part
 from rankscope.store.schema import Column
 
 __all__ = [

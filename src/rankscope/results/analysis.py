@@ -15,10 +15,11 @@ import polars as pl
 from rankscope.errors import ConfigError
 from rankscope.results.failures import FAILURES
 from rankscope.results.finding import Finding
-from rankscope.results.frames import concat_ranks
+from rankscope.results.frames import concat_ranks, schema_of
 from rankscope.results.headline import Headline
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
 from rankscope.rundir.manifest import RankManifest
+from rankscope.store.part_cache import Part
 from rankscope.store.schema import Column
 from rankscope.store.trace_info import TraceInfo
 
@@ -52,8 +53,6 @@ class Inputs:
 
 
 Tables = Mapping[str, pl.DataFrame]
-Part = pl.DataFrame | Mapping[str, pl.DataFrame]
-"""The result of `per_rank` for one rank: a frame, or several by name."""
 PerRank = Callable[[Tables, Inputs], Part]
 # The parts are what the same analysis's `per_rank` gives, so only it knows whether they are frames or mappings.
 AcrossRanks = Callable[[Sequence[Any], Inputs], "tuple[pl.DataFrame, list[Finding]]"]
@@ -94,6 +93,7 @@ class Analysis:
             concatenate their frames.
         parameters: its options; both functions find the values in `Inputs.parameters`. Required analyses are always
             run with the defaults.
+        needs_rows_of: tables without which a rank has no rows: if all of them are empty, `per_rank` is not called.
         reads_more: columns that it needs in addition to `reads` for these parameters, if they are expensive.
         headline: its answer in one sentence, from the result's frame; None if it has no answer.
         has_findings: whether `across_ranks` may give findings: `rankscope findings` then includes it.
@@ -114,6 +114,7 @@ class Analysis:
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()
+    needs_rows_of: tuple[str, ...] = ()
     reads_more: Callable[[Parameters], Mapping[str, tuple[str, ...]]] | None = None
     headline: Callable[[pl.DataFrame], Headline | None] | None = None
     has_findings: bool = False
@@ -128,6 +129,12 @@ class Analysis:
             raise ValueError(
                 f"a chart of the analysis {self.name} names the column {name!r}, which it does not declare"
             )
+
+    def part_of(self, tables: Tables, inputs: Inputs) -> Part:
+        """One rank's part, from its tables."""
+        if self.needs_rows_of and all(tables[name].is_empty() for name in self.needs_rows_of):
+            return pl.DataFrame(schema=schema_of(self.columns))
+        return self.per_rank(tables, inputs)
 
     def reduce(self, parts: Sequence[Part], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
         """The result's frame and findings, from what the ranks gave."""

@@ -2,13 +2,15 @@
 
 Tables are zstd Parquet, one file per 131,072 rows, so that a reader takes only the columns it needs. They are written
 to a temporary directory that is put in place by one rename; of two processes that write the same one, the second
-discards its own. If the root cannot be written, a directory of the user in the machine's temporary one is used.
+discards its own. An archive with a run in it is unpacked there, too. If the root cannot be written, a directory of the
+user in the machine's temporary one is used.
 
-In: keys and tables. Out: tables on disk, as lazy frames.
+In: keys and tables, and archives. Out: tables on disk, as lazy frames, and directories.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -19,17 +21,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import polars as pl
 
 from rankscope.errors import TraceError
+from rankscope.rundir.archives import is_packed_run, unpack_run
 from rankscope.store.schema import SCHEMA_VERSION, TABLES
 from rankscope.store.spool import FRAGMENT_SUFFIX
 from rankscope.store.trace_info import TraceInfo
 
 _INFO = "info.json"
 _TEMPORARY = ".tmp"
+_ARCHIVES = "archives"
 # Small tables are written together, up to so many bytes in memory.
 _WAITING_BYTES = 4 << 20
 # No file takes so long to read: what is older was left by a process that was killed.
@@ -225,20 +230,66 @@ class Cache:
                 if _is_own(folder):
                     shutil.rmtree(folder, ignore_errors=True)
 
+    def unpacked(self, archive: Path) -> Path | None:
+        """The directory of an archive with a run in it, unpacked at the first call; ``None`` if it is another file.
+
+        Raises:
+            TraceError: it cannot be unpacked.
+        """
+        status = archive.stat()
+        identity = str(archive.absolute()), status.st_size, status.st_mtime_ns, status.st_ino
+        key = hashlib.sha256(repr(identity).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        for root in (self.root, _fallback_root()):
+            folder = root / _ARCHIVES / key / archive.name
+            with suppress(OSError):
+                if _is_own(folder):
+                    return folder
+        return self._unpack(archive, key) if _is_packed_run(*identity) else None
+
+    def _unpack(self, archive: Path, key: str) -> Path:
+        folder = self.root / _ARCHIVES
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            aside = Path(tempfile.mkdtemp(suffix=_TEMPORARY, prefix=".", dir=folder))
+        except OSError:
+            _own_folder(_fallback_root())
+            folder = _fallback_root() / _ARCHIVES
+            folder.mkdir(exist_ok=True, mode=0o700)
+            aside = Path(tempfile.mkdtemp(suffix=_TEMPORARY, prefix=".", dir=folder))
+        _sweep(folder)
+        try:
+            (aside / archive.name).mkdir()
+            unpack_run(archive, aside / archive.name)
+            with suppress(OSError):  # another process was faster
+                aside.rename(folder / key)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        return folder / key / archive.name
+
     def entries(self) -> list[CachedTrace]:
         """Every trace whose tables are complete and belong to this user."""
         folders = [folder for version in self._versions() for folder in sorted(version.glob("??/*"))]
         return [found for folder in folders if (found := _read(folder)) is not None]
 
     def clear(self) -> int:
-        """Remove all tables that belong to this user, of any schema; how many there were."""
+        """Remove all tables and unpacked archives that belong to this user, of any schema; how many there were."""
         removed = 0
         for version in [*self.root.glob("v*"), *_fallback_root().glob("v*")]:
             for folder in [*version.glob("??/*"), *version.glob(f".*{_TEMPORARY}")]:
                 if _is_own(folder):
                     shutil.rmtree(folder, ignore_errors=True)
                     removed += not folder.exists()
+        for folder in [*self.root.glob(f"{_ARCHIVES}/*"), *_fallback_root().glob(f"{_ARCHIVES}/*")]:
+            if _is_own(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                removed += not folder.exists()
         return removed
+
+
+@cache
+def _is_packed_run(path: str, *_identity: int) -> bool:
+    """Asked once per file: the page looks at its sources again and again."""
+    return is_packed_run(Path(path))
 
 
 def _read(folder: Path) -> CachedTrace | None:

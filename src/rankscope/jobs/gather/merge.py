@@ -65,6 +65,9 @@ def gather(
             )
         if not sources:
             raise RankscopeError("does not exist", path=run, hint="check the spelling, or name sources to gather from")
+    if run.is_file():
+        hint = f"rankscope gather DIR {run} copies what is in an archive into a directory"
+        raise RankscopeError("is a file, not a directory", path=run, hint=hint)
     try:
         run.mkdir(parents=True, exist_ok=True)
     except OSError as error:
