@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from tests.kineto import annotation, kernel, op, small_step, write_ranks

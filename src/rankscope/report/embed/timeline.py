@@ -2,8 +2,8 @@
 
 In: a timeline, matched collectives and findings. Out: blocks, in this order while they fit: device events of each
 rank, host events, matched collectives, critical paths, counters, details of the longest events, Python frames. Ranks
-that findings name come first, then the others by number. Included events are exact; `left_out` lists the rest, which the page shows. Format:
-`web/PROTOCOL.md`.
+that findings name come first, then the others by number. Included events are exact; `left_out` lists the rest, which
+the page shows. Format: `web/PROTOCOL.md`.
 """
 
 from __future__ import annotations
