@@ -279,3 +279,15 @@ def test_each_attempt_of_an_elastic_job_has_its_log(tmp_path):
     ended = [log.last_step for log in logs.logs() if log.header.restart_count == 0]
     assert all(step is not None and step >= 20 for step in ended)
     assert os.path.exists(tmp_path / "waiting")  # noqa: PTH110
+
+
+def test_a_rank_that_hangs_is_named_and_the_job_goes_on(tmp_path):
+    waiting = (
+        "if rank == 1 and step == 60:\n"
+        "        while not all(os.path.exists(f'run/hang/rank{r}.json') for r in (0, 1)): time.sleep(0.1)"
+    )
+    ended = finish(start(job(inside=waiting, steps=80), tmp_path, **BY_REQUEST, RANKSCOPE_HANG_TIMEOUT="2"))
+    assert [each.code for each in ended] == [0, 0], ended[0].errors[-3000:] + ended[1].errors[-3000:]
+    verdict = json.loads(rankscope(tmp_path, "hang", "run", "--format", "json").stdout)
+    assert (verdict["culprits"], verdict["cause"]) == ([1], "python_code")
+    assert verdict["collective"]["operation"] == "all_reduce"

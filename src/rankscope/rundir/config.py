@@ -103,6 +103,14 @@ class CaptureConfig:
     watch_bytes: int = option(
         2 << 30, "No such window once this rank's traces have so many bytes; 0 for no limit.", least=0
     )
+    hang_timeout: int = option(
+        300,
+        "With the watch: each rank writes what it does (rankscope hang) after so many seconds without a step, and ten "
+        "times a usual step; 0: never.",
+        "--hang-timeout",
+        metavar="S",
+        least=0,
+    )
 
     take_over: bool = option(
         False,

@@ -15,11 +15,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import partial
 from types import FrameType
 from typing import Any
 
+from rankscope.capture.hang_watch import HangWatch
 from rankscope.capture.process import job_store
 from rankscope.capture.rank_log import RankLog
 from rankscope.capture.this_rank import ThisRank
@@ -41,18 +40,6 @@ SIGNAL = "SIGUSR2"
 """Asks for a window, unless the job has a handler of its own."""
 _WAITING_ROWS = 8192
 _WAITING_WINDOWS = 64
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far the loop is: see `Watcher.every_tick`."""
-
-    step: int
-    """The current step."""
-    running_ns: int
-    """For how long it has run."""
-    usual_ns: int
-    """How long a step usually takes; 0 if not known yet."""
 
 
 class Watcher:
@@ -96,10 +83,9 @@ class Watcher:
         self._planned: deque[Planned] = deque(maxlen=_WAITING_WINDOWS)
         self._automatic, self._automatic_at = 0, float("-inf")
         self._signals = 0
+        self._hangs = HangWatch(rank.run_dir, timeout_s=config.hang_timeout) if config.hang_timeout else None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self.every_tick: list[Callable[[Progress], None]] = []
-        """Called by the control thread about once per second: for what notices that the loop hangs."""
 
     # --- in the loop --------------------------------------------------------------------------------------------
 
@@ -107,6 +93,8 @@ class Watcher:
         """Begin to watch."""
         watch_phases(self._phases)
         self._listen()
+        if self._hangs is not None:
+            self._hangs.start()
         self._thread = threading.Thread(target=self._run, name="rankscope-watch", daemon=True)
         self._thread.start()
 
@@ -114,6 +102,8 @@ class Watcher:
         """A step has ended; returns whether there are windows to take."""
         self._rows.append(self._phases.end_step(step, now, profiled=profiled))
         self._step, self._began = step + 1, now
+        if self._hangs is not None:
+            self._hangs.heartbeat()
         return bool(self._new)
 
     def take_windows(self) -> list[Window]:
@@ -122,6 +112,8 @@ class Watcher:
 
     def stop(self) -> None:
         """End, after what is known was written."""
+        if self._hangs is not None:
+            self._hangs.close()
         unwatch_phases(self._phases)
         self._stop_listening()
         self._stopping.set()
@@ -151,9 +143,6 @@ class Watcher:
         while not self._stopping.wait(self._poll_s):
             self._guarded("log", self._write_log)
             self._guarded("requests", self._agree)
-            progress = Progress(self._step, time.perf_counter_ns() - self._began, self._slow.median_ns)
-            for action in self.every_tick:
-                self._guarded("tick", partial(action, progress))
         self._guarded("log", lambda: self._write_log(last=True))
 
     def _guarded(self, stage: str, action: Callable[[], None]) -> None:
