@@ -7,7 +7,7 @@ and DDP's, compiled graphs, collectives); `origin` says which of the two. Steps 
     host total    = Σ duration; a range inside another of the same name is not counted twice
     host self     = Σ duration − ranges directly inside it
     device total  = |device events launched while the range was open|     |A|: the length of the union, all streams
-    device idle   = |range| − |range ∩ device events|, of whatever was launched when
+    device idle   = |range| − |range ∩ device events|, no matter which range launched the events
 
 What a thread launches belongs to the ranges that are open on it. What autograd's threads launch also belongs to the
 ranges that are then open on the thread that runs the steps, because that thread waits for the backward: so a range

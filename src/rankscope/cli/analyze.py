@@ -95,7 +95,7 @@ class TableOptions:
 
     form: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None
-    limit: Annotated[int, typer.Option("--limit", help="Rows of a table to show; 0 for all.", min=0)] = 50
+    limit: Annotated[int, typer.Option("--limit", help="Rows to show per table; 0 for all.", min=0)] = 50
     sort: Annotated[
         str | None,
         typer.Option("--sort", metavar="COLUMN", help="Sort the rows by this column: numbers from the largest down."),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import Enum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from rankscope.cli.analyze import Format, TableOptions
 from rankscope.cli.options import DEFAULTS, RunOptions, opened
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import refuse_terminal, show, width_for, write
@@ -27,16 +26,10 @@ FAILED = 1
 """Exit status if a condition of `--fail-on` holds; for an error it is 2."""
 
 
-class Format(str, Enum):
-    """How a diff is written."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-    parquet = "parquet"
+_TABLE = TableOptions(limit=12)
 
 
-@with_options()
+@with_options(without=("sort", "reverse"))
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="The first run: a directory or a trace.")],
     b: Annotated[
@@ -49,13 +42,12 @@ def diff(
         list[str] | None,
         typer.Option(metavar="CONDITION", help="Exit with status 1 if it holds: 'step_time > 5%'. Repeatable."),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
-    limit: Annotated[int, typer.Option(help="Rows to show per section; 0 for all.", min=0)] = 12,
+    table: TableOptions = _TABLE,
     run_b: Annotated[str | None, typer.Option(help="Run id in B, if it has several runs.")] = None,
     options: RunOptions = DEFAULTS,
 ) -> None:
     """Compare two runs, or two ranks of one: what changed, and whether that is significant."""
+    form, output = table.form, table.output
     refuse_terminal(form.value, output)
     conditions = [parse_condition(text) for text in fail_on or []]
     rank_numbers = _parse_ranks(ranks)
@@ -69,7 +61,7 @@ def diff(
     failed = [breach for condition in conditions if (breach := condition.fails(result)) is not None]
     if form is Format.table:
         width = width_for(output) or Console().width
-        show(_tables_and_findings(result, limit or None, width), output)
+        show(_tables_and_findings(result, table.limit or None, width), output)
     elif form is Format.json:
         write(as_json(result.to_json()), output)
     else:

@@ -190,7 +190,8 @@ def _print_summary(truth: Truth, out: Path) -> None:
     for fault, cost in zip(job.faults, truth.fault_cost_ns, strict=False):
         taken_ms = truth.nominal.taken_ns(fault) / 1e6
         typer.echo(
-            f"{fault.kind} ({fault.style}): takes {taken_ms:.3f} ms a step, costs the job {cost / 1e6:.3f} ms a step"
+            f"{fault.kind} ({fault.style}): takes {taken_ms:.3f} ms per step, "
+            f"costs the job {cost / 1e6:.3f} ms per step"
         )
     shown = [QUANTILES.index(q) for q in (0.01, 0.5, 0.95, 0.99)]
     for name, (source, _, values) in MEASURED.items():

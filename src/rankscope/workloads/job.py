@@ -229,7 +229,7 @@ def loop(name: str, step: Callable[[int], torch.Tensor], parameters: int, place:
     if place.rank == 0:
         print(
             f"{name}: {outcome.steps} steps on {place.world_size} x {place.device.type}, "
-            f"{outcome.step_time_s * 1e3:.1f} ms a step, loss {outcome.first_loss:.4f} to {outcome.last_loss:.4f}",
+            f"{outcome.step_time_s * 1e3:.1f} ms per step, loss {outcome.first_loss:.4f} to {outcome.last_loss:.4f}",
             flush=True,
         )
     return outcome

@@ -9,7 +9,7 @@ import typer
 from rankscope.cli.measure import options as o
 from rankscope.cli.signature import with_options
 from rankscope.errors import ConfigError
-from rankscope.measure.binding import SAMPLING, measure_binding
+from rankscope.measure.binding import SAMPLING, Bindings, measure_binding
 from rankscope.measure.binding_policies import COMPACT, LIST, NAMES, NUMA, SPREAD
 from rankscope.measure.sampling import Sampling
 
@@ -44,7 +44,7 @@ def binding(
     o.experiment(
         "binding",
         lambda folder, on_progress: measure_binding(
-            target, folder, start, names, given=cpus, cores=cores, sampling=sampling, on_progress=on_progress
+            target, folder, start, Bindings(names, cpus, cores), sampling=sampling, on_progress=on_progress
         ),
         options,
     )
