@@ -12,7 +12,8 @@ from rankscope.primitives.statistics import Significance
 from rankscope.report.watch import straggler_sentence, watch_view
 from rankscope.rundir.manifest import RankManifest, to_json
 from rankscope.watch.log import WatchLogs
-from rankscope.watch.status import as_json, read_status, significance_of
+from rankscope.watch.status import read_status, significance_of
+from rankscope.watch.status_json import as_json
 
 from .jobs import MS, SimulatedJob
 

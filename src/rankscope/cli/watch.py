@@ -14,7 +14,8 @@ from rich.live import Live
 
 from rankscope.report.watch import watch_view
 from rankscope.watch.log import WatchLogs
-from rankscope.watch.status import JUDGED_STEPS, as_json, read_status
+from rankscope.watch.status import JUDGED_STEPS, read_status
+from rankscope.watch.status_json import as_json
 
 
 class Format(str, Enum):
