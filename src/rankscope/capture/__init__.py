@@ -13,6 +13,7 @@ and move it into the run directory, ``rank_log`` lists it in the rank's manifest
 
 - This rank: ``this_rank``, from ``process``, ``rank_owner``, ``environment`` and ``parallelism``.
 - The end: ``exit_hooks`` and ``signals``. What a user reads: ``notices``.
+- A job that hangs: ``hang_watch`` notices it, ``hang_dump`` writes what this rank does.
 - An unmodified script: ``hook/sitecustomize.py`` loads ``auto_profiler``, which counts the steps of ``optimizers``.
 - The script's own torch profilers: ``script_profilers`` notices them, ``adoption`` and ``adopted_window`` save what
   they record, ``profiler_conflicts`` gives them priority.
@@ -21,8 +22,9 @@ and move it into the run directory, ``rank_log`` lists it in the rank's manifest
 
 from __future__ import annotations
 
+from rankscope.capture.hang_watch import HangWatch
 from rankscope.capture.notices import CaptureWarning
 from rankscope.capture.profiler import Profiler
 from rankscope.rundir.config import CaptureConfig
 
-__all__ = ["CaptureConfig", "CaptureWarning", "Profiler"]
+__all__ = ["CaptureConfig", "CaptureWarning", "HangWatch", "Profiler"]

@@ -267,6 +267,8 @@ class FlightCall:
     elements: int
     bytes: int | None
     """The size of the larger of input and output; ``None`` if the type is not known here."""
+    sequence: int = 0
+    """Its number in its group, from 1; 0 for sends and receives, which have numbers of their own."""
 
 
 @dataclass(frozen=True)
@@ -281,15 +283,21 @@ class FlightRecord:
 def read_flight_recorder(since_ns: int, until_ns: int) -> FlightRecord | None:
     """The calls between two readings of the wall clock; ``None`` if there is no flight recorder, it is off, or an
     accelerator is in use."""
-    dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace_json", None)
-    if dump is None or _accelerator_in_use():
+    dump = flight_recorder_dump()
+    if dump is None:
         return None
     entries = json.loads(dump()).get("entries")
     if not isinstance(entries, list) or not entries:
         return None
     made = sorted(((int(e["time_created_ns"]), int(e["record_id"]), e) for e in entries), key=lambda entry: entry[:2])
-    calls = tuple(_call(at, entry) for at, _, entry in made if since_ns <= at <= until_ns)
+    calls = tuple(flight_call(at, entry) for at, _, entry in made if since_ns <= at <= until_ns)
     return FlightRecord(calls, complete=made[0][1] == 0 or made[0][0] < since_ns)
+
+
+def flight_recorder_dump() -> Callable[[], bytes] | None:
+    """What gives the buffer as JSON; ``None`` if there is no flight recorder, or an accelerator is in use."""
+    dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace_json", None)
+    return None if dump is None or _accelerator_in_use() else dump
 
 
 def _accelerator_in_use() -> bool:
@@ -297,7 +305,8 @@ def _accelerator_in_use() -> bool:
     return any(module is not None and module.is_initialized() for module in modules)
 
 
-def _call(at_ns: int, entry: Mapping[str, Any]) -> FlightCall:
+def flight_call(at_ns: int, entry: Mapping[str, Any]) -> FlightCall:
+    """One entry of the buffer."""
     # A collective that gathers or scatters has all the data on one side: the larger side is its size.
     sides = [
         (sum(_product(shape) for shape in entry.get(f"{side}_sizes") or ()), entry.get(f"{side}_dtypes") or ())
@@ -318,6 +327,7 @@ def _call(at_ns: int, entry: Mapping[str, Any]) -> FlightCall:
         dtype,
         elements,
         elements * item if item is not None else (0 if elements == 0 else None),
+        0 if entry.get("is_p2p") else int(entry.get("collective_seq_id") or 0),
     )
 
 

@@ -61,7 +61,7 @@ class EmptyAverages(list[Any]):
         return self._command
 
     def total_average(self) -> None:
-        """Nothing."""
+        """There is none."""
 
     def __str__(self) -> str:
         return self._command
@@ -121,13 +121,13 @@ class TorchProfilerMethods:
             warn(f"export_chrome_trace() failed: {error}")
 
     def key_averages(self, *_args: object, **_options: object) -> EmptyAverages:
-        """Nothing: torch would block the training for as long as nine stops. The analysis makes the table."""
+        """An empty list: torch would block the training for as long as nine stops. The analysis makes the table."""
         command = f"rankscope analyze operators {self.run_dir or 'RUN'} --format table"
         warn(f"key_averages() would block the training; print the table afterwards: {command}")
         return EmptyAverages(command)
 
     def events(self) -> list[Any]:
-        """Nothing, for the same reason."""
+        """An empty list, for the same reason."""
         warn(f"events() would block the training; read them afterwards with rankscope.open({self.run_dir or 'RUN'!r})")
         return []
 
@@ -149,36 +149,36 @@ class TorchProfilerMethods:
             warn(f"wait_for_exports() failed: {error}")
 
     def take_pending_cupti_export(self) -> None:
-        """Nothing is pending: torch's own CUPTI monitor (2.14) is not used here."""
+        """Does nothing: torch's own CUPTI monitor (2.14) is not used here."""
 
     def take_pending_cuspy_export(self) -> None:
-        """Nothing, for the same reason (its name in 2.15)."""
+        """Does nothing, for the same reason (its name in 2.15)."""
 
     def _unsupported(self, method: str, advice: str) -> None:
         warn(f"{method}() does nothing here: {advice}")
 
     def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
-        """Nothing."""
+        """Does nothing but warn."""
         self._unsupported("export_stacks", "with_stack=True puts stacks into the trace")
 
     def export_memory_timeline(self, path: str, device: str | None = None) -> None:
-        """Nothing."""
+        """Does nothing but warn."""
         self._unsupported("export_memory_timeline", "profile_memory=True puts allocations into the trace")
 
     def set_custom_trace_id_callback(self, callback: Callable[[], str]) -> None:
-        """Nothing."""
+        """Does nothing but warn."""
         self._unsupported("set_custom_trace_id_callback", "the run's id is in every trace; set it with run_id=")
 
     def prepare_trace(self) -> None:
-        """Nothing."""
+        """Does nothing but warn."""
         self._unsupported("prepare_trace", "the schedule decides when the warm-up begins")
 
     def start_trace(self) -> None:
-        """Nothing."""
+        """Does nothing but warn."""
         self._unsupported("start_trace", "the schedule decides when a recording begins")
 
     def stop_trace(self) -> None:
-        """Nothing."""
+        """Does nothing but warn."""
         self._unsupported("stop_trace", "the schedule decides when a recording ends")
 
 
@@ -222,12 +222,12 @@ class InertProfile(torch.autograd.profiler.profile):
         return ""
 
     def total_average(self) -> Any:
-        """Of no events."""
+        """The average of no events."""
         return self.function_events.total_average()
 
     @property
     def self_cpu_time_total(self) -> int:
-        """Of no events."""
+        """Zero."""
         return 0
 
     def export_chrome_trace(self, path: str, *_args: Any, **_options: Any) -> None:
@@ -241,7 +241,7 @@ class InertProfile(torch.autograd.profiler.profile):
         _write(path, b"")
 
     def toggle_collection_dynamic(self, *_args: Any, **_options: Any) -> None:
-        """Nothing: it would switch off what rankscope records."""
+        """Does nothing: it would switch off what rankscope records."""
 
     def __repr__(self) -> str:
         return "<torch profiler, taken over by rankscope>"

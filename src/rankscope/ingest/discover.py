@@ -96,9 +96,9 @@ def _flight_recorder_hint(folder: Path) -> str | None:
     """How to read the Flight Recorder dumps in a directory; None if there are none."""
     with suppress(OSError):
         for path in folder.iterdir():
-            if dump := _FLIGHT_RECORDER.fullmatch(path.name):
-                command = f"torchfrtrace {shlex.quote(str(folder))} --prefix {shlex.quote(dump[1])}"
-                return f"{path.name} looks like a dump of the Flight Recorder; torch reads these: {command}"
+            if _FLIGHT_RECORDER.fullmatch(path.name):
+                command = f"rankscope hang {shlex.quote(str(folder))}"
+                return f"{path.name} looks like a dump of the Flight Recorder; what it shows: {command}"
     return None
 
 

@@ -78,9 +78,9 @@ class _Machine:
             return UnpickleError("the pickle ends too early")
         if code in (b"c", b"\x93"):
             names = self._line(2) if code == b"c" else [str(part) for part in self.stack[-2:]]
-            return UnpickleError(f"it imports {'.'.join(names)[:100]!r}, which a snapshot does not need")
+            return UnpickleError(f"it imports {'.'.join(names)[:100]!r}, which plain values do not need")
         if code in _CALLS:
-            return UnpickleError(f"it calls or builds something ({_CALLS[code]}), which a snapshot does not need")
+            return UnpickleError(f"it calls or builds something ({_CALLS[code]}), which plain values do not need")
         return UnpickleError(f"the pickle is damaged: opcode {code!r} at byte {self.at - 1}")
 
     def take(self, count: int) -> bytes:
@@ -108,13 +108,13 @@ class _Machine:
     def integer(self, count: int) -> int:
         """A little-endian integer of `count` bytes."""
         if count > MAX_INTEGER_BYTES:
-            raise UnpickleError(f"an integer of {count} bytes, which no snapshot has")
+            raise UnpickleError(f"an integer of {count} bytes, which no snapshot or dump has")
         return int.from_bytes(self.take(count), "little", signed=True)
 
     def decimal(self, text: bytes) -> int:
         """An integer in decimal digits."""
         if len(text) > 80:
-            raise UnpickleError("an integer of more than 80 digits, which no snapshot has")
+            raise UnpickleError("an integer of more than 80 digits, which no snapshot or dump has")
         try:
             return int(text.rstrip(b"L"))
         except ValueError as error:
@@ -123,7 +123,7 @@ class _Machine:
     def mark(self) -> None:
         """Start a container."""
         if len(self.marks) >= MAX_DEPTH:
-            raise UnpickleError(f"it is nested more than {MAX_DEPTH} deep, which no snapshot is")
+            raise UnpickleError(f"it is nested more than {MAX_DEPTH} deep, which no snapshot or dump is")
         self.marks.append(len(self.stack))
         self.stack.append(_MARK)
 
@@ -143,7 +143,7 @@ class _Machine:
     def open(self, value: Any) -> None:
         """Push a new container. The height limit bounds nesting that uses no marks."""
         if len(self.stack) > MAX_HEIGHT:
-            raise UnpickleError("it is nested too deeply, which no snapshot is")
+            raise UnpickleError("it is nested too deeply, which no snapshot or dump is")
         self.stack.append(value)
 
     def pop(self) -> Any:
@@ -182,7 +182,7 @@ class _Machine:
             raise UnpickleError("the pickle is damaged: it sets items of something that is not a dict")
         # The hash of a tuple in a tuple in a tuple … is recursive, and nothing bounds it.
         if any(not isinstance(key, str | int | float | bytes | None) for key in values[::2]):
-            raise UnpickleError("a key that is neither text nor a number, which no snapshot has")
+            raise UnpickleError("a key that is neither text nor a number, which no snapshot or dump has")
         target.update(zip(values[::2], values[1::2], strict=True))
 
     def tuple(self, count: int) -> None:

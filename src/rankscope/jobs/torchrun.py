@@ -87,7 +87,7 @@ def _options_in(tree: ast.AST) -> Options:
 
 
 def checked(options: Sequence[str], known: Options) -> list[str]:
-    """torchrun's options as it will take them: those that are shortened in full.
+    """torchrun's options, with abbreviations written out.
 
     Args:
         options: each followed by its value.

@@ -301,7 +301,9 @@ def _read(folder: Path) -> CachedTrace | None:
         if not _is_own(folder):
             return None
         written = json.loads((folder / _INFO).read_bytes())
-        if any((folder / name).stat().st_size != size for name, size in written["tables"].items()):
+        with os.scandir(folder) as entries:
+            sizes = {entry.name: entry.stat().st_size for entry in entries}
+        if any(sizes.get(name) != size for name, size in written["tables"].items()):
             return None
         return CachedTrace(folder, TraceInfo.from_json(written["trace"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def trace_key(path: str) -> str:
 def _file_facts(path: str) -> tuple[object, ...]:
     file = Path(path)
     # Opening a pipe or a device would block.
-    if file.exists() and not file.is_file():
+    if not stat.S_ISREG(file.stat().st_mode):
         raise OSError("it is not a regular file")
     with file.open("rb") as handle:
         status = os.fstat(handle.fileno())
@@ -47,7 +48,7 @@ def _file_facts(path: str) -> tuple[object, ...]:
             handle.seek(-_ENDS, os.SEEK_END)
             ends.update(handle.read(_ENDS))
     return (
-        str(file.resolve()),
+        os.path.realpath(path),
         status.st_size,
         status.st_mtime_ns,
         status.st_ctime_ns,

@@ -89,7 +89,8 @@ def read_sidecar(folder: Path, name: str, key: str) -> Sidecar | None:
             head = json.loads(file.read(size))
         if head["key"] != key or status.st_size != 8 + size + head["bytes"]:
             return None
-        mapped = np.memmap(path, dtype=np.uint8, mode="r", offset=0) if head["bytes"] else np.empty(0, dtype=np.uint8)
+        # If the path is not text, memmap resolves each part of it.
+        mapped = np.memmap(str(path), dtype=np.uint8, mode="r") if head["bytes"] else np.empty(0, dtype=np.uint8)
         arrays = {array: _view(mapped, 8 + size, *layout) for array, layout in head["arrays"].items()}
         return Sidecar(key, head["facts"], arrays)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

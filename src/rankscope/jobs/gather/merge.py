@@ -121,7 +121,7 @@ def _check_path(path: str, source: Source) -> None:
 
 
 def _check_folders(run: Path, path: str, source: Source) -> None:
-    """Nothing is written through a link to another place, nor below a file."""
+    """Refuse to write through a symbolic link, or below a file."""
     for folder in [*Path(path).parents][:-1]:
         here = run / folder
         if here.is_symlink():

@@ -331,7 +331,7 @@ class RemoteFolder:
 
 def _rsync(origin: str, paths: Iterable[str], into: Path, options: Sequence[str]) -> None:
     names = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in paths)
-    # What was cut off stays and is gone on with. A relative path might hold a colon, which would make it a host's.
+    # --partial: the next call continues an interrupted file. A relative path with a colon would be taken for a host.
     line = ["rsync", "--times", "--partial", "--files-from=-", "--from0", *options, origin, f"{into.absolute()}/"]
     _run(line, origin, names)
 

@@ -129,7 +129,7 @@ def _decompressed(head: bytes) -> bytes:
 
 
 def _first_of_tar(head: bytes) -> bytes:
-    """What of the first trace in a tar archive is within its first bytes."""
+    """The part of the first trace that is within the first bytes of a tar archive."""
     with tarfile.open(fileobj=io.BytesIO(head), mode="r:") as archive:
         while (member := archive.next()) is not None:
             if member.isreg() and ".json" in member.name:

@@ -50,7 +50,10 @@ export function eventParamsOf(analysis: string, table: Table, row: number, colum
 export function eventLink(context: ViewContext, analysis: string, table: Table, row: number, column: string, content: Child, named?: (row: number) => string | null): Child {
   const params = hasTimeline(context) ? eventParamsOf(analysis, table, row, column, named) : null;
   if (!params) return content;
-  return h("a", { class: "row-link", href: context.router.href("timeline", params), "data-testid": "row-events", click: () => context.router.note({ [rowParam(analysis)]: String(row) }) }, content);
+  const link = (more: Record<string, string>, attributes: Record<string, string>, text: Child): HTMLElement =>
+    h("a", { ...attributes, href: context.router.href("timeline", { ...params, ...more }), click: () => context.router.note({ [rowParam(analysis)]: String(row) }) }, text);
+  return h("span", { class: "row-links" }, link({}, { class: "row-link", "data-testid": "row-events" }, content), " ",
+    link({ track: "1" }, { class: "row-track", "data-testid": "row-track", title: "All events with this name as a track of the timeline" }, ["track", h("span", { class: "unseen" }, " of all events with this name")]));
 }
 
 function text(table: Table, row: number, column: string): string | null {
