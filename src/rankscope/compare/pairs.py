@@ -60,14 +60,14 @@ def match_keys(a: pl.DataFrame, b: pl.DataFrame) -> Pairs:
             # Only kernels of operators: those of collectives and copies keep their names.
             candidates = rest.filter((pl.col("section") == KERNELS) & pl.col("operator").is_not_null())
         both = candidates.group_by(by).agg(pl.col("side").n_unique().alias("sides")).filter(pl.col("sides") == 2)
-        taken = candidates.join(both, on=list(by), how="semi", nulls_equal=True)
+        matched = candidates.join(both, on=list(by), how="semi", nulls_equal=True)
         done.append(
-            taken.with_columns(
+            matched.with_columns(
                 method=pl.lit(method),
                 group=pl.concat_str(pl.lit(method), *(pl.col(name).fill_null("∅") for name in by), separator="\x1f"),
             )
         )
-        rest = rest.join(taken, on=[*KEYS, "side"], how="anti", nulls_equal=True)
+        rest = rest.join(matched, on=[*KEYS, "side"], how="anti", nulls_equal=True)
     fused = _fused(rest)
     done.append(fused)
     rest = rest.join(fused, on=[*KEYS, "side"], how="anti", nulls_equal=True)

@@ -88,9 +88,9 @@ def _floats(values: Sequence[float | None]) -> Float64:
 
 
 def _rounded(microseconds: Float64) -> Int64:
-    whole = np.floor(microseconds)
-    nanoseconds: Int64 = whole.astype(np.int64) * 1000
-    nanoseconds += np.rint((microseconds - whole) * 1000.0).astype(np.int64)
+    whole_us = np.floor(microseconds)
+    nanoseconds: Int64 = whole_us.astype(np.int64) * 1000
+    nanoseconds += np.rint((microseconds - whole_us) * 1000.0).astype(np.int64)
     return nanoseconds
 
 
@@ -104,9 +104,9 @@ def _exact(chunk: Chunk) -> Int64:
 
 def _nanoseconds(text: bytes) -> int:
     digits = text.strip(b'"')
-    whole, _, fraction = digits.partition(b".")
-    if len(fraction) <= 3 and whole.isdigit() and (fraction.isdigit() or not fraction):
-        value = int(whole) * 1000 + int(fraction.ljust(3, b"0"))
+    whole_us, _, fraction = digits.partition(b".")
+    if len(fraction) <= 3 and whole_us.isdigit() and (fraction.isdigit() or not fraction):
+        value = int(whole_us) * 1000 + int(fraction.ljust(3, b"0"))
     else:
         try:
             exact = Decimal(digits.decode()) * 1000

@@ -72,7 +72,7 @@ def _method(analysis: Analysis) -> Method:
 
 def _doc(analysis: Analysis) -> str:
     """The analysis's doc, its arguments and the columns of the frame."""
-    arguments = [f"    {each.name}: {each.doc}" for each in analysis.parameters]
+    arguments = [f"    {parameter.name}: {parameter.doc}" for parameter in analysis.parameters]
     columns = [f"    {each.name}{f' ({each.unit})' if each.unit else ''}: {each.doc}" for each in analysis.columns]
     parts = [inspect.cleandoc(analysis.doc), "\n".join(["Returns a Polars frame with the columns:", *columns])]
     if arguments:

@@ -33,7 +33,7 @@ def innermost(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
     Returns:
         Rows of `ranges`, shape ``(instants,)``.
     """
-    found = np.full(instants.height, -1, dtype=np.int64)
+    row_of_instant = np.full(instants.height, -1, dtype=np.int64)
     parent, _ = values_and_validity(ranges["parent_row"], -1)
     start, end = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
     pid, tid = (values_and_validity(ranges[name], NO_THREAD)[0] for name in ("pid", "tid"))
@@ -44,11 +44,11 @@ def innermost(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
     while remaining.size:
         first = remaining[0]
         same_thread = (process[remaining] == process[first]) & (thread[remaining] == thread[first])
-        asked, remaining = remaining[same_thread], remaining[~same_thread]
+        on_thread, remaining = remaining[same_thread], remaining[~same_thread]
         rows = _in_order(np.flatnonzero((pid == process[first]) & (tid == thread[first])), start, end)
         if not rows.size:
             continue
-        at = instant[asked]
+        at = instant[on_thread]
         last = np.searchsorted(start[rows], at, side="right") - 1
         row = np.where(last >= 0, rows[np.maximum(last, 0)], -1)
         closed = np.flatnonzero((row >= 0) & ~_open(start, end, row, at))
@@ -56,8 +56,8 @@ def innermost(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
         while closed.size:
             row[closed] = parent[row[closed]]
             closed = closed[(row[closed] >= 0) & ~_open(start, end, row[closed], at[closed])]
-        found[asked] = row
-    return found
+        row_of_instant[on_thread] = row
+    return row_of_instant
 
 
 def _in_order(rows: Int64, start: Int64, end: Int64) -> Int64:

@@ -51,10 +51,10 @@ def clip(nodes: Nodes, begin: Int64, end: Int64, finals: Int64) -> Clipped:
     first = begin[np.maximum(window, 0)] if begin.size else nodes.end
     before = nodes.before
     previous_end = np.where(before >= 0, nodes.end[np.maximum(before, 0)], first) if before.size else first
-    own = np.where(inside, nodes.end - np.maximum(nodes.start, first), 0)
+    node_time = np.where(inside, nodes.end - np.maximum(nodes.start, first), 0)
     gap = np.where(inside, np.maximum(nodes.start - np.maximum(previous_end, first), 0), 0)
     linked = inside & (before >= 0) & (previous_end > first) & (nodes.start > first)
-    return Clipped(window, own, gap, np.where(linked, before, -1))
+    return Clipped(window, node_time, gap, np.where(linked, before, -1))
 
 
 def reachable(following: Int64, first: Int64) -> Bool:

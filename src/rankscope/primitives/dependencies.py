@@ -81,18 +81,18 @@ class _Host:
         if not self.start.size:
             return np.full(at.size, -1, dtype=np.int64)
         never = np.iinfo(np.int64).min // 2
-        own = np.full(at.size, -1, dtype=np.int64)
+        row_on_thread = np.full(at.size, -1, dtype=np.int64)
         for number in np.unique(thread[thread >= 0]):
             first, last = np.searchsorted(self.thread, [number, number + 1])
-            asked = np.flatnonzero(thread == number)
-            found = first + np.searchsorted(self.end[first:last], at[asked], side="right") - 1
-            own[asked] = np.where(found >= first, found, -1)
+            indices = np.flatnonzero(thread == number)
+            found = first + np.searchsorted(self.end[first:last], at[indices], side="right") - 1
+            row_on_thread[indices] = np.where(found >= first, found, -1)
         order = np.argsort(self.end, kind="stable")
         position = np.searchsorted(self.end[order], at, side="right") - 1
         latest = np.where(position >= 0, order[np.maximum(position, 0)], -1)
-        own_end = np.where(own >= 0, self.end[own], never)
+        own_end = np.where(row_on_thread >= 0, self.end[row_on_thread], never)
         latest_end = np.where(latest >= 0, self.end[latest], never)
-        chosen: Int64 = np.where(latest_end > own_end + THREADS_APART_NS, latest, own)
+        chosen: Int64 = np.where(latest_end > own_end + THREADS_APART_NS, latest, row_on_thread)
         return chosen
 
 
@@ -117,14 +117,14 @@ def dependencies(tables: Mapping[str, pl.DataFrame], finals: pl.DataFrame, commu
     launch, launched = values_and_validity(device["launch_ns"])
     # If the clocks of host and device differ, launches can seem to come after their events.
     launch = np.minimum(launch, start)
-    own, other = _earlier(start, end, stream_numbers(device)), _earlier(start, end, None)
+    on_stream, on_any_stream = _earlier(start, end, stream_numbers(device)), _earlier(start, end, None)
     never = np.iinfo(np.int64).min // 2
-    own_end, other_end = (np.where(row >= 0, end[row], never) if count else end for row in (own, other))
+    own_end, other_end = (np.where(row >= 0, end[row], never) if count else end for row in (on_stream, on_any_stream))
     at_launch = np.where(launched, launch, never)
     explained = np.maximum(own_end, at_launch)
     elsewhere = other_end > explained + STREAMS_APART_NS
     by_launch = np.flatnonzero(~elsewhere & launched & (launch > own_end))
-    before = np.where(elsewhere, other, own)
+    before = np.where(elsewhere, on_any_stream, on_stream)
     before[by_launch] = count + np.arange(by_launch.size)
 
     base = count + by_launch.size
@@ -282,10 +282,10 @@ def _inside(ranges: pl.DataFrame, pid: pl.Series, tid: pl.Series, at: Int64) -> 
     process, thread = (values_and_validity(column, NO_THREAD)[0] for column in (pid, tid))
     for pid_value, tid_value in ranges.select("pid", "tid").unique().iter_rows():
         same_process = process == (NO_THREAD if pid_value is None else pid_value)
-        asked = np.flatnonzero(same_process & (thread == (NO_THREAD if tid_value is None else tid_value)))
+        indices = np.flatnonzero(same_process & (thread == (NO_THREAD if tid_value is None else tid_value)))
         on_thread = pl.col("pid").eq_missing(pid_value) & pl.col("tid").eq_missing(tid_value)
         ranges_here = ranges.filter(on_thread).sort("start_ns")
         reached = np.maximum.accumulate(ranges_here["end_ns"].to_numpy())
-        last = np.searchsorted(ranges_here["start_ns"].to_numpy(), at[asked], side="right") - 1
-        inside[asked] = (last >= 0) & (reached[np.maximum(last, 0)] > at[asked])
+        last = np.searchsorted(ranges_here["start_ns"].to_numpy(), at[indices], side="right") - 1
+        inside[indices] = (last >= 0) & (reached[np.maximum(last, 0)] > at[indices])
     return inside

@@ -65,29 +65,29 @@ def pair_events(
 def _filled(reference: Timeline, other: Timeline, partner: Int64, by_step: bool, loose: bool) -> Int64:
     """Pair unpaired events in order if there are equally many on both sides between the same two pairs."""
     matched = partner >= 0
-    taken = np.zeros(len(reference), dtype=np.bool_)
-    taken[partner[matched]] = True
-    ours, others = np.flatnonzero(~taken), np.flatnonzero(~matched)
-    between_ours, between_others = np.cumsum(taken)[ours], np.cumsum(matched)[others]
+    is_paired = np.zeros(len(reference), dtype=np.bool_)
+    is_paired[partner[matched]] = True
+    unpaired, others = np.flatnonzero(~is_paired), np.flatnonzero(~matched)
+    between_ours, between_others = np.cumsum(is_paired)[unpaired], np.cumsum(matched)[others]
     stretches = int(matched.sum()) + 1
     equal_counts = np.bincount(between_ours, minlength=stretches) == np.bincount(between_others, minlength=stretches)
     if not by_step:
         # Before the first pair and after the last, equal counts prove nothing.
         equal_counts[[0, -1]] = False
-    ours, others = ours[equal_counts[between_ours]], others[equal_counts[between_others]]
-    fits = compatible(reference.full[ours], other.full[others]) & (reference.kind[ours] == other.kind[others])
-    difference = np.abs(reference.end[ours] - other.end[others])
+    unpaired, others = unpaired[equal_counts[between_ours]], others[equal_counts[between_others]]
+    fits = compatible(reference.full[unpaired], other.full[others]) & (reference.kind[unpaired] == other.kind[others])
+    difference = np.abs(reference.end[unpaired] - other.end[others])
     if not loose:
         fits &= other.one_sided[others] | other.uneven[others] | (difference <= AT_WORST)
     if by_step:
-        fits &= (reference.step[ours] == other.step[others]) & (other.step[others] >= 0)
+        fits &= (reference.step[unpaired] == other.step[others]) & (other.step[others] >= 0)
     else:
         # Only close ends show that nothing is missing on both sides: they must be closer than neighboring events.
         spacing = np.diff(reference.end, prepend=reference.end[:1], append=reference.end[-1:])
-        nearest = np.minimum(spacing[ours], spacing[ours + 1])
+        nearest = np.minimum(spacing[unpaired], spacing[unpaired + 1])
         fits &= 2 * difference < nearest
     filled: Int64 = partner.copy()
-    filled[others[fits]] = ours[fits]
+    filled[others[fits]] = unpaired[fits]
     return filled
 
 

@@ -65,17 +65,17 @@ def _flops(name: str, dims: str, concrete: str | None) -> int | None:
     return flops if 0 <= flops < _MOST else None
 
 
-def _shape(inputs: Sequence[Any], place: int, dimensions: int | None = None) -> Shape:
-    shape = inputs[place]
+def _shape(inputs: Sequence[Any], index: int, dimensions: int | None = None) -> Shape:
+    shape = inputs[index]
     sized = isinstance(shape, list) and bool(shape) and all(type(size) is int and size >= 0 for size in shape)
     if not sized or (dimensions is not None and len(shape) != dimensions):
         raise _Unfit
     return list(shape)
 
 
-def _numbers(concrete: Sequence[str], place: int, count: int) -> Shape:
+def _numbers(concrete: Sequence[str], index: int, count: int) -> Shape:
     """A list of numbers as torch writes it, `[2, 2]` or `2`; a single one applies to all dimensions."""
-    numbers = [int(number) for number in re.findall(r"-?\d+", concrete[place])]
+    numbers = [int(number) for number in re.findall(r"-?\d+", concrete[index])]
     if len(numbers) == 1:
         numbers *= count
     if len(numbers) != count:
@@ -118,7 +118,7 @@ def _convolution(stride: int, padding: int, dilation: int, transposed: int | boo
         )
         extent = spatial
         if not backwards:
-            steps, wide = (_numbers(concrete, place, len(spatial)) for place in (stride, dilation))
+            steps, wide = (_numbers(concrete, index, len(spatial)) for index in (stride, dilation))
             if "valid" in concrete[padding] or "same" in concrete[padding]:
                 same = "same" in concrete[padding]
                 edges = [w * (k - 1) if same else 0 for w, k in zip(wide, kernel, strict=True)]
@@ -136,7 +136,7 @@ def _convolution(stride: int, padding: int, dilation: int, transposed: int | boo
 
 
 def _convolution_backward(inputs: Sequence[Any], concrete: Sequence[str]) -> int:
-    gradient, data, weight = (_shape(inputs, place) for place in range(3))
+    gradient, data, weight = (_shape(inputs, index) for index in range(3))
     spatial = data[2:] if concrete[7] in ("True", "1", "true") else gradient[2:]
     output_mask = re.findall(r"True|False|true|false|[01]", concrete[10])
     if len(output_mask) != 3 or len(data) != len(weight):
@@ -156,7 +156,7 @@ def _attention(first: int, heads: int, query: int, key: int) -> Formula:
     length = 3 - heads
 
     def count(inputs: Sequence[Any], concrete: Sequence[str]) -> int:
-        q, k, v = (_shape(inputs, first + place, 4) for place in range(3))
+        q, k, v = (_shape(inputs, first + index, 4) for index in range(3))
         if not q[0] == k[0] == v[0] or q[3] != k[3] or k[length] != v[length] or k[heads] < 1 or q[heads] % k[heads]:
             raise _Unfit
         return 2 * q[0] * q[heads] * q[length] * k[length] * (query * q[3] + key * v[3])

@@ -192,10 +192,10 @@ def open_calls(calls: pl.DataFrame, pid: pl.Series, tid: pl.Series, at: pl.Serie
 def last_calls(calls: pl.DataFrame, pid: pl.Series, tid: pl.Series, at: pl.Series) -> Int64:
     """For each instant of a thread the row of the last call that had begun; −1 if there is none or a value is null."""
     ends = calls.select("pid", "tid", pl.col("start_ns").alias("at"), pl.int_range(pl.len()).alias("row"))
-    asked = pl.DataFrame([pid.alias("pid"), tid.alias("tid"), at.alias("at")]).with_columns(
+    instants = pl.DataFrame([pid.alias("pid"), tid.alias("tid"), at.alias("at")]).with_columns(
         pl.int_range(pl.len()).alias("asked")
     )
-    together = pl.concat([ends, asked], how="diagonal_relaxed").sort(
+    together = pl.concat([ends, instants], how="diagonal_relaxed").sort(
         "pid", "tid", "at", "asked", nulls_last=False, maintain_order=True
     )
     found = together.with_columns(pl.col("row").forward_fill().over("pid", "tid")).filter(pl.col("asked").is_not_null())

@@ -95,9 +95,9 @@ def _left_out(window: Mapping[str, pl.DataFrame], gloo: pl.DataFrame, on_device:
     recorded = covered_time(window["host_ops"]) | covered_time(calls)
     if not len(recorded):
         return known
-    silent = recorded.complement(int(recorded.starts[0]), int(recorded.ends[-1]))
-    asleep = silent.ends - silent.starts > SILENCE_NS
-    known = known | IntervalSet(silent.starts[asleep], silent.ends[asleep])
+    unrecorded = recorded.complement(int(recorded.starts[0]), int(recorded.ends[-1]))
+    asleep = unrecorded.ends - unrecorded.starts > SILENCE_NS
+    known = known | IntervalSet(unrecorded.starts[asleep], unrecorded.ends[asleep])
     events = [frame[end].to_numpy() for frame in (window["host_ops"], calls) for end in ("start_ns", "end_ns")]
     instants = np.unique(np.concatenate(events))
     standstill = np.diff(instants) > STANDSTILL_NS

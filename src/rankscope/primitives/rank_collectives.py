@@ -79,15 +79,15 @@ def rank_collectives(
     kernels, used = _kernels(device, window, calls, extra)
     ranges = gloo_ranges(window["host_ops"], window["annotations"])
     gloo = _gloo(ranges, window, groups, rank) if ranges.height else kernels.clear()
-    left = calls.filter(~pl.Series(used, dtype=pl.Boolean) & (pl.col("group_size").fill_null(0) != 1))
+    without_kernel = calls.filter(~pl.Series(used, dtype=pl.Boolean) & (pl.col("group_size").fill_null(0) != 1))
     alone = not kernels.height and not gloo.height
-    parts = [kernels, gloo, _launches(left)] if alone else [kernels, gloo]
+    parts = [kernels, gloo, _launches(without_kernel)] if alone else [kernels, gloo]
     found = pl.concat([part.select(_CONTENT) for part in parts], how="vertical_relaxed")
     found = _with_step(found, window["annotations"])
     return (
         with_sizes(found, rank)
         .with_columns(
-            pl.lit(0 if alone else left["backend"].sum(), pl.Int64).alias("unlaunched"),
+            pl.lit(0 if alone else without_kernel["backend"].sum(), pl.Int64).alias("unlaunched"),
         )
         .sort("start_ns", "end_ns", "row")
     )

@@ -155,10 +155,10 @@ def rank_sum_score(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
         b: values, shape ``(m,)``, at least one.
     """
     one, two = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    _, place, tied = np.unique(np.concatenate([one, two]), return_inverse=True, return_counts=True)
+    _, index, tied = np.unique(np.concatenate([one, two]), return_inverse=True, return_counts=True)
     ranks = np.cumsum(tied) - (tied - 1) / 2
     n, m = one.size, two.size
-    above = float(ranks[place[:n]].sum()) - n * (n + 1) / 2
+    above = float(ranks[index[:n]].sum()) - n * (n + 1) / 2
     ties = float((tied.astype(np.float64) ** 3 - tied).sum())
     variance = n * m / 12 * (n + m + 1 - ties / ((n + m) * (n + m - 1)))
     return (above - n * m / 2) / math.sqrt(variance) if variance > 0 else 0.0

@@ -107,15 +107,15 @@ def runs_together(a: Timeline, b: Timeline, partner: Int64, shift: Int64) -> boo
         shift: the offset of each kernel of `b` to the clock of `a`, ns.
     """
     end, start = b.end + shift, b.start + shift
-    asked = ~b.one_sided & (end >= a.end[0] - AT_WORST) & (end <= a.end[-1] + AT_WORST)
-    asked |= (partner >= 0) & ~b.one_sided
-    if not asked.any():
+    relevant = ~b.one_sided & (end >= a.end[0] - AT_WORST) & (end <= a.end[-1] + AT_WORST)
+    relevant |= (partner >= 0) & ~b.one_sided
+    if not relevant.any():
         return bool((partner >= 0).any())
     at = np.maximum(partner, 0)
     meet = np.minimum(a.end[at], end) - np.maximum(a.start[at], start)
     fits: Bool = (partner >= 0) & (meet >= -np.where(b.uneven, AT_WORST, CLOSE))
     fits &= b.uneven | (np.abs(a.end[at] - end) <= AT_WORST)
-    return bool(fits[asked].mean() >= TOGETHER)
+    return bool(fits[relevant].mean() >= TOGETHER)
 
 
 def label_unnamed(

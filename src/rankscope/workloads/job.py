@@ -55,8 +55,8 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Place:
-    """This process's place in the job."""
+class JobContext:
+    """Rank, world size, device and dtype of this process."""
 
     rank: int
     world_size: int
@@ -132,7 +132,7 @@ def pick_device(name: str, local_rank: int) -> torch.device:
 
 
 @contextmanager
-def joined(settings: Settings, *, always: bool = False) -> Iterator[Place]:
+def joined(settings: Settings, *, always: bool = False) -> Iterator[JobContext]:
     """Join the job: find out rank and device, and set up the process group; destroy it in the end.
 
     Args:
@@ -171,7 +171,7 @@ def joined(settings: Settings, *, always: bool = False) -> Iterator[Place]:
             os.environ.setdefault("WORLD_SIZE", str(world_size))
             dist.init_process_group(backend, device_id=group_device)
     try:
-        yield Place(rank, world_size, device, dtype)
+        yield JobContext(rank, world_size, device, dtype)
     finally:
         if has_group:
             dist.destroy_process_group()
@@ -180,11 +180,11 @@ def joined(settings: Settings, *, always: bool = False) -> Iterator[Place]:
             gc.collect()
 
 
-def distribute(model: nn.Module, place: Place, settings: Settings) -> nn.Module:
+def distribute(model: nn.Module, context: JobContext, settings: Settings) -> nn.Module:
     """Move a model to its device, wrap it in DDP if there are other ranks, and compile it if requested."""
-    model = model.to(place.device)
-    if place.distributed or settings.wrap_alone:
-        ids = None if place.device.type == "cpu" else [place.device]
+    model = model.to(context.device)
+    if context.distributed or settings.wrap_alone:
+        ids = None if context.device.type == "cpu" else [context.device]
         model = nn.parallel.DistributedDataParallel(model, device_ids=ids)
     if settings.compile:
         model.compile()
@@ -201,7 +201,9 @@ def count_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def loop(name: str, step: Callable[[int], torch.Tensor], parameters: int, place: Place, settings: Settings) -> Outcome:
+def loop(
+    name: str, step: Callable[[int], torch.Tensor], parameters: int, context: JobContext, settings: Settings
+) -> Outcome:
     """Run ``settings.steps`` steps under the profiler; rank 0 prints the result.
 
     Args:
@@ -226,9 +228,9 @@ def loop(name: str, step: Callable[[int], torch.Tensor], parameters: int, place:
         last_loss=float(last),
         step_time_s=statistics.median(times[len(times) // 2 :] or [0.0]),
     )
-    if place.rank == 0:
+    if context.rank == 0:
         print(
-            f"{name}: {outcome.steps} steps on {place.world_size} x {place.device.type}, "
+            f"{name}: {outcome.steps} steps on {context.world_size} x {context.device.type}, "
             f"{outcome.step_time_s * 1e3:.1f} ms per step, loss {outcome.first_loss:.4f} to {outcome.last_loss:.4f}",
             flush=True,
         )
