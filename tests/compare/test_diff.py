@@ -75,6 +75,41 @@ def test_what_only_one_has(tmp_path: Path) -> None:
     assert (found["significant"], found["verdict"]) == (None, None)
 
 
+def test_modules_are_compared_with_those_inside_them(tmp_path: Path) -> None:
+    def folder(name: str, mm: float, *, extra: bool = False) -> Path:
+        events: list[kineto.Event] = []
+        for number in range(3):
+            at, ids = 1000.0 * number, 10 * number
+            events += [
+                kineto.step(number, at, 1000),
+                kineto.frame("nn.Module: Net_0", at + 5, 800),
+                kineto.op("aten::relu", at + 10, 20, external=ids + 3),
+                kineto.frame("nn.Module: Linear_0", at + 100, 400),
+                kineto.op("aten::mm", at + 110, mm, external=ids + 1),
+                kineto.launch(at + 111, 5, correlation=ids + 1, external=ids + 1),
+                kineto.kernel("gemm", at + 600, 3 * mm, correlation=ids + 1, external=ids + 1),
+                kineto.op("aten::item", at + 900, 7),
+            ]
+            if extra:
+                events.append(kineto.op("aten::add", at + 450, 9))
+        return kineto.write_ranks(tmp_path / name, {0: events})
+
+    diff = rankscope.diff(folder("a", 30), folder("b", 40, extra=True))
+    shown = diff.section("modules_host").select("name", "operator", "a", "b", "method").rows()
+    assert sorted(shown) == [
+        ("Net_0", None, 50_000, 69_000, "name"),
+        ("Net_0/Linear_0", None, 30_000, 49_000, "name"),
+        ("Net_0/Linear_0/aten::add", "aten::add", None, 9_000, "alone"),
+        ("Net_0/Linear_0/aten::mm", "aten::mm", 30_000, 40_000, "name"),
+        ("Net_0/aten::relu", "aten::relu", 20_000, 20_000, "name"),
+        ("outside modules", None, 7_000, 7_000, "name"),
+        ("outside modules/aten::item", "aten::item", 7_000, 7_000, "name"),
+    ]
+    device = {name: (a, b) for name, a, b in diff.section("modules_device").select("name", "a", "b").rows()}
+    assert device["Net_0"] == device["Net_0/Linear_0"] == (90_000, 120_000)
+    assert parse_condition("modules_device:Net_0 > 10%").fails(diff) is not None
+
+
 def test_three_steps_against_two_are_too_few(tmp_path: Path) -> None:
     """The second step of B takes 3.2 times as long as its first: nobody can tell whether B is slower."""
 

@@ -42,7 +42,7 @@ class Diff:
     lost: tuple[Finding, ...]
 
     def section(self, name: str) -> pl.DataFrame:
-        """The rows of one section: steps, phases, collectives, kernels, operators, memory, snapshots, stacks."""
+        """The rows of one section, of `SECTIONS` in `rows`."""
         return self.frame.filter(pl.col("section") == name)
 
     def result(self) -> Result:

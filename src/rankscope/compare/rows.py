@@ -10,19 +10,29 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.compare.pairs import Pairs, match_keys
-from rankscope.compare.samples import KEYS, PLACE, Samples
+from rankscope.compare.samples import KEYS, MODULES, PLACE, Samples
 from rankscope.primitives.statistics import welch_test, welch_verdicts
 from rankscope.results import Column
 
-SECTIONS = ("steps", "phases", "collectives", "kernels", "operators", "memory", "snapshots", "stacks")
+SECTIONS = ("steps", "phases", "collectives", "kernels", "operators", *MODULES, "memory", "snapshots", "stacks")
 TOTALS = ("step_time", "wall", "device")
 """Rows of the sections steps and phases that are the total of the others."""
 COLUMNS = (
-    Column("section", pl.String, "", "steps, phases, collectives, kernels, operators, memory, snapshots or stacks"),
+    Column(
+        "section",
+        pl.String,
+        "",
+        "steps, phases, collectives, kernels, operators, modules_device, modules_host, memory, snapshots or stacks",
+    ),
     Column("name", pl.String, "", "what is compared; if several became one, or one became several, joined by commas"),
     Column("partner", pl.String, "", "its name in the second run, if different"),
     Column("shapes", pl.String, "", "shapes of the operator's inputs; null if several were combined"),
-    Column("operator", pl.String, "", "of a kernel: the operator that launches it"),
+    Column(
+        "operator",
+        pl.String,
+        "",
+        "of a kernel: the operator that launches it; of an operator in a module: the operator, null for the module",
+    ),
     Column(
         "method",
         pl.String,

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from rankscope.primitives.modules import TOP
+
 PLACE = ("rank", "window", "step")
 KEYS = ("section", "name", "shapes", "operator", "unit")
 SCHEMA = {
@@ -103,6 +105,36 @@ def _work(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+OUTSIDE = "outside modules"
+MODULES = {"modules_device": "device_ns", "modules_host": "host_self_ns"}
+"""Sections of modules, and the column that each compares."""
+
+
+def _modules(frame: pl.DataFrame) -> pl.DataFrame:
+    """Each module with those inside it, and in each the operators that belong to no module inside it."""
+    rows = frame.with_columns(pl.col("module").fill_null(OUTSIDE), pl.col("calls").cast(pl.Int64))
+    parts = rows.with_columns(pl.col("module").str.split(TOP).alias("parts"))
+    deepest = int(parts["parts"].list.len().to_numpy().max(initial=0))
+    around = [
+        parts.filter(pl.col("parts").list.len() > depth).with_columns(
+            pl.col("parts").list.head(depth + 1).list.join(TOP).alias("name"), pl.lit(None, pl.String).alias("operator")
+        )
+        for depth in range(deepest)
+    ]
+    inside = parts.with_columns(pl.concat_str("module", pl.lit(TOP), "operator").alias("name"))
+    each = pl.concat([*(part.drop("parts") for part in around), inside.drop("parts")])
+    found = []
+    for section, column in MODULES.items():
+        known = each.filter(pl.col(column).is_not_null())
+        found.append(
+            known.group_by(*PLACE, "name", "operator")
+            .agg(pl.col("calls").sum(), pl.col(column).sum().alias("value"))
+            .with_columns(section=pl.lit(section), shapes=pl.lit(None, pl.String), unit=pl.lit("ns"))
+            .select(list(SCHEMA))
+        )
+    return pl.concat(found)
+
+
 _TIMES = ("wait", "transfer")
 
 
@@ -169,6 +201,7 @@ _SECTIONS: dict[str, Section] = {
     "step_time": _steps,
     "phases": _phases,
     "work": _work,
+    "module_work": _modules,
     "collectives": _collectives,
     "memory_steps": _memory,
 }

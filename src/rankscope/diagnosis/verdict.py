@@ -153,10 +153,11 @@ def diagnosis_of(findings: Sequence[Finding], stated: Sequence[Finding], inputs:
         step: the step time, ns; None if it is not known.
     """
     unit = step_words(inputs)
+    snapshots_alone = bool(inputs.traces) and all(info.is_snapshot for info in inputs.traces)
     return Diagnosis(
         tuple(findings),
         tuple(stated),
-        _headline(findings, unit, step),
+        _headline(findings, unit, step, snapshots_alone),
         _rank_verdict(findings, inputs),
         step,
         unit.length,
@@ -164,8 +165,10 @@ def diagnosis_of(findings: Sequence[Finding], stated: Sequence[Finding], inputs:
     )
 
 
-def _headline(findings: Sequence[Finding], unit: StepWords, step: int | None) -> Headline:
+def _headline(findings: Sequence[Finding], unit: StepWords, step: int | None, snapshots_alone: bool) -> Headline:
     """The most costly cause, and what it costs."""
+    if step is None and snapshots_alone:
+        return Headline.of("Only memory was recorded: snapshots hold no durations.")
     if step is None:
         return Headline.of("Nothing can be measured: these traces contain no event with a duration.")
     values: dict[str, tuple[int | float | str, str]] = {"step": (step, "ns")}
@@ -174,7 +177,11 @@ def _headline(findings: Sequence[Finding], unit: StepWords, step: int | None) ->
     small = top is None
     top = top or next((each for each in findings if each.saving_ns), None)
     if top is None:
-        return Headline.of(f"No finding costs 1 % of the {{step}} {unit.noun} or more.", **values)
+        # A cost of which no part can be called a saving still answers where the time goes.
+        open_cost = next((each for each in findings if any(one.name == unit.length for one in each.evidence)), None)
+        if open_cost is not None:
+            return Headline.of("{finding}.", finding=(open_cost.title, ""))
+        return Headline.of(f"No finding saves 1 % of the {{step}} {unit.noun} or more.", **values)
     values["finding"] = (top.title, "")
     if not top.weight_ns:
         return Headline.of("{finding}.", finding=values["finding"])

@@ -92,14 +92,20 @@ def find_traces(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
     return found
 
 
-def _flight_recorder_hint(folder: Path) -> str | None:
-    """How to read the Flight Recorder dumps in a directory; None if there are none."""
+def _other_reader_hint(folder: Path) -> str | None:
+    """What reads a directory's files if they are Flight Recorder dumps, or pickles of any name; else None."""
+    pickles: list[Path] = []
     with suppress(OSError):
         for path in folder.iterdir():
             if _FLIGHT_RECORDER.fullmatch(path.name):
                 command = f"rankscope hang {shlex.quote(str(folder))}"
                 return f"{path.name} looks like a dump of the Flight Recorder; what it shows: {command}"
-    return None
+            if path.name.endswith((".pickle", ".pkl")):
+                pickles.append(path)
+    if not pickles:
+        return None
+    first = min(pickles, key=lambda path: natural(path.name))
+    return f"if {first.name} is a memory snapshot, name the file itself: rankscope summary {shlex.quote(str(first))}"
 
 
 def _add(source: str, found: Found, links: Symlinks) -> None:
@@ -121,7 +127,7 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
             raise NoTracesError(
                 f"no trace in this directory{why_no_traces(found.rank_manifests)}",
                 path=str(path),
-                hint=_flight_recorder_hint(path)
+                hint=_other_reader_hint(path)
                 or f"rankscope looks for files that end in {', '.join(TRACE_SUFFIXES)}; "
                 "did the job reach its active steps, and did it finish?",
             )

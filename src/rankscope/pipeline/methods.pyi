@@ -92,6 +92,8 @@ class AnalysisMethods:
         """Memory by step: peak, memory at the end of the step, growth."""
     def mesh(self) -> pl.DataFrame:
         """Differences along each dimension of the mesh: data, tensor, pipeline parallel, hosts."""
+    def module_work(self) -> pl.DataFrame:
+        """Work of each nn.Module per step: the operators of its forward and backward, on host and device."""
     def modules(self) -> pl.DataFrame:
         """Time of each nn.Module on host and device: the module tree and its calls."""
     def operators(

@@ -15,6 +15,7 @@ from rich.text import Text
 from rankscope.compare import Diff
 from rankscope.compare.gate import Breach
 from rankscope.compare.rows import SECTIONS, TOTALS
+from rankscope.compare.samples import MODULES
 from rankscope.primitives.statistics import WELCH
 from rankscope.report.formatting import NOTHING, cell, number_of, numbered, plain
 from rankscope.rundir.plurals import counted
@@ -26,6 +27,8 @@ _TITLES = {
     "collectives": "Collectives",
     "kernels": "Kernels, by the operator that launches them",
     "operators": "Operators: host self time",
+    "modules_device": "Modules: device time of what their operators launch, forward and backward",
+    "modules_host": "Modules: host self time of their operators, forward and backward",
     "memory": "Memory, per rank",
     "snapshots": "Memory snapshots, per rank",
     "stacks": "Memory snapshots, by allocating stack: per rank, at the peak if the history records it",
@@ -52,6 +55,8 @@ def diff_tables(diff: Diff, limit: int | None, width: int) -> RenderableType:
             continue
         # Zero on both sides is not a difference.
         rows = rows.filter((pl.col("a").fill_null(0) != 0) | (pl.col("b").fill_null(0) != 0))
+        if section in MODULES:
+            rows = rows.filter(pl.col("operator").is_null())  # operators have a table of their own
         shown = rows
         if section not in _MEASURES and limit is not None:
             least = _LEAST * (longest if section != "stacks" else float(rows["b"].sum() or 0))
@@ -194,4 +199,6 @@ def _percent(ratio: float) -> str:
 
 
 def _count(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.3g}"
+    if value is None:
+        return NOTHING
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

@@ -235,7 +235,9 @@ def table_of(
         "doc": result.analysis.doc.strip(),
         "headline": headline.to_json() if headline else None,
         "columns": {
-            c.name: {"unit": c.unit, "doc": c.doc + (SINCE_START if c.name in instants else "")}
+            c.name: {"unit": c.unit, "doc": c.doc + SINCE_START, "instant": True}
+            if c.name in instants
+            else {"unit": c.unit, "doc": c.doc}
             for c in result.analysis.columns
         },
         "data": frame.to_dict(as_series=False),

@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, Literal
 
@@ -14,11 +14,13 @@ import polars as pl
 
 from rankscope.errors import ConfigError
 from rankscope.results.failures import FAILURES
-from rankscope.results.finding import Finding
+from rankscope.results.finding import Evidence, Finding
 from rankscope.results.frames import concat_ranks, schema_of
 from rankscope.results.headline import Headline
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
 from rankscope.rundir.manifest import RankManifest
+from rankscope.rundir.plurals import counted, plural
+from rankscope.rundir.ranges import as_ranges
 from rankscope.store.part_cache import Part
 from rankscope.store.schema import Column
 from rankscope.store.trace_info import TraceInfo
@@ -26,6 +28,7 @@ from rankscope.store.trace_info import TraceInfo
 logger = logging.getLogger(__name__)
 
 RESULT_SCHEMA_VERSION = 1
+_RANKS_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -253,7 +256,19 @@ class Result:
         complete = headline is not None and all(
             isinstance(e.value, str) or (e.value is not None and math.isfinite(e.value)) for e in headline.values
         )
-        return headline if complete else None
+        return self._with_ranks_left_out(headline) if headline is not None and complete else None
+
+    def _with_ranks_left_out(self, headline: Headline) -> Headline:
+        """The sentence with the ranks that it is not about."""
+        if self._compared is self.frame:
+            return headline
+        ranks = sorted(self.incomplete & set(self.frame["rank"].to_list()))
+        if not ranks:
+            return headline
+        shown = as_ranges(ranks) if len(ranks) <= _RANKS_SHOWN else counted(len(ranks), "rank")
+        noun = "" if len(ranks) > _RANKS_SHOWN else plural("rank", len(ranks)) + " "
+        text = f"{headline.text.removesuffix('.')} (without {noun}{{left_out}}: incomplete)."
+        return replace(headline, text=text, values=(*headline.values, Evidence("left_out", shown)))
 
     @property
     def _compared(self) -> pl.DataFrame:

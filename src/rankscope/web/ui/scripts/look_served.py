@@ -17,7 +17,7 @@ from pathlib import Path
 from look import AXE, CLIPPED, watch
 from playwright.sync_api import Page, sync_playwright
 
-SIZES = {"wide": (1280, 900), "narrow": (390, 844)}
+SIZES = {"wide": (1440, 900), "medium": (1024, 768), "narrow": (390, 844)}
 MODES = [f"{size}_{scheme}" for size in SIZES for scheme in ("light", "dark")]
 VIEWS = "[...document.querySelectorAll('#views a')].map((a) => a.dataset.testid.replace(/^nav-/, ''))"
 

@@ -54,8 +54,8 @@ function option({ times, areas, totals }: AreasSpec, width: number): EChartsOpti
     yAxis: { type: "value", splitNumber: splits, axisLabel: { color: muted, formatter: (value: number) => formatTick(value, formatBytes) }, splitLine: { lineStyle: { color: line } } },
     series: areas.map(({ category, label, values }) => ({
       type: "line", name: label, stack: "whole", step: "end", showSymbol: false, emphasis: { disabled: true },
-      lineStyle: { color: color(categoryVariable(category)), width: 1 }, itemStyle: { color: color(categoryVariable(category)) },
-      areaStyle: { color: color(categoryVariable(category)), opacity: 0.85, ...(decal(CATEGORIES[category].pattern) ? { decal: decal(CATEGORIES[category].pattern) } : {}) },
+      lineStyle: { color: color(categoryVariable(category)), width: 1 }, itemStyle: { color: color(categoryVariable(category)), decal: decal(CATEGORIES[category].pattern) ?? null }, // the area has its series’ pattern
+      areaStyle: { color: color(categoryVariable(category)), opacity: 0.85 },
       data: values.map((value, index) => [times[index] ?? 0, value ?? 0]),
     })),
   } as EChartsOption;

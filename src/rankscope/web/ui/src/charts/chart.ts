@@ -16,10 +16,21 @@ export interface ChartSpec {
   density?(width: number, share: number): number;
   /** The chart has a zoom: the arrow keys move it, plus and minus change it. */
   readonly zoomed?: boolean;
-  /** A click (or tap) anywhere in a bar's band, by its place on the category axis. */
-  readonly pick?: { readonly axis: "x" | "y"; on(index: number): void };
+  /** What a click (or tap) anywhere in a bar's band opens, by its place on the category axis; the arrow keys choose one too. */
+  readonly pick?: BarPick;
   /** A range of the horizontal axis that a drag chooses. */
   readonly range?: { readonly within: RangeSpec; readonly chosen: RangeSpec | null; choose(range: RangeSpec): void };
+}
+
+export interface BarPick {
+  readonly axis: "x" | "y";
+  /** How many bars there are. */
+  readonly count: number;
+  /** The bar and its amounts, for screen readers. */
+  describe(index: number): string;
+  /** The series and its item whose tooltip shows a bar; the first series' item if absent. */
+  tipAt?(index: number): { seriesIndex: number; dataIndex: number } | null;
+  on(index: number): void;
 }
 
 export interface Chart {
@@ -28,9 +39,27 @@ export interface Chart {
 }
 
 export function chart(context: Pick<ViewContext, "onLeave">, spec: ChartSpec): Chart {
-  const canvas = h("div", spec.zoomed
-    ? { class: "chart", role: "group", tabindex: "0", "aria-label": `${spec.label} Arrow keys move, plus and minus zoom.`, "data-testid": spec.testId, keydown: (event) => { if (drawn) zoomByKey(drawn, event as KeyboardEvent); } }
+  const readout = h("p", { class: "unseen", role: "status", "data-testid": `${spec.testId}-readout` });
+  let chosen: number | null = null;
+  const keys = spec.pick ? (spec.zoomed ? "Up and down choose a bar, Enter opens it; left and right move, plus and minus zoom." : "Arrow keys choose a bar, Enter opens it.") : "Arrow keys move, plus and minus zoom.";
+  const canvas = h("div", spec.zoomed || spec.pick
+    ? { class: "chart", role: "application", tabindex: "0", "aria-label": `${spec.label} ${keys}`, "data-testid": spec.testId, keydown: (event) => { if (drawn) byKey(drawn, event as KeyboardEvent); }, blur: () => drawn?.dispatchAction({ type: "hideTip" }) }
     : { class: "chart", role: "img", "aria-label": spec.label, "data-testid": spec.testId });
+  const byKey = (on: EChartsType, event: KeyboardEvent): void => {
+    const { pick } = spec;
+    const by = { ArrowDown: 1, ArrowUp: -1, ...(spec.zoomed ? {} : { ArrowRight: 1, ArrowLeft: -1 }) }[event.key];
+    if (pick && event.key === "Enter" && chosen !== null) pick.on(chosen);
+    else if (pick && by !== undefined && pick.count > 0) {
+      chosen = chosen === null ? (by > 0 ? 0 : pick.count - 1) : Math.min(pick.count - 1, Math.max(0, chosen + by));
+      readout.textContent = pick.describe(chosen);
+      const at = pick.tipAt ? pick.tipAt(chosen) : { seriesIndex: 0, dataIndex: chosen };
+      on.dispatchAction(at ? { type: "showTip", ...at } : { type: "hideTip" });
+    } else if (spec.zoomed) {
+      zoomByKey(on, event);
+      return;
+    } else return;
+    event.preventDefault();
+  };
   let drawn: EChartsType | null = null;
   let width = 0;
   let density: number | undefined;
@@ -77,10 +106,10 @@ export function chart(context: Pick<ViewContext, "onLeave">, spec: ChartSpec): C
     stop();
     drawn?.dispose();
   });
-  return { element: canvas, redraw };
+  return { element: spec.pick ? h("div", {}, canvas, readout) : canvas, redraw };
 }
 
-function picked(drawn: EChartsType | null, pick: NonNullable<ChartSpec["pick"]>, at: [number, number]): void {
+function picked(drawn: EChartsType | null, pick: BarPick, at: [number, number]): void {
   if (!drawn?.containPixel({ gridIndex: 0 }, at)) return;
   const place = drawn.convertFromPixel({ gridIndex: 0 }, at)[pick.axis === "x" ? 0 : 1];
   if (place !== undefined) pick.on(Math.round(place));

@@ -34,7 +34,7 @@ export interface StackedSpec {
   readonly segments: readonly Segment[];
   /** The total of a bar's segments, from the analysis. */
   readonly totals?: { readonly label: string; readonly values: readonly (number | null)[] };
-  /** How high vertical bars are with their axis, in pixels. */
+  /** How high the bars are together, in pixels; vertical ones with their axis. */
   readonly tall?: number;
   /** Bars in order of time are always vertical. */
   readonly upright?: boolean;
@@ -42,6 +42,7 @@ export interface StackedSpec {
 }
 
 const ROWS_AT_MOST = 24;
+const [ROW_PX, LEAST_ROW_PX] = [30, 17];
 
 export function stackedChart(context: ViewContext, spec: StackedSpec): HTMLElement {
   const hidden = new Set<Category>();
@@ -55,13 +56,26 @@ export function stackedChart(context: ViewContext, spec: StackedSpec): HTMLEleme
   const drawing: Chart = chart(context, {
     label: `${spec.label} Stacked bars, one per ${spec.axis === "" ? "row" : spec.axis.toLowerCase()}; the numbers are in the table on this page.`,
     testId: spec.testId,
-    height: () => (lying ? Math.max(120, spec.bars.length * 30 + 56) : spec.tall ?? 340),
+    height: () => (lying ? lyingHeight(spec) : spec.tall ?? 340),
     density: (width, share) => 2 * labelStride(spec, width, share) + Number(roomy(spec, lying, width, share)),
     option: (width, share) => option(spec, present.filter((segment) => !hidden.has(segment.category)), lying, width, share, named),
     zoomed: zoomable(spec, lying),
-    ...(spec.onPick ? { pick: { axis: lying ? "y" as const : "x" as const, on: spec.onPick } } : {}),
+    ...(spec.onPick ? { pick: { axis: lying ? "y" as const : "x" as const, count: spec.bars.length, describe: (index: number) => inWords(spec, present.filter((segment) => !hidden.has(segment.category)), index), on: spec.onPick } } : {}),
   });
   return h("figure", { class: "figure" }, spec.title === undefined ? null : h("figcaption", {}, spec.title), present.length < 2 ? null : legend(present, hidden, () => drawing.redraw()), drawing.element);
+}
+
+/** Rows of 30 px; in a given height rows that fit, as long as their names can be read. */
+function lyingHeight({ bars, tall }: StackedSpec): number {
+  if (tall === undefined) return Math.max(120, bars.length * ROW_PX + 56);
+  return Math.max(84, bars.length * Math.min(ROW_PX, Math.max(LEAST_ROW_PX, tall / bars.length)) + 34);
+}
+
+/** A bar and its amounts in one line. */
+function inWords(spec: StackedSpec, segments: readonly Segment[], index: number): string {
+  const amount = (value: number | null | undefined): string => (value === null || value === undefined ? "unknown" : (spec.format ?? formatDuration)(value));
+  const parts = segments.map(({ label, values }) => `${label} ${amount(values[index])}`);
+  return `${`${spec.axis} ${spec.bars[index] ?? ""}`.trim()}: ${[...parts, ...(spec.totals ? [`${spec.totals.label} ${amount(spec.totals.values[index])}`] : [])].join(", ")}`;
 }
 
 /** The legend; each entry shows or hides its segments. */

@@ -26,7 +26,10 @@ export function stepDots(
   const drawing = chart(context, {
     label: "Step time of each rank by step; the numbers are in the table above.", testId: "chart-step-dots", height: () => 260,
     option: (width) => option(names, dots, marked, from, width),
-    pick: { axis: "x", on: (index) => onPick(highlight?.rank ?? ranks[0] ?? 0, steps[index] ?? null) },
+    pick: { axis: "x", count: steps.length,
+      describe: (index) => `Step ${names[index]}: ${marked.filter(([at]) => at === index).map(([, value, rank]) => `rank ${rank} ${formatDuration(value)}, `).join("")}longest ${formatDuration(ranks.reduce((most, _, i) => Math.max(most, values[i * steps.length + index] ?? 0), 0))}`,
+      tipAt: (index) => { const at = marked.findIndex(([step]) => step === index); return at < 0 ? null : { seriesIndex: 1, dataIndex: at }; },
+      on: (index) => onPick(highlight?.rank ?? ranks[0] ?? 0, steps[index] ?? null) },
   });
   return h("div", {}, h("ul", { class: "legend" }, highlight === null ? null : h("li", { class: "legend-item" }, h("span", { class: "glyph ink-0", "aria-hidden": "true" }, "◆"), `rank ${highlight.rank} (${highlight.why})`),
     h("li", { class: "legend-item" }, h("span", { class: "glyph ink-1", "aria-hidden": "true" }, "●"), highlight === null ? "each rank" : "other ranks"),

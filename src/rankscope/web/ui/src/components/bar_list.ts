@@ -11,6 +11,8 @@ export interface Bar {
   readonly category: Category;
   /** Pieces of the bar from its left, in their own colours; what is left of it has the bar's own. */
   readonly pieces?: readonly { readonly value: number; readonly category: Category }[];
+  /** The value as it is written; with its unit if absent. */
+  readonly text?: string;
   /** Where a press leads. */
   readonly href?: string;
   /** Said behind the value, in small: calls, sizes. */
@@ -25,7 +27,7 @@ export function barList(bars: readonly Bar[], label: string, testId: string): HT
       styled(h("span", { class: `piece ${categoryClass(piece.category)}` }), { width: `${bar.value > 0 ? Math.min(100, (100 * piece.value) / bar.value).toFixed(2) : 0}%` })));
     return h("li", { "data-value": bar.value },
       h("span", { class: "bar-label" }, bar.href === undefined ? bar.label : h("a", { href: bar.href }, bar.label)),
-      h("span", { class: "bar-value", title: exactCell(bar.value, bar.unit) }, formatCell(bar.value, bar.unit), bar.note ? h("small", {}, ` ${bar.note}`) : null),
+      h("span", { class: "bar-value", title: exactCell(bar.value, bar.unit) }, bar.text ?? formatCell(bar.value, bar.unit), bar.note ? h("small", {}, ` ${bar.note}`) : null),
       h("span", { class: "track", "aria-hidden": "true" }, styled(fill, { width: `${length.toFixed(2)}%` })));
   }));
 }

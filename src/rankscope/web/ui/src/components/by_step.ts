@@ -22,14 +22,19 @@ export interface StepChart {
 
 const WHOLE = "entire trace";
 
-export function byStep(context: ViewContext, id: string, table: Table, charts: readonly StepChart[], first: "ranks" | "steps" = "steps"): HTMLElement {
+/**
+ * The charts and their controls.
+ * @param mostOf the column whose largest value chooses the rank that is shown first; else the slowest rank
+ */
+export function byStep(context: ViewContext, id: string, table: Table, charts: readonly StepChart[], first: "ranks" | "steps" = "steps", mostOf: string | null = null): HTMLElement {
   const allRanks = table.distinct("rank");
   const allSteps = table.distinct("step");
   const { params } = context.place;
   const several = allRanks.length > 1;
   const ranksFirst = several && (first === "ranks" || allSteps.length === 1);
   const byRank = (params.get("by") ?? (ranksFirst ? "ranks" : "steps")) === "ranks";
-  const rank = chosen(allRanks, params.get("rank") ?? String(context.table("overview")?.cell(0, "slowest_rank") ?? ""));
+  const most = mostOf === null ? null : table.cell(table.sorted(table.rows(), { column: mostOf, descending: true })[0] ?? 0, "rank");
+  const rank = chosen(allRanks, params.get("rank") ?? String(most ?? context.table("overview")?.cell(0, "slowest_rank") ?? ""));
   const step = chosen(allSteps, params.get("step") ?? "", Math.floor((allSteps.length - 1) / 2));
   const controls = h("div", { class: "controls" },
     selector(`${id}-by`, "Show", [{ value: "steps", label: "the steps of one rank" }, { value: "ranks", label: "all ranks in one step" }], byRank ? "ranks" : "steps", (by) => context.router.update({ by })),

@@ -15,13 +15,18 @@ interface Rows {
 }
 
 const ROWS: Readonly<Record<string, Rows>> = {
-  kernels: { column: "name" }, operators: { column: "name" }, annotations: { column: "name" }, copies: { column: "name" }, synchronization: { column: "call" },
+  kernels: { column: "name" }, operators: { column: "name" }, annotations: { column: "name" }, memory_operators: { column: "name" }, recompute: { column: "name" }, copies: { column: "name" }, synchronization: { column: "call" },
   idle: { column: "detail" },
   modules: { column: "module", name: (table, row) => (table.number(row, "calls") === null || !text(table, row, "module") ? null : `nn.Module: ${text(table, row, "module")}`) }, // else only operators name modules
+  slices: { column: "name" }, work: { column: "name" }, module_work: { column: "operator" },
   collectives: { column: "collective", time: { start: "start_ns", end: "end_ns" } },
+  fsdp: { column: "module", time: { start: "start_ns", duration: "duration_ns" } },
   ddp_buckets: { column: "bucket", time: { start: "start_ns", duration: "duration_ns" } },
   data_loading: { column: "longest_ns", time: { start: "longest_start_ns", duration: "longest_ns" } },
 };
+
+/** The parameter that keeps which bar a reader left by. */
+const LEFT_BY = "from";
 
 /** The parameter that keeps which row a reader left by. */
 export function rowParam(analysis: string): string {
@@ -29,11 +34,10 @@ export function rowParam(analysis: string): string {
 }
 
 /** The address of a cell’s events: the row’s event, or the first of its name, on its rank and in its step. Null where it has none. */
-export function eventParamsOf(analysis: string, table: Table, row: number, column: string, named?: (row: number) => string | null): Record<string, string | number> | null {
+export function eventParamsOf(analysis: string, table: Table, row: number, column: string): Record<string, string | number> | null {
   const about = ROWS[analysis];
   const [rank, step] = [table.number(row, "rank"), table.number(row, "step")];
   const place = { ...(rank === null ? {} : { rank }), ...(step === null ? {} : { step }) };
-  if (named) return column === "name" && named(row) !== null ? { name: named(row)!, ...place } : null;
   if (about?.column !== column) return null;
   if (!about.time) {
     const name = about.name ? about.name(table, row) : text(table, row, column);
@@ -46,14 +50,40 @@ export function eventParamsOf(analysis: string, table: Table, row: number, colum
   return { fev: fileEvent({ rank, window: table.number(row, "window") ?? 0, start, end: until }), ...place };
 }
 
+/** A row's events as an address in the timeline, for a bar or a line of a tree; null where there are none. */
+export function eventsHref(context: ViewContext, analysis: string, table: Table, row: number): string | null {
+  const params = hasTimeline(context) ? eventParamsOf(analysis, table, row, ROWS[analysis]?.column ?? "") : null;
+  return params && context.router.href("timeline", params);
+}
+
+/** When charts have got their height: what is below them is at its place. */
+export function afterLayout(done: () => void): void {
+  requestAnimationFrame(() => requestAnimationFrame(done));
+}
+
+/** A link to a row's events outside its table: Back returns to it by its key, which is unique on the page. */
+export function returningLink(context: ViewContext, href: string, key: string, props: Readonly<Record<string, string>>, ...content: Child[]): HTMLElement {
+  const link = h("a", { ...props, href, "data-testid": "bar-events", click: () => context.router.note({ [LEFT_BY]: key }) }, content);
+  if (context.place.params.get(LEFT_BY) === key) afterLayout(() => { if (link.isConnected) link.focus(); });
+  return link;
+}
+
 /** A cell's content as a link to its events; as it is where there are none. */
-export function eventLink(context: ViewContext, analysis: string, table: Table, row: number, column: string, content: Child, named?: (row: number) => string | null): Child {
-  const params = hasTimeline(context) ? eventParamsOf(analysis, table, row, column, named) : null;
+export function eventLink(context: ViewContext, analysis: string, table: Table, row: number, column: string, content: Child): Child {
+  const params = hasTimeline(context) ? eventParamsOf(analysis, table, row, column) : null;
   if (!params) return content;
-  const link = (more: Record<string, string>, attributes: Record<string, string>, text: Child): HTMLElement =>
-    h("a", { ...attributes, href: context.router.href("timeline", { ...params, ...more }), click: () => context.router.note({ [rowParam(analysis)]: String(row) }) }, text);
-  return h("span", { class: "row-links" }, link({}, { class: "row-link", "data-testid": "row-events" }, content), " ",
-    link({ track: "1" }, { class: "row-track", "data-testid": "row-track", title: "All events with this name as a track of the timeline" }, ["track", h("span", { class: "unseen" }, " of all events with this name")]));
+  const href = (more: Record<string, string>): string => context.router.href("timeline", { ...params, ...more });
+  return h("span", { class: "row-links" }, rowLink(context, analysis, row, href({}), content), " ",
+    h("a", { class: "row-track", href: href({ track: "1" }), "data-testid": "row-track", title: "All events with this name as a track of the timeline", click: noteRow(context, analysis, row) }, ["track", h("span", { class: "unseen" }, " of all events with this name")]));
+}
+
+/** A link by which the reader leaves a row, and to which Back returns. */
+export function rowLink(context: ViewContext, analysis: string, row: number, href: string, content: Child): HTMLElement {
+  return h("a", { class: "row-link", href, "data-testid": "row-events", click: noteRow(context, analysis, row) }, content);
+}
+
+function noteRow(context: ViewContext, analysis: string, row: number): () => void {
+  return () => context.router.note({ [rowParam(analysis)]: String(row) });
 }
 
 function text(table: Table, row: number, column: string): string | null {

@@ -127,7 +127,7 @@ function facts(context: ViewContext, finding: Finding, here: boolean): HTMLEleme
   }
   if (finding.steps.length > 0) fact(finding.steps.length === 1 ? "step" : "steps", formatRanks(finding.steps));
   for (const { name, value, unit } of finding.evidence) {
-    fact(name, typeof value === "string" ? named(value, SAID) : formatCell(value, unit, name), exactCell(value, unit), value === null ? "" : String(value));
+    fact(name, typeof value === "string" ? named(value, SAID) : formatCell(value, unit), exactCell(value, unit), value === null ? "" : String(value));
   }
   return parts.length === 0 ? null : h("dl", { class: "facts" }, parts);
 }

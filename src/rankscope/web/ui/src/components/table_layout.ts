@@ -24,12 +24,12 @@ export function columnWidths(table: Table, rows: readonly number[], columns: rea
   const stride = Math.max(1, Math.floor(rows.length / SAMPLE));
   const sample = rows.filter((_, index) => index % stride === 0);
   return columns.map((column) => {
-    const { unit } = table.meta(column);
+    const { unit, instant } = table.meta(column);
     const head = label(table, column); // bold, with an arrow, on two lines where it is long
     let longest = Math.ceil(1.15 * Math.max(head.length / 2, ...head.split(" ").map((word) => word.length))) + 2;
     for (const row of sample) {
       const value = table.cell(row, column);
-      const length = typeof value === "string" ? shownName(value).length + (column === "category" ? 3 : 0) : formatCell(value, unit, column).length;
+      const length = typeof value === "string" ? shownName(value).length + (column === "category" ? 3 : 0) : formatCell(value, unit, instant).length;
       if (length > longest) longest = length;
     }
     return Math.min(WIDEST, Math.max(NARROWEST, longest)) + 3;

@@ -4,13 +4,14 @@ import type { Sort, Table } from "../data/table.ts";
 import { csvFileName, toCsv } from "../format/csv.ts";
 import { counted } from "../format/ranks.ts";
 import { shapeText } from "../format/shapes.ts";
+import { titleName } from "../format/text.ts";
 import { exactCell, formatCell, grouped } from "../format/units.ts";
 import { categoryOf } from "../theme/categories.ts";
 import { isLive, type ViewContext } from "../views/view.ts";
 import { button } from "./controls.ts";
 import { inline } from "./doc_text.ts";
 import { h, named, styled } from "./dom.ts";
-import { eventLink, rowParam } from "./event_link.ts";
+import { afterLayout, eventLink, rowLink, rowParam } from "./event_link.ts";
 import { swatch } from "./swatch.ts";
 import { columnOrder, columnWidths, label, largest } from "./table_layout.ts";
 
@@ -24,12 +25,18 @@ export interface TableOptions {
   readonly caption: string;
   /** The unit of a cell, where a column holds several. */
   readonly unitOf?: (row: number, column: string) => string | null;
-  /** The name of a row’s events in the shown run, where the analysis alone does not tell. */
-  readonly eventName?: (row: number) => string | null;
+  /** The address of the events that a cell is about, where the row alone does not tell. */
+  readonly eventsOf?: (row: number, column: string) => string | null;
+  /** Columns that say the same in each row, as the view shows them. */
+  readonly hidden?: ReadonlySet<string>;
+  /** Columns that come first, in this order. */
+  readonly first?: readonly string[];
 }
 
 /** Columns of shapes and launch sizes, written as lists. */
 const SHAPES: ReadonlySet<string> = new Set(["input_shapes", "shapes", "grid", "block"]);
+/** Longer texts may be cut off by their column: they are in the title too. */
+const LONG = 24;
 const ROW_HEIGHT = 30;
 const OVERSCAN = 12;
 
@@ -46,7 +53,8 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
   const body = h("tbody");
   const count = h("span", { class: "count", role: "status", "data-testid": `count-${name}` });
   const empty = h("p", { class: "empty-rows", hidden: true }, "No matching rows.");
-  const columns = columnOrder(table, all, options.sort?.column ?? null);
+  const columns = columnOrder(table, all, options.sort?.column ?? null).filter((column) => !options.hidden?.has(column));
+  for (const column of [...(options.first ?? [])].reverse()) if (columns.includes(column)) columns.unshift(...columns.splice(columns.indexOf(column), 1));
   const heads = columns.map((column) => head(column));
   const widths = columnWidths(table, all, columns);
   const grid = styled(h("table", { class: columns[0] === "rank" ? "data pinned" : "data", "data-testid": `table-${name}` },
@@ -95,7 +103,14 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
     drawnFrom = first;
     drawnTo = last;
     const peak = sort && table.isNumeric(sort.column) && table.meta(sort.column).unit !== "" ? largest(table, sort.column, rows) : null;
+    // The focus stays on its link while rows come and go.
+    const focused = document.activeElement instanceof HTMLElement && body.contains(document.activeElement) ? document.activeElement.closest("tr")?.dataset["row"] : undefined;
     body.replaceChildren(spacer(first), ...rows.slice(first, last).map((row, index) => line(row, first + index, peak)), spacer(rows.length - last));
+    if (focused !== undefined) (linkOf(focused) ?? box).focus({ preventScroll: true });
+  }
+
+  function linkOf(row: number | string): HTMLElement | null {
+    return body.querySelector<HTMLElement>(`tr[data-row="${row}"] a.row-link`);
   }
 
   function spacer(missing: number): HTMLElement {
@@ -106,9 +121,11 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
     return h("tr", { "data-row": row, "aria-rowindex": place + 2, "aria-current": row === left ? "true" : null }, columns.map((column) => {
       const value = table.cell(row, column);
       const cell = tableCell(table, column, value, options.unitOf?.(row, column) ?? table.meta(column).unit);
+      if (column === columns[0]) cell.setAttribute("role", "rowheader");
       if (value !== null) {
         const content = [...cell.childNodes];
-        const link = eventLink(context, name, table, row, column, content, options.eventName);
+        const href = options.eventsOf?.(row, column) ?? null;
+        const link = href === null ? eventLink(context, name, table, row, column, content) : rowLink(context, name, row, href, content);
         if (link !== content && link instanceof HTMLElement) cell.replaceChildren(link);
       }
       if (peak !== null && peak > 0 && sort?.column === column && typeof value === "number" && value > 0) {
@@ -133,11 +150,14 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
   });
   const watch = new ResizeObserver(() => { draw(false); more(); });
   watch.observe(box);
-  if (!Number.isNaN(left)) requestAnimationFrame(() => {
+  if (!Number.isNaN(left)) afterLayout(() => {
     const place = rows.indexOf(left);
     if (place < 0) return;
     box.scrollTop = Math.max(0, (place - 3) * ROW_HEIGHT);
-    box.scrollIntoView({ block: "nearest" });
+    draw(true);
+    const link = linkOf(left);
+    (link ?? box).scrollIntoView({ block: link ? "center" : "nearest" });
+    link?.focus({ preventScroll: true });
   });
   context.onLeave(() => watch.disconnect());
   order();
@@ -162,9 +182,9 @@ function tableCell(table: Table, column: string, value: Cell, unit: string): HTM
   if (value === null) return h("td", { ...attributes, class: table.isNumeric(column) ? "number missing" : "missing", title: "Not recorded in the trace." }, formatCell(null, unit));
   if (typeof value === "string") {
     const mark = column === "category" ? swatch(categoryOf(value)) : null;
-    return h("td", { ...attributes, title: SHAPES.has(column) ? value.slice(0, 2000) : null }, mark, named(SHAPES.has(column) ? shapeText(value) : value));
+    return h("td", { ...attributes, title: SHAPES.has(column) || value.length > LONG ? titleName(value) : null }, mark, named(SHAPES.has(column) ? shapeText(value) : value));
   }
-  return h("td", { ...attributes, class: typeof value === "number" ? "number" : null, title: exactCell(value, unit) }, formatCell(value, unit, column));
+  return h("td", { ...attributes, class: typeof value === "number" ? "number" : null, title: exactCell(value, unit) }, formatCell(value, unit, table.meta(column).instant));
 }
 
 /** Keyboards and touch screens cannot reach titles, so the columns' meaning is also below the table. */

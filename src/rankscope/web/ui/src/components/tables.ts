@@ -8,7 +8,7 @@ import { inline } from "./doc_text.ts";
 import { h, named } from "./dom.ts";
 import { rowParam } from "./event_link.ts";
 import { analysisCaption, emptyState, errorState, truncationNote, workingState } from "./notes.ts";
-import { tableView } from "./table_view.ts";
+import { tableView, type TableOptions } from "./table_view.ts";
 
 export interface Fold {
   readonly name: string;
@@ -17,6 +17,8 @@ export interface Fold {
   readonly sort?: Sort;
   /** Rows to choose from; all if absent. */
   readonly rows?: (table: Table) => readonly number[];
+  /** Where rows lead that are about many events. */
+  readonly eventsOf?: TableOptions["eventsOf"];
 }
 
 export function tables(context: ViewContext, folds: readonly Fold[]): HTMLElement | null {
@@ -76,7 +78,7 @@ function body(context: ViewContext, about: Fold): Node[] {
     analysisCaption(analysis), truncationNote(name, analysis));
   if (!table) return [words, emptyState("This analysis has no rows.", "The traces contain no data for it. Its description lists what it needs.")];
   const sort = about.sort && table.has(about.sort.column) ? about.sort : undefined;
-  return [words, tableView(context, { name, table, caption: analysis.title, ...(about.rows ? { rows: about.rows(table) } : {}), ...(sort ? { sort } : {}) })];
+  return [words, tableView(context, { name, table, caption: analysis.title, ...(about.rows ? { rows: about.rows(table) } : {}), ...(sort ? { sort } : {}), ...(about.eventsOf ? { eventsOf: about.eventsOf } : {}) })];
 }
 
 /** Shown instead of an analysis that failed. */

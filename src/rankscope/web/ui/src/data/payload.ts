@@ -8,6 +8,8 @@ export type Cell = string | number | boolean | null | readonly (string | number)
 export interface Column {
   readonly unit: string;
   readonly doc: string;
+  /** Its values are moments, not lengths. */
+  readonly instant?: boolean;
 }
 
 export interface Truncation {

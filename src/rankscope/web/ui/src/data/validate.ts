@@ -97,7 +97,7 @@ export function readAnalysis(name: string, raw: unknown): AnalysisPayload | stri
     rows ??= values.length;
     if (values.length !== rows) return `column ${column} has ${values.length} values where the first has ${rows}`;
     const meta = isObject(about) ? about : {};
-    columns.push([column, { unit: asText(meta["unit"]), doc: asText(meta["doc"]) }]);
+    columns.push([column, { unit: asText(meta["unit"]), doc: asText(meta["doc"]), ...(meta["instant"] === true ? { instant: true } : {}) }]);
     data.push([column, values.map(asCell)]);
   }
   if (columns.length === 0) return "it has no columns";

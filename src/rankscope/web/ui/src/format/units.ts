@@ -10,9 +10,6 @@ const MINUS = "\u2212";
 const TIME: readonly (readonly [number, string])[] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
 const BYTES: readonly (readonly [number, string])[] = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];
 
-/** Columns that are moments, not lengths: neighbours differ in their last digits, so these are kept. */
-const MOMENTS = new Set(["start_ns", "end_ns", "launch_ns", "first_ns", "last_ns"]);
-
 /** Units whose values are written in full. */
 const WHOLE = new Set(["count", "ranks", "elements"]);
 
@@ -69,14 +66,14 @@ export function formatRatio(ratio: number): string {
   return `${percent.toFixed(percent > 0 && percent < 1 ? 2 : 1)}${NBSP}%`;
 }
 
-/** A value of any column as text. `column` is its name: moments and identifiers are written otherwise than amounts. */
-export function formatCell(value: Cell, unit: string, column = ""): string {
+/** A value of any column as text. Moments keep their last digits, in which neighbours differ. */
+export function formatCell(value: Cell, unit: string, moment = false): string {
   if (value === null) return MISSING;
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value === "string") return value;
   if (typeof value !== "number") return formatList(value);
   switch (unit) {
-    case "ns": return MOMENTS.has(column) ? formatMoment(value) : formatDuration(value);
+    case "ns": return moment ? formatMoment(value) : formatDuration(value);
     case "us": case "µs": return formatDuration(value * 1000);
     case "ms": return formatDuration(value * 1e6);
     case "s": return formatDuration(value * 1e9);

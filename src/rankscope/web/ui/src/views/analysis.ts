@@ -17,7 +17,7 @@ function charts(context: ViewContext, name: string, table: Table): Node[] {
   const byRank = table.has("rank") && specs.every((spec) => spec.name !== "rank");
   const choice = byRank ? rankChoice(context, name, table) : { rows: table.rows(), mixed: false, control: null };
   return present([choice.control, ...specs.map((spec, index) =>
-    topNames(table, choice, { testId: `bars-${name}-${index}`, name: spec.name, column: spec.value, title: spec.title, category: () => "compute" }))]);
+    topNames(context, table, choice, { testId: `bars-${name}-${index}`, analysis: name, name: spec.name, column: spec.value, title: spec.title, category: () => "compute" }))]);
 }
 
 export function analysisView(name: string, analysis: AnalysisPayload, id = name): View {

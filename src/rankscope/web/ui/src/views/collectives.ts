@@ -1,6 +1,7 @@
 import { scatterChart } from "../charts/scatter.ts";
 import { barList } from "../components/bar_list.ts";
 import { h, named } from "../components/dom.ts";
+import { eventsHref, returningLink } from "../components/event_link.ts";
 import { emptyState } from "../components/notes.ts";
 import { swatch } from "../components/swatch.ts";
 import { tables } from "../components/tables.ts";
@@ -9,7 +10,7 @@ import { counted } from "../format/ranks.ts";
 import { formatBytes } from "../format/units.ts";
 import { exchanges } from "./exchanges.ts";
 import { order } from "./stragglers.ts";
-import { present, type View } from "./view.ts";
+import { present, type View, type ViewContext } from "./view.ts";
 
 const TOP = 12;
 
@@ -29,15 +30,37 @@ export const collectives: View = {
     }
     const height = Math.max(320, 42 * Math.min(TOP, kinds?.length ?? 0) - 40);
     return present([
-      h("div", { class: "pair" }, kinds && byKind(kinds), each && scatterChart(context, each, { y: "duration_ns", title: "Duration vs. size", testId: "chart-collectives", height }),
+      h("div", { class: "pair" }, kinds && byKind(context, kinds, each), each && scatterChart(context, each, { y: "duration_ns", title: "Duration vs. size", testId: "chart-collectives", height }),
         kinds && scatterChart(context, kinds, { y: "bus_bandwidth", title: "Bus bandwidth vs. size", testId: "chart-bandwidth", height: 320 }), order(context)),
       exchanges(context),
-      tables(context, [{ name: "collective_summary", open: true, sort: { column: "total_ns", descending: true } }, { name: "collectives", open: true }, { name: "arrivals" }, { name: "all_to_all" }]),
+      tables(context, [{ name: "collective_summary", open: true, sort: { column: "total_ns", descending: true }, ...(each && kinds ? { eventsOf: (row: number, column: string) => (column === "collective" ? longestOf(context, kinds, row, each) : null) } : {}) },
+        { name: "collectives", open: true, sort: { column: "duration_ns", descending: true } }, { name: "arrivals" }, { name: "all_to_all" }]),
     ]);
   },
 };
 
-function byKind(kinds: Table): HTMLElement {
+/** The columns by which calls are summed up. */
+const KIND = ["group", "group_size", "collective", "dtype", "bytes"] as const;
+
+/** The address of the longest call of a kind; null where the page has none of its calls. */
+function longestOf(context: ViewContext, kinds: Table, row: number, each: Table): string | null {
+  const key = (table: Table, of: number): string => JSON.stringify(KIND.map((column) => table.cell(of, column)));
+  let longest = longestCalls.get(each);
+  if (!longest) {
+    longestCalls.set(each, longest = new Map());
+    for (const call of each.rows()) {
+      const [kind, duration] = [key(each, call), each.number(call, "duration_ns") ?? -1];
+      const best = longest.get(kind);
+      if (best === undefined || duration > (each.number(best, "duration_ns") ?? -1)) longest.set(kind, call);
+    }
+  }
+  const call = longest.get(key(kinds, row));
+  return call === undefined ? null : eventsHref(context, "collectives", each, call);
+}
+
+const longestCalls = new WeakMap<Table, Map<string, number>>();
+
+function byKind(context: ViewContext, kinds: Table, each: Table | null): HTMLElement {
   const groups = kinds.distinct("group").length > 1;
   const rows = kinds.sorted(kinds.rows(), { column: "total_ns", descending: true }).slice(0, TOP);
   const bars = rows.map((row) => {
@@ -45,8 +68,9 @@ function byKind(kinds: Table): HTMLElement {
     const [size, wait] = [kinds.number(row, "group_size"), kinds.number(row, "wait_ns")];
     const what = [kinds.cell(row, "dtype"), bytes === null ? null : formatBytes(bytes), size === null ? null : `${size} ranks`, groups ? kinds.cell(row, "group") : null].filter((part) => part !== null);
     const count = kinds.number(row, "count");
+    const [name, href] = [named(String(kinds.cell(row, "collective") ?? "unnamed"), 60), each && longestOf(context, kinds, row, each)];
     return {
-      label: [named(String(kinds.cell(row, "collective") ?? "unnamed"), 60), h("small", {}, what.map((part) => [" · ", named(String(part), 40)]))],
+      label: [href === null ? name : returningLink(context, href, `bars-collectives.${row}`, { class: "row-link", title: "The longest call" }, name), h("small", {}, what.map((part) => [" · ", named(String(part), 40)]))],
       value: kinds.number(row, "total_ns") ?? 0, unit: "ns", category: "transfer" as const,
       ...(wait === null ? {} : { pieces: [{ value: wait, category: "waiting" as const }] }),
       ...(count === null ? {} : { note: counted(count, "call") }),

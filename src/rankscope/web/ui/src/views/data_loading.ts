@@ -23,8 +23,8 @@ export const dataLoading: View = {
       loads ? byStep(context, "loading", table, [
         { testId: "chart-loading", title: "Time in the loader", about: "Time in data loading ranges.", parts: [["loading_ns", "data_loading", "Loading"]], whole: { column: "window_ns", label: "Window" } },
         { testId: "chart-loading-exposed", title: "Exposed data loading", about: "Time in which the device only waits for data.", parts: [["exposed_ns", "waiting", "Exposed"]], whole: { column: "window_ns", label: "Window" } },
-      ]) : h("p", { class: "quiet-box" }, inline("No range in these traces marks data loading: it took no time, or it is not annotated. PyTorch annotates a loop over a `DataLoader` automatically; around your own loader, use `with torch.profiler.record_function(\"load_data\")`.")),
-      tables(context, [{ name: "data_loading", open: true, sort: { column: "exposed_ns", descending: true } }]),
+      ], "steps", "exposed_ns") : h("p", { class: "quiet-box" }, inline("No range in these traces marks data loading: it took no time, or it is not annotated. PyTorch annotates a loop over a `DataLoader` automatically; around your own loader, use `with torch.profiler.record_function(\"load_data\")`.")),
+      loads && tables(context, [{ name: "data_loading", open: true, sort: { column: "exposed_ns", descending: true } }]),
     ]);
   },
 };

@@ -5,7 +5,7 @@ import { h, named } from "../components/dom.ts";
 import { findingItems } from "../components/findings.ts";
 import { emptyState, workingState } from "../components/notes.ts";
 import { tableView } from "../components/table_view.ts";
-import { ApiError, type ServerState } from "../data/api.ts";
+import { ApiError, ServerApi, type ServerState } from "../data/api.ts";
 import type { Finding, RunInfo } from "../data/payload.ts";
 import type { Source } from "../data/source.ts";
 import { Table } from "../data/table.ts";
@@ -13,6 +13,8 @@ import { readAnalysis, readFinding, readRun } from "../data/validate.ts";
 import { counted } from "../format/ranks.ts";
 import { columnLabel, shownName } from "../format/text.ts";
 import { formatCell, formatRatio, MISSING } from "../format/units.ts";
+import { eventsOn, MODULE_SECTIONS } from "./diff_events.ts";
+import { diffModules } from "./diff_modules.ts";
 import { diffTimeline, type DiffSide } from "./diff_timeline.ts";
 import { isLive, type View, type ViewContext } from "./view.ts";
 
@@ -28,6 +30,10 @@ const AGAIN_MS = 700;
 const TOP = 12;
 /** Sections whose rows are named as their events. */
 const IN_TIMELINE: ReadonlySet<string> = new Set(["kernels", "operators", "collectives"]);
+/** Columns that are the same in each row of a section, or that the cells show. */
+const HIDDEN: ReadonlySet<string> = new Set(["section", "unit"]);
+const FIRST = ["name", "a", "b", "change", "change_ratio", "significant"];
+const SECTIONS: Readonly<Record<string, string>> = { modules_device: "Modules, device time", modules_host: "Modules, host time" };
 /** Columns whose unit is in their row. */
 const IN_UNIT: ReadonlySet<string> = new Set(["a", "b", "change", "a_spread", "b_spread"]);
 const ABSENT: readonly [string, string] = ["A comparison needs two runs.", "Serve a directory that holds both (`rankscope serve DIR`), or compare in the terminal: `rankscope diff A B`, and `rankscope diff A --ranks 0,1` for two ranks of one run."];
@@ -117,14 +123,17 @@ function compare(context: ViewContext, served: Source, query: Query, place: HTML
     place.replaceChildren(workingState("Comparing …", null));
     const asking = inOrder(served, query);
     const answer = await served.api.json<Answer>("diff", asking);
-    if (!left) place.replaceChildren(...shown(context, answer, query.with === undefined ? null : asking === query ? "a" : "b", sidesOf(served, asking)));
+    const of = sidesOf(served, asking);
+    // Of collectives the rows name no events: their calls do.
+    const calls = context.place.params.get("section") === "collectives" ? await Promise.all(of.map(callsOf)) : [null, null];
+    if (!left) place.replaceChildren(...shown(context, answer, query.with === undefined ? null : asking === query ? "a" : "b", of, calls));
   };
   place.replaceChildren(workingState("Comparing …", null));
   ask().catch(failed);
 }
 
 /** `here` is which of two runs the page shows: links of the other's findings would lead into this one. */
-function shown(context: ViewContext, answer: Answer, here: "a" | "b" | null, of: readonly [Omit<DiffSide, "name">, Omit<DiffSide, "name">]): HTMLElement[] {
+function shown(context: ViewContext, answer: Answer, here: "a" | "b" | null, of: readonly [Omit<DiffSide, "name">, Omit<DiffSide, "name">], calls: readonly (Table | null)[]): HTMLElement[] {
   const analysis = readAnalysis("diff", answer.table);
   if (typeof analysis === "string") return [emptyState("The comparison cannot be shown.", analysis)];
   const table = new Table(analysis);
@@ -139,23 +148,20 @@ function shown(context: ViewContext, answer: Answer, here: "a" | "b" | null, of:
   const section = sections.find((each) => each === context.place.params.get("section")) ?? sections[0] ?? "";
   const rows = table.where("section", section);
   const timeline = diffTimeline(context, [{ name: name(a), ...of[0] }, { name: name(b), ...of[1] }]);
+  const events = (row: number, side: "a" | "b"): string | null => {
+    const at = side === "a" ? 0 : 1;
+    return eventsOn(context, table, row, side, { ...of[at], calls: calls[at] ?? null });
+  };
   return [
     verdict(table, name(a), name(b)),
     timeline.element,
-    h("div", { class: "controls" }, selector("diff-section", "Section:", sections.map((value) => ({ value, label: columnLabel(value) })), section, (value) => context.router.update({ section: value }))),
-    ...[greatest(table, rows, context.place.params.get("name") ?? null, timeline.highlight)].filter((part): part is HTMLElement => part !== null),
-    tableView(context, { name: "diff", table, rows, unitOf: (row, column) => (IN_UNIT.has(column) ? String(table.cell(row, "unit") ?? "") : null), caption: `Differences: ${section}`,
-      eventName: (row) => eventName(table, row, here === "b" ? "b" : "a") }),
+    h("div", { class: "controls" }, selector("diff-section", "Section:", sections.map((value) => ({ value, label: SECTIONS[value] ?? columnLabel(value) })), section, (value) => context.router.update({ section: value }))),
+    ...[MODULE_SECTIONS.has(section) ? diffModules(context, table, rows, [name(a), name(b)], events) : greatest(table, rows, context.place.params.get("name") ?? null, timeline.highlight)].filter((part): part is HTMLElement => part !== null),
+    tableView(context, { name: "diff", table, rows, unitOf: (row, column) => (IN_UNIT.has(column) ? String(table.cell(row, "unit") ?? "") : null), caption: `Differences: ${SECTIONS[section] ?? section}`, hidden: HIDDEN, first: FIRST,
+      eventsOf: (row, column) => (column === "a" || column === "b" ? events(row, column) : null) }),
     ...([["b", gained], ["a", lost]] as const).filter(([, list]) => list.length > 0)
       .map(([of, list]) => h("section", {}, h("h3", {}, "Findings: only in ", named(name(of === "b" ? b : a), 60)), findingItems(context, list, here === null || here === of))),
   ];
-}
-
-/** What a row's events are called in one of the runs; null where they are none, or are several names. */
-function eventName(table: Table, row: number, of: "a" | "b"): string | null {
-  if (!["kernels", "operators"].includes(String(table.cell(row, "section"))) || !((table.number(row, `${of}_calls`) ?? 0) > 0)) return null;
-  const name = (of === "b" ? table.cell(row, "partner") : null) ?? table.cell(row, "name");
-  return typeof name === "string" ? name : null;
 }
 
 /** The two sides as the timeline asks for them. */
@@ -163,6 +169,12 @@ function sidesOf(served: Source, query: Readonly<Record<string, string | undefin
   const first = query["run"] ?? served.api.run;
   const [a = null, b = null] = (query["ranks"] ?? "").split(",").filter(Boolean).map(Number);
   return query["with"] === undefined ? [{ run: first, rank: a }, { run: first, rank: b }] : [{ run: first, rank: null }, { run: query["with"], rank: null }];
+}
+
+/** The calls of a side's collectives; null where the server has none. */
+async function callsOf({ run }: Pick<DiffSide, "run">): Promise<Table | null> {
+  const found = readAnalysis("collectives", await new ServerApi(run).json<unknown>("table/collectives").catch(() => null));
+  return typeof found === "string" ? null : new Table(found);
 }
 
 /** The first row of the steps: what became of the step's time. */
@@ -201,7 +213,7 @@ function greatest(table: Table, rows: readonly number[], chosen: string | null, 
     const [change, ratio, unit] = [table.number(row, "change") ?? 0, table.number(row, "change_ratio"), String(table.cell(row, "unit") ?? "")];
     const more = change > 0;
     return {
-      label: [label(row), h("small", {}, more ? " · more" : " · less")], value: Math.abs(change), unit, category: more ? "waiting" as const : "memory" as const,
+      label: [label(row), h("small", {}, more ? " · more" : " · less")], value: Math.abs(change), text: `${more ? "+" : "−"}${formatCell(Math.abs(change), unit)}`, unit, category: more ? "waiting" as const : "memory" as const,
       note: `${ratio === null ? MISSING : `${more ? "+" : ""}${formatRatio(ratio)}`}${table.cell(row, "verdict") === null ? "" : `, ${String(table.cell(row, "verdict")).split(" (")[0]}`}`,
     };
   });

@@ -83,7 +83,7 @@ function pictures(context: ViewContext, sides: readonly [Loaded, Loaded], chosen
   let [from, to] = [0, whole];
   const words = h("p", { class: "heat-readout", role: "status", "data-testid": "diff-timeline-readout" });
   const canvases = sides.map((side) => h("canvas", { tabindex: "0", role: "img", class: "diff-strip", "data-testid": `diff-strip-${side === sides[0] ? "a" : "b"}`,
-    "aria-label": `${side.side.name}, rank ${side.rank.rank}, step ${side.step.step ?? "without number"}: ${formatDuration(side.step.end - side.step.start)}. Arrow keys move, plus and minus zoom, Enter opens the timeline.` }));
+    "aria-label": `${side.side.name}${side.side.rank === null ? `, rank ${side.rank.rank}` : ""}, step ${side.step.step ?? "without number"}: ${formatDuration(side.step.end - side.step.start)}. Arrow keys move, plus and minus zoom, Enter opens the timeline.` }));
   const draw = (): void => sides.forEach((side, index) => paint(canvases[index]!, side, from, to, chosen()));
   const move = (centre: number, size: number): void => {
     const length = Math.min(whole, Math.max(1000, size));
@@ -126,7 +126,7 @@ function pictures(context: ViewContext, sides: readonly [Loaded, Loaded], chosen
       event.preventDefault();
     });
   });
-  const box = h("div", { class: "figure" }, sides.map((side, index) => h("div", {}, h("p", { class: "diff-strip-name" }, named(side.side.name, 60), ` · rank ${side.rank.rank}, step ${side.step.step ?? "–"} · `, h("strong", {}, formatDuration(side.step.end - side.step.start)), side.events.more ? " · only the first events are drawn" : "", " ",
+  const box = h("div", { class: "figure" }, sides.map((side, index) => h("div", {}, h("p", { class: "diff-strip-name" }, named(side.side.name, 60), side.side.rank === null ? ` · rank ${side.rank.rank}` : "", `, step ${side.step.step ?? "–"} · `, h("strong", {}, formatDuration(side.step.end - side.step.start)), side.events.more ? " · only the first events are drawn" : "", " ",
     button({ class: "link", "data-testid": `diff-open-${index === 0 ? "a" : "b"}` }, () => open(index, null), "Open in the timeline")), canvases[index])), words);
   const watch = new ResizeObserver(draw);
   watch.observe(box);

@@ -32,11 +32,13 @@ export const distributed: View = {
     if (!table) {
       return present([emptyState("No steps recorded.", "Both overviews need steps and collectives: record with `rankscope.Profiler` on every rank, and include the backward pass in the recorded steps."), tables(context, [{ name: "devices", open: true }])]);
     }
+    const known = WAITING.slice(0, 2).some(([column]) => table.values(column).some((value) => typeof value === "number" && value > 0));
     return present([
       byStep(context, "distributed", table, [
         { testId: "chart-computation-communication", title: "Computation and communication", about: "Computation, communication and their overlap.", parts: HIDING, whole: { column: "window_ns", label: "Window" } },
-        { testId: "chart-synchronizing-communication", title: "Synchronizing and transfer", about: "Transfer and waiting within communication.", parts: WAITING },
+        ...(known ? [{ testId: "chart-synchronizing-communication", title: "Synchronizing and transfer", about: "Transfer and waiting within communication.", parts: WAITING }] : []),
       ], "ranks"),
+      !known && h("p", { class: "quiet-box", "data-testid": "not-separated" }, "Waiting and transfer cannot be separated: that compares the same collective on all of its ranks, and these traces have none complete. Record every rank at the same steps and put their traces into one directory."),
       operations(context),
       tables(context, [{ name: "communication_operations", open: true, rows: (table) => rankChoice(context, "operations", table).rows }, { name: "distributed" }, { name: "devices" }]),
     ]);
@@ -47,15 +49,16 @@ function operations(context: ViewContext): HTMLElement | null {
   const table = context.table("communication_operations");
   if (!table) return emptyState("No collectives in these traces.", "A single-rank job has none. With several ranks, record device activity (NCCL, RCCL, oneCCL) or, on CPU, Gloo ranges.");
   const { rows, mixed, control } = rankChoice(context, "operations", table);
+  const known = rows.some((row) => table.number(row, "transfer_ns") !== null);
   const bars = table.sorted(rows, { column: "total_ns", descending: true }).slice(0, TOP).map((row) => {
     const [total, transfer, calls, size] = [table.number(row, "total_ns") ?? 0, table.number(row, "transfer_ns"), table.number(row, "calls") ?? 0, table.number(row, "mean_bytes")];
     return {
       label: [mixed ? `rank ${String(table.cell(row, "rank"))} · ` : null, named(String(table.cell(row, "collective") ?? "unnamed"), 60), size === null ? null : h("small", {}, ` · ${formatBytes(size)} on average`)],
-      value: total, unit: "ns", category: "waiting" as const, note: counted(calls, "call"),
+      value: total, unit: "ns", category: known ? "waiting" as const : "communication" as const, note: counted(calls, "call"),
       ...(transfer === null ? {} : { pieces: [{ value: transfer, category: "transfer" as const }] }),
     };
   });
   const title = "Communication operations";
   return h("div", {}, control, h("figure", { class: "figure" }, h("figcaption", {}, title),
-    h("ul", { class: "legend" }, h("li", { class: "legend-item" }, swatch("transfer"), "Transfer"), h("li", { class: "legend-item" }, swatch("waiting"), "Waiting or unknown")), barList(bars, title, "bars-operations")));
+    known && h("ul", { class: "legend" }, h("li", { class: "legend-item" }, swatch("transfer"), "Transfer"), h("li", { class: "legend-item" }, swatch("waiting"), "Waiting or unknown")), barList(bars, title, "bars-operations")));
 }

@@ -26,7 +26,7 @@ export const idle: View = {
     // Traces without launches have a row of zeros per rank.
     const launches = all?.values("launches").some((count) => typeof count === "number" && count > 0) ? all : null;
     if (!gaps && !launches) {
-      return present([emptyState("No device events in these traces.", "A CPU-only job has no device. On an accelerator, record its activity; `rankscope.Profiler` does so automatically."), tables(context, [{ name: "launch_gaps" }])]);
+      return present([emptyState("No device events in these traces.", "A CPU-only job has no device. On an accelerator, record its activity; `rankscope.Profiler` does so automatically.")]);
     }
     return present([
       gaps && causes(context, gaps),

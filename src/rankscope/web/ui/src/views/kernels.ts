@@ -22,7 +22,7 @@ export const kernels: View = {
     }
     const choice = rankChoice(context, "kernels", table);
     return present([
-      h("div", {}, choice.control, topNames(table, choice, { testId: "bars-kernels", name: "name", column: "total_ns", title: "Kernels by time", category: (row) => categoryOf(table.cell(row, "category")) })),
+      h("div", {}, choice.control, topNames(context, table, choice, { testId: "bars-kernels", analysis: "kernels", name: "name", column: "total_ns", title: "Kernels by time", category: (row) => categoryOf(table.cell(row, "category")) })),
       tables(context, [{ name: "kernels", open: true, rows: () => choice.rows, sort: { column: "total_ns", descending: true } }, { name: "matrix_work" }, { name: "copies" }]),
     ]);
   },

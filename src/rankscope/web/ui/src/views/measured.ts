@@ -30,9 +30,9 @@ export const measured: View = {
       jobs(context),
       scaling && h("div", { class: "pair" }, byRanks(context, scaling, "speed_up"), byRanks(context, scaling, "efficiency")),
       scaling && lost(context, scaling),
-      overheads(context, scaling, overhead),
       !any && emptyState("No measurements for this run.", "A trace shows one run, not how the job scales. `rankscope measure scaling train.py` runs the job at several sizes, `rankscope measure overhead train.py` with and without gradient synchronization. The results appear here when `scaling.json` or `overhead.json` is in the run directory."),
       !any && scalingExample(context, SHARES),
+      overheads(context, scaling, overhead),
       ...["measured_buckets", "measured_binding", "measured_profiler"].map((name) => changed(context, name)),
       tables(context, MEASURED.map((name) => ({ name, open: name === "measured_scaling" || name === "measured_overhead" }))),
     ]);
@@ -75,7 +75,7 @@ function overheads(context: ViewContext, scaling: Table | null, overhead: Table 
   return h("section", { "aria-labelledby": "overheads-title" }, h("h3", { id: "overheads-title" }, "Communication overhead, three ways"),
     h("dl", { class: "run-facts" }, kinds.map(({ name, value, ends: interval, verdict, how, command }) => h("div", {}, h("dt", {}, name),
       h("dd", { "data-testid": `overhead-${name}`, "data-value": value === null ? "" : String(value), title: exactCell(value, "ratio") },
-        value === null ? ["not measured", command === "" ? "" : [": ", h("code", {}, command)]] : [h("strong", {}, formatRatio(value)), interval && ` (${formatRatio(interval[0])} to ${formatRatio(interval[1])})`, verdict !== null && `: ${String(verdict)}`], " ", h("small", {}, how))))));
+        value === null ? ["not measured", command === "" ? "" : [" (", h("code", {}, command), ")"]] : [h("strong", {}, formatRatio(value)), interval && ` (${formatRatio(interval[0])} to ${formatRatio(interval[1])})`, verdict !== null && `: ${String(verdict)}`], " ", h("small", {}, how))))));
 }
 
 const SHARES = {

@@ -8,7 +8,7 @@ import { tables } from "../components/tables.ts";
 import { topNames } from "../components/top_names.ts";
 import type { Table } from "../data/table.ts";
 import { formatBytes } from "../format/units.ts";
-import { atPeak, inRange, ofRank, type Shown } from "./memory_parts.ts";
+import { atPeak, byStack, inRange, ofRank, type Shown } from "./memory_parts.ts";
 import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
 const FOLDS = ["memory_categories", "memory_modules", "memory_sites", "memory_steps", "memory_operators", "memory_composition", "memory_outline", "memory_curve", "memory_blocks", "memory_stacks"] as const;
@@ -22,10 +22,10 @@ export const memory: View = {
   question: "How much memory does each rank use, when, what for, and does it grow?",
   answers: ["memory", "memory_snapshot"],
   shows: ["memory", "memory_outline", "memory_operators", "memory_snapshot", "memory_categories"],
-  wants: ["overview", "memory_composition", "memory_modules", "memory_sites"],
+  wants: ["overview", "memory_composition", "memory_modules", "memory_sites", "memory_stacks"],
   tables: FOLDS,
   render(context) {
-    const [ranks, curves, operators, snapshot] = ["memory", "memory_outline", "memory_operators", "memory_snapshot"].map((name) => context.table(name));
+    const [ranks, curves, operators, snapshot, stacks] = ["memory", "memory_outline", "memory_operators", "memory_snapshot", "memory_stacks"].map((name) => context.table(name));
     if (!ranks && !snapshot) {
       return present([emptyState("Memory was not recorded.", "Record it with `rankscope.Profiler(profile_memory=True)` or `rankscope run --profile-memory …`. A memory snapshot next to the traces (`memory_snapshot=True`) shows which code holds the memory."), tables(context, FOLDS.map((name) => ({ name })))]);
     }
@@ -43,6 +43,7 @@ export const memory: View = {
       shown && ofRank(context, shown),
       operators && growth(context, operators, device.chosen, rank === null),
       snapshot && inUse(context, snapshot),
+      stacks && byStack(stacks),
       tables(context, [{ name: "memory", open: true }, { name: "memory_snapshot", open: ranks === null }, ...FOLDS.map((name) => ({ name, ...(name === "memory_operators" ? { sort: { column: "self_increase", descending: true } } : {}), ...range(name) }))]),
     ]);
   },
@@ -113,7 +114,7 @@ function peaks(context: ViewContext, table: Table, kind: string): HTMLElement | 
 function growth(context: ViewContext, table: Table, kind: string, withControl: boolean): HTMLElement | null {
   const choice = rankChoice(context, "memory", table);
   const rows = choice.rows.filter((row) => kindOf(table.cell(row, "device")) === kind);
-  const bars = topNames(table, { rows, mixed: choice.mixed }, { testId: "bars-memory", name: "name", column: "self_increase", title: "By operator: allocated minus released by the operator itself", category: () => "memory" });
+  const bars = topNames(context, table, { rows, mixed: choice.mixed }, { testId: "bars-memory", analysis: "memory_operators", name: "name", column: "self_increase", title: "By operator: allocated minus released by the operator itself", category: () => "memory" });
   return bars && h("div", {}, withControl ? choice.control : null, bars);
 }
 

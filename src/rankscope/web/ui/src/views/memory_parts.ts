@@ -19,6 +19,8 @@ const PARTS: readonly (readonly [string, Category, string])[] = [
 ];
 const RANGE = "range";
 const TOP = 12;
+const STACK_FRAMES = 3;
+const FILE_PARTS = 3;
 
 /** What is shown: one file of one rank, one of its devices. */
 export interface Shown {
@@ -115,6 +117,33 @@ export function byPlace(table: Table, shown: Shown, column: "module" | "call_sit
   const used = parts.filter(([name]) => rows.slice(0, TOP).some((row) => (table.number(row, name) ?? 0) > 0));
   return h("figure", { class: "figure" }, h("figcaption", {}, title), h("ul", { class: "legend" }, used.map(([, category, label]) => h("li", { class: "legend-item" }, swatch(category), label))),
     barList(bars, title, `bars-memory-${column.replace("_", "-")}`));
+}
+
+/** What each stack of a snapshot holds: its innermost frames, with the files they are in. */
+export function byStack(table: Table): HTMLElement | null {
+  const column = table.values("peak_bytes").some((value) => value !== null) ? "peak_bytes" : "bytes";
+  const rows = table.sorted(table.rows(), { column, descending: true }).filter((row) => (table.number(row, column) ?? 0) > 0);
+  if (rows.length === 0) return null;
+  const several = table.distinct("rank").length > 1;
+  const bars = rows.slice(0, TOP).map((row) => {
+    const stack = table.cell(row, "stack");
+    const frames = typeof stack === "string" ? stack.split("\n").slice(0, STACK_FRAMES).map(shortFrame) : [];
+    return {
+      label: [several ? `rank ${String(table.cell(row, "rank"))} · ` : null, frames.length === 0 ? "no stack recorded" : named(frames[0] ?? "", 90), frames.slice(1).map((frame) => h("small", {}, " ← ", named(frame, 70)))],
+      value: table.number(row, column) ?? 0, unit: "bytes", category: "memory" as const,
+      note: counted(table.number(row, column === "bytes" ? "blocks" : "peak_blocks") ?? 0, "block"),
+    };
+  });
+  const title = `By call stack, ${column === "bytes" ? "at the snapshot" : "at the peak"}${rows.length > TOP ? `: top ${TOP} of ${grouped(rows.length)}` : ""}`;
+  return h("figure", { class: "figure" }, h("figcaption", {}, title), barList(bars, title, "bars-memory-stacks"));
+}
+
+/** `/usr/…/vllm/worker/cache_engine.py:83 allocate` as `allocate, vllm/worker/cache_engine.py:83`. */
+export function shortFrame(frame: string): string {
+  const found = /^(.*?):(\d+) (.+)$/.exec(frame);
+  if (!found) return frame;
+  const [, path = "", line, name] = found;
+  return `${name}, ${path.split("/").slice(-FILE_PARTS).join("/")}:${line}`;
 }
 
 /** One rank of one device: what is beside the comparison of the ranks. */

@@ -1,13 +1,15 @@
 import { selector } from "../components/controls.ts";
 import { h, named, styled } from "../components/dom.ts";
+import { eventsHref, returningLink } from "../components/event_link.ts";
 import { emptyState } from "../components/notes.ts";
 import { rankChoice } from "../components/rank_choice.ts";
 import { categoryClass } from "../components/swatch.ts";
 import { tables } from "../components/tables.ts";
 import { topNames } from "../components/top_names.ts";
 import type { Table } from "../data/table.ts";
+import { shownName } from "../format/text.ts";
 import { exactCell, formatCell, grouped } from "../format/units.ts";
-import { present, type View } from "./view.ts";
+import { present, type View, type ViewContext } from "./view.ts";
 
 const AMOUNTS = [["device_total_ns", "device time", "compute"], ["host_total_ns", "host time", "host_op"]] as const;
 const OPEN_BELOW = 2;
@@ -21,7 +23,7 @@ export const modules: View = {
   answers: ["modules"],
   shows: ["modules"],
   wants: ["overview"],
-  tables: ["recompute"],
+  tables: ["module_work", "recompute"],
   render(context) {
     const table = context.table("modules");
     if (!table) {
@@ -35,15 +37,15 @@ export const modules: View = {
       h("div", {}, h("div", { class: "controls" }, choice.control?.childNodes[0] ?? null,
         known.length > 1 && selector("modules-show", "Show:", known.map(([value, label]) => ({ value, label })), column, (value) => context.router.update({ show: value }))),
       h("div", { class: "pair" },
-        choice.mixed ? null : tree(table, choice.rows, column, words, category),
-        topNames(table, choice, { testId: "bars-modules", name: "module", column: self, title: `Modules by ${words.replace(" ", " self ")}`, category: () => category }))),
-      tables(context, [{ name: "modules", open: true, rows: () => choice.rows }, { name: "recompute" }]),
+        choice.mixed ? null : tree(context, table, choice.rows, column, words, category),
+        topNames(context, table, choice, { testId: "bars-modules", analysis: "modules", name: "module", column: self, title: `Modules by ${words.replace(" ", " self ")}`, category: () => category }))),
+      tables(context, [{ name: "modules", open: true, rows: () => choice.rows }, { name: "module_work", sort: { column: "host_self_ns", descending: true } }, { name: "recompute" }]),
     ]);
   },
 };
 
 /** The tree as it is nested, each module's bar compared with the largest of all. */
-function tree(table: Table, rows: readonly number[], column: string, words: string, category: "compute" | "host_op"): HTMLElement {
+function tree(context: ViewContext, table: Table, rows: readonly number[], column: string, words: string, category: "compute" | "host_op"): HTMLElement {
   const peak = rows.reduce((most, row) => Math.max(most, table.number(row, column) ?? 0), 0);
   const [depths, lines] = [rows.map((row) => table.number(row, "depth") ?? 0), [] as HTMLElement[]];
   const closed = new Set<number>();
@@ -64,14 +66,16 @@ function tree(table: Table, rows: readonly number[], column: string, words: stri
   function line(row: number, place: number, depth: number): HTMLElement {
     const amount = table.number(row, column);
     const parent = (depths[place + 1] ?? 0) > depth;
-    const name = named(String(table.cell(row, "module") ?? "unnamed"), 70);
+    const text = String(table.cell(row, "module") ?? "unnamed");
+    const [name, href] = [named(text, 70), eventsHref(context, "modules", table, row)];
+    const events = href === null ? null : returningLink(context, href, `module-tree.${row}`, { class: "row-link", "aria-label": `Events of ${shownName(text)}` }, "events");
     const head = parent ? h("button", { type: "button", class: "tree-open", "aria-expanded": String(!closed.has(place)), "data-place": place, click: () => {
       if (!closed.delete(place)) closed.add(place);
       draw();
       list.querySelector<HTMLElement>(`[data-place="${place}"]`)?.focus();
     } }, name) : name;
     const fill = styled(h("span", { class: `fill ${categoryClass(category)}` }), { width: `${peak > 0 && amount !== null ? ((100 * amount) / peak).toFixed(2) : 0}%` });
-    return styled(h("li", { "data-value": amount ?? "", "data-row": row }, h("span", { class: "bar-label" }, head), h("span", { class: "bar-value", title: exactCell(amount, "ns") }, formatCell(amount, "ns")), h("span", { class: "track", "aria-hidden": "true" }, fill)),
+    return styled(h("li", { "data-value": amount ?? "", "data-row": row }, h("span", { class: "bar-label" }, head, events && [" ", h("small", {}, events)]), h("span", { class: "bar-value", title: exactCell(amount, "ns") }, formatCell(amount, "ns")), h("span", { class: "track", "aria-hidden": "true" }, fill)),
       { "--depth": String(Math.min(depth, 12)) });
   }
   draw();

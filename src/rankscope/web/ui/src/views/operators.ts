@@ -19,7 +19,7 @@ export const operators: View = {
   answers: ["operators"],
   shows: ["operators"],
   wants: ["overview"],
-  tables: ["annotations", "compile", "slices"],
+  tables: ["annotations", "compile", "slices", "work"],
   render(context) {
     const table = context.table("operators");
     if (!table) {
@@ -31,8 +31,8 @@ export const operators: View = {
     const show = selector("operators-show", "Show:", known.map(([value, label]) => ({ value, label })), column, (value) => context.router.update({ show: value }));
     return present([
       h("div", {}, h("div", { class: "controls" }, choice.control?.childNodes[0] ?? null, known.length > 1 && show),
-        topNames(table, choice, { testId: "bars-operators", name: "name", column, title: `Operators by ${words}`, category: () => category })),
-      tables(context, [{ name: "operators", open: true, rows: () => choice.rows, sort: { column, descending: true } }, { name: "annotations" }, { name: "compile" }, { name: "slices" }]),
+        topNames(context, table, choice, { testId: "bars-operators", analysis: "operators", name: "name", column, title: `Operators by ${words}`, category: () => category })),
+      tables(context, [{ name: "operators", open: true, rows: () => choice.rows, sort: { column, descending: true } }, { name: "annotations" }, { name: "compile" }, { name: "slices" }, { name: "work", sort: { column: "total_ns", descending: true } }]),
     ]);
   },
 };

@@ -11,8 +11,8 @@ import { formatDuration, formatRatio } from "../format/units.ts";
 import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
 /** With these, the findings' neighbours fit on a screen. */
-const MAP_PX = 150;
-const BARS_PX = 176;
+const MAP_PX = 128;
+const BARS_PX = 152;
 
 export const overview: View = {
   id: "overview",

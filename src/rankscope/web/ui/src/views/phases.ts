@@ -2,7 +2,8 @@ import { answer } from "../components/answer.ts";
 import { barList } from "../components/bar_list.ts";
 import { byStep, type Part } from "../components/by_step.ts";
 import { inline } from "../components/doc_text.ts";
-import { h, named } from "../components/dom.ts";
+import { h, named, type Child } from "../components/dom.ts";
+import { eventsHref, returningLink } from "../components/event_link.ts";
 import { emptyState } from "../components/notes.ts";
 import { rankChoice } from "../components/rank_choice.ts";
 import { tables } from "../components/tables.ts";
@@ -57,7 +58,7 @@ function bucketBars(context: ViewContext, table: Table): HTMLElement {
   const bars = rows.map((row) => {
     const [size, share] = [table.number(row, "bytes"), table.number(row, "start_share")];
     return {
-      label: [`Bucket ${String(table.cell(row, "bucket") ?? "?")}`, size === null ? null : h("small", {}, ` · ${formatBytes(size)}`), share === null ? null : h("small", {}, share > 1 ? " · starts after backward" : ` · starts at ${formatRatio(share)} of backward`)],
+      label: [linked(context, "ddp_buckets", table, row, `Bucket ${String(table.cell(row, "bucket") ?? "?")}`), size === null ? null : h("small", {}, ` · ${formatBytes(size)}`), share === null ? null : h("small", {}, share > 1 ? " · starts after backward" : ` · starts at ${formatRatio(share)} of backward`)],
       ...hiddenBar(table, row),
     };
   });
@@ -68,10 +69,16 @@ function fsdpBars(context: ViewContext, table: Table): HTMLElement {
   const choice = rankChoice(context, "fsdp", table);
   const rows = table.sorted(oneStep(table, choice.rows), { column: "exposed_ns", descending: true });
   const bars = rows.slice(0, TOP).map((row) => ({
-    label: [named(String(table.cell(row, "module") ?? "unnamed"), 60), h("small", {}, " · ", named(String(table.cell(row, "collective") ?? ""), 30), ` · ${String(table.cell(row, "phase") ?? "")}${table.cell(row, "prefetched") === true ? " · prefetched" : ""}`)],
+    label: [linked(context, "fsdp", table, row, named(String(table.cell(row, "module") ?? "unnamed"), 60)), h("small", {}, " · ", named(String(table.cell(row, "collective") ?? ""), 30), ` · ${String(table.cell(row, "phase") ?? "")}${table.cell(row, "prefetched") === true ? " · prefetched" : ""}`)],
     ...hiddenBar(table, row),
   }));
   return figure(choice.control, `Most exposed collectives of ${whose(table, rows)}`, bars, "bars-fsdp");
+}
+
+/** A bar's name as a link to its event, where it has one. */
+function linked(context: ViewContext, analysis: string, table: Table, row: number, name: Child): Child {
+  const href = eventsHref(context, analysis, table, row);
+  return href === null ? name : returningLink(context, href, `bars-${analysis}.${row}`, { class: "row-link" }, name);
 }
 
 function hiddenBar(table: Table, row: number): { value: number; unit: string; category: "communication"; pieces?: { value: number; category: "overlap" }[]; note?: string } {

@@ -37,10 +37,11 @@ export const ranks: View = {
   wants: ["placement", "stragglers", "utilization", "step_time"],
   tables: ["placement", "mesh", "utilization"],
   render(context) {
-    if (!context.table("device_time")) {
+    const chart = stackedDeviceTime(context);
+    if (!chart) {
       return present([emptyState("No device time recorded.", "No trace in this run contains device events, or none could be read. Record device activity; `rankscope.Profiler` does so automatically."), field(context), tables(context, [{ name: "placement" }, { name: "mesh" }])]);
     }
-    return present([field(context), stackedDeviceTime(context), tables(context, [{ name: "device_time", open: true }, { name: "utilization" }, { name: "mesh" }, { name: "placement" }])]);
+    return present([field(context), chart, tables(context, [{ name: "device_time", open: true }, { name: "utilization" }, { name: "mesh" }, { name: "placement" }])]);
   },
 };
 
@@ -124,6 +125,7 @@ export function stackedDeviceTime(context: ViewContext, tall?: number): HTMLElem
   const table = context.table("device_time");
   if (!table) return null;
   const rows = table.sorted(table.rows(), { column: "rank", descending: false });
+  if (rows.every((row) => (table.number(row, "span_ns") ?? 0) === 0)) return null; // memory snapshots have no durations
   const pick = (column: string): (number | null)[] => rows.map((row) => table.number(row, column));
   const leads = leadTo(context, 0) !== null;
   return stackedChart(context, {

@@ -30,7 +30,7 @@ export const stragglers: View = {
     if (!table || alone) {
       return present([emptyState(alone ? "A single-rank run has no stragglers." : "No collective was matched across ranks.",
         alone ? "Stragglers are found by comparing ranks. Gather the traces of all ranks; `rankscope serve DIR` reads the entire directory." : "Ranks are compared at their collectives: record device activity (NCCL, RCCL, oneCCL) or, on CPU, Gloo ranges, on several ranks in the same steps."),
-      tables(context, [{ name: "stragglers" }])]);
+      !alone && tables(context, [{ name: "stragglers" }])]);
     }
     const evidence = context.payload.findings.filter(({ id }) => STRAGGLER_FINDINGS.has(id));
     return present([

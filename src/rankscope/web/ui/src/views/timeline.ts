@@ -42,12 +42,13 @@ export const timeline: View = {
         lanes = layout.laneTrack.length;
         generation = served!.generation;
         before = raw;
-        shown = lanes === 0 ? null : new Timeline(contextNow(), served!.api, layout);
+        const without = layout.laneEvents.every((count) => count === 0) && !served!.working;
+        shown = lanes === 0 || without ? null : new Timeline(contextNow(), served!.api, layout);
         findings = null;
         tellFindings();
         place.replaceChildren(shown?.element ?? (served?.working ? workingState("Building the timeline …", null)
           : served!.leftOut.length > 0 ? emptyState("The timeline does not fit in this file.", "`rankscope serve DIR` shows it, and so does a report with a larger `--max-mb`.")
-          : emptyState("No events could be read.", "The findings report what is wrong with the files. Record at least one active step.")));
+          : emptyState("There are no events to draw.", "Memory snapshots have none: see Memory. Of traces the findings report what is wrong. Record at least one active step, with `rankscope.Profiler` or `torch.profiler`.")));
         focus(shown?.element ?? null);
       } catch (error) {
         if (!left && !shown) place.replaceChildren(errorState(error instanceof ApiError ? error.message : "The timeline cannot be shown.", error instanceof ApiError ? error.hint : String(error instanceof Error ? error.message : error).slice(0, 300)));

@@ -1,0 +1,122 @@
+"""Rows and bars of the views lead to their events in the timeline, and Back to where they were left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests import kineto
+from tests.browser.page import Page
+from tests.browser.test_timeline import late, opened
+
+__all__ = ["late", "opened"]
+pytestmark = pytest.mark.browser
+
+Opener = Callable[..., Page]
+FOCUSED = """() => ({
+  row: document.activeElement.closest('tr')?.dataset.row ?? null, text: document.activeElement.textContent,
+  seen: ((box) => box.top >= 0 && box.bottom <= innerHeight)(document.activeElement.getBoundingClientRect()),
+})"""
+BACK = "() => document.activeElement.matches('a.row-link')"
+
+
+def followed(page: Page, link: str, at: int) -> dict[str, str]:
+    """What a link of the view selects; the reader is back at the link after it."""
+    target = page.tab.locator(link).nth(at)
+    target.wait_for()
+    before = {"row": target.evaluate("(e) => e.closest('tr')?.dataset.row ?? null"), "text": target.text_content()}
+    target.click()
+    chosen = page.selected()
+    page.tab.go_back()
+    page.tab.wait_for_function(BACK)
+    page.paused(200)
+    after = page.tab.evaluate(FOCUSED)
+    assert {key: after[key] for key in before} == before
+    assert after["seen"], "the row is out of sight"
+    return chosen
+
+
+@pytest.mark.parametrize(
+    ("view", "link", "at", "name"),
+    [
+        ("operators", "[data-testid=bars-operators] a", 0, "aten::mm"),
+        ("operators", "[data-testid=table-operators] a.row-link", 0, "aten::mm"),
+        ("kernels", "[data-testid=bars-kernels] a", 0, "gemm<4>"),
+        ("modules", "[data-testid=module-tree] a", 0, "nn.Module: Linear_0"),
+        ("modules", "[data-testid=bars-modules] a", 0, "nn.Module: Linear_0"),
+        ("collectives", "[data-testid=bars-collectives] a", 0, None),
+        ("collectives", "[data-testid=table-collective_summary] a.row-link", 0, None),
+        ("collectives", "[data-testid=table-collectives] a.row-link", 3, None),
+    ],
+)
+def test_an_event_and_back(opened: Opener, late: Path, view: str, link: str, at: int, name: str | None) -> None:
+    page = opened(late, height=600)
+    page.ready()
+    page.go(view)
+    chosen = followed(page, link, at)
+    if name is not None:
+        assert chosen["name"] == name
+
+
+def test_a_kind_of_collective_leads_to_its_longest_call(opened: Opener, late: Path) -> None:
+    page = opened(late)
+    page.ready()
+    page.go("collectives")
+    chosen = followed(page, "[data-testid=table-collective_summary] a.row-link", 0)
+    most = page.tab.locator("[data-testid=table-collective_summary] tr[data-row] td[data-column=max_ns]").first
+    assert int(chosen["end"]) - int(chosen["start"]) == int(str(most.get_attribute("data-value")))
+
+
+def a_job(folder: Path, mm: float, at: float) -> None:
+    """Three steps of a net with a linear inside, of one rank."""
+    events: list[kineto.Event] = []
+    for number in range(3):
+        start = at + 1000.0 * number
+        events += [
+            kineto.step(number, start, 1000),
+            kineto.frame("nn.Module: Net_0", start + 5, 800),
+            kineto.op("aten::relu", start + 10, 20, external=10 * number + 3),
+            kineto.frame("nn.Module: Linear_0", start + 100, 400),
+            kineto.op("aten::mm", start + 110, mm, external=10 * number + 1),
+            kineto.launch(start + 111, 5, correlation=10 * number + 1, external=10 * number + 1),
+            kineto.kernel("gemm", start + 600, 3 * mm, correlation=10 * number + 1, external=10 * number + 1),
+        ]
+    about = {"schema_version": 1, "run_id": folder.name}
+    kineto.write(folder / "rank0.json", kineto.trace(events, rank=0, rankscope=about))
+
+
+def test_modules_of_two_runs_as_a_tree(opened: Opener, tmp_path: Path) -> None:
+    a_job(tmp_path / "runs" / "first", 30, 0)
+    a_job(tmp_path / "runs" / "second", 40, 5e6)
+    page = opened(tmp_path / "runs")
+    page.tab.wait_for_function("() => document.querySelector('[data-testid=run]')?.options.length === 2")
+    page.ready()
+    page.go("diff?section=modules_device")
+    tree = page.id("diff-modules")
+    tree.wait_for()
+    rows = tree.locator("tbody tr")
+    shown = [[cell.strip() for cell in row.locator("th, td").all_text_contents()][:5] for row in rows.all()]
+    assert shown == [
+        ["▾Net_0", "90.00\xa0µs", "120.0\xa0µs", "+30.0\xa0µs", "+33.3\xa0%"],
+        ["▾Linear_0", "90.00\xa0µs", "120.0\xa0µs", "+30.0\xa0µs", "+33.3\xa0%"],
+        ["aten::mm operator", "90.00\xa0µs", "120.0\xa0µs", "+30.0\xa0µs", "+33.3\xa0%"],
+    ]
+    # What did not change is one click away.
+    page.id("diff-unchanged").click()
+    assert rows.count() == 4
+    page.id("diff-unchanged").click()
+    rows.nth(1).locator("button").press("Enter")
+    assert rows.count() == 2
+    rows.nth(1).locator("button").press("Enter")
+    page.check(axe=True)
+    # Either side's time leads to the events of its own run.
+    run = "() => new URLSearchParams(location.hash.split('?')[1]).get('run')"
+    runs = []
+    for column in (0, 1):
+        rows.nth(1).locator("td").nth(column).locator("a").click()
+        assert page.selected()["name"] == "nn.Module: Linear_0"
+        runs.append(page.tab.evaluate(run))
+        page.tab.go_back()
+        page.tab.wait_for_function(BACK)
+    assert len(set(runs)) == 2
