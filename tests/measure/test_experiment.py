@@ -327,7 +327,7 @@ def test_how_to_go_on_is_said(tmp_path, machine, script, capsys, monkeypatch):
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "overhead: job, repeat 1 (1 of 2)"
     assert said[-3:] == [
-        "overhead: interrupted; nothing more is run",
+        "overhead: interrupted",
         "overhead: 1 finished job is kept",
         f"  → to continue: rankscope measure overhead -o '{out}' {script}",
     ]

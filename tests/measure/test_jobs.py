@@ -108,7 +108,7 @@ def test_what_is_shown_again(tmp_path):
     assert json.loads(called("show", tmp_path, "-f", "json").output)["measurement"] == "overhead"
     # Without a study there is no curve, and nobody is to wait for one.
     done = called("show", tmp_path, "--plot", tmp_path / "curve.svg")
-    assert "no study of scaling" in str(done.exception)
+    assert "no scaling study" in str(done.exception)
     save(Scaling(SETTING, "strong", None, []), tmp_path)
     # Two results are one document still.
     found = json.loads(called("show", tmp_path, "-f", "json").output)
