@@ -69,7 +69,7 @@ def make_app(arguments: Sequence[str] | None = None) -> typer.Typer:
 
 
 def _not_imported() -> None:
-    """Stands for a subcommand that this command line does not use."""
+    """Represents a subcommand that this command line does not use."""
 
 
 def _help_in_source(name: str) -> str | None:

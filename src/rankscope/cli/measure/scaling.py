@@ -50,7 +50,7 @@ def scaling(
     if strong and global_batch is not None and not any(BATCH in word for word in target.words):
         if words[0] not in WORKLOADS:
             raise ConfigError(
-                f"the script's arguments do not contain {BATCH}, which stands for the batch size",
+                f"the script's arguments do not contain {BATCH}, which represents the batch size",
                 hint=f"add it: … --strong --global-batch 64 train.py --batch {BATCH}",
             )
         target = target.with_arguments("--batch-size", BATCH)
