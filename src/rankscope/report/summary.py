@@ -149,8 +149,9 @@ def _step(overview: Mapping[str, Any]) -> list[Text]:
         line.rstrip()
         lines.append(line)
     if overview["overlap_ratio"] is not None:
-        hidden = percent(overview["overlap_ratio"]) if overview["overlap_ratio"] else "none"
-        lines.append(_line("overlap", (hidden, "bold"), " of all communication overlaps with compute"))
+        hidden = overview["overlap_ratio"]
+        share = [(percent(hidden), "bold"), " of all communication overlaps"] if hidden else ["no communication overlaps"]
+        lines.append(_line("overlap", *share, " with compute"))
     return lines
 
 

@@ -1,5 +1,8 @@
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { formatHash, parseHash, Router } from "../src/app/router.ts";
+import { blocksOf, largestIn } from "../src/views/heat.ts";
+import { firstName } from "../src/views/diff_events.ts";
+import { shortFrame } from "../src/views/memory_parts.ts";
 import { docParts, paragraphs } from "../src/components/doc_text.ts";
 import { fold, MARKER } from "../plugins/single_file.ts";
 import { bareRun, fold as foldData, makeRun } from "../scripts/fixtures.mjs";
@@ -73,4 +76,30 @@ test("the fixtures hold together: parts sum to their whole", () => {
     expect(of("compute_ns") + of("exposed_communication_ns") + of("exposed_memory_ns") + of("idle_ns")).toBe(span);
   });
   expect(bareRun().analyses).toEqual({});
+});
+
+test("of joined names the first one, with its commas in brackets", () => {
+  expect(firstName("gemm<4, float>(int, char), relu and 2 more")).toBe("gemm<4, float>(int, char)");
+  expect(firstName("void at::native::elementwise<std::array<char*, 3> >(int, Func)")).toBe("void at::native::elementwise<std::array<char*, 3> >(int, Func)");
+});
+
+test("a frame of a snapshot as its function and the end of its path", () => {
+  expect(shortFrame("/usr/local/lib/python3.10/dist-packages/vllm/worker/cache_engine.py:83 _allocate_kv_cache")).toBe("_allocate_kv_cache, vllm/worker/cache_engine.py:83");
+  expect(shortFrame("<string>:1 <module>")).toBe("<module>, <string>:1");
+  expect(shortFrame("no frame")).toBe("no frame");
+});
+
+describe("ranks by step", () => {
+  test("a row each while there is room, else blocks", () => {
+    expect(blocksOf(64, 128)).toHaveLength(64);
+    expect(blocksOf(1024, 128)).toHaveLength(64);
+    expect(blocksOf(1024, 128).at(-1)).toEqual({ from: 1008, to: 1024 });
+    expect(blocksOf(65, 128).at(-1)).toEqual({ from: 64, to: 65 });
+  });
+  test("a block shows its largest amount, and which rank has it", () => {
+    const values = [null, 5, 3, 7, 9, null, 1, null]; // four ranks, two steps
+    expect(largestIn(values, { from: 0, to: 4 }, 0, 2)).toEqual({ index: 2, value: 9 });
+    expect(largestIn(values, { from: 0, to: 4 }, 1, 2)).toEqual({ index: 1, value: 7 });
+    expect(largestIn(values, { from: 2, to: 4 }, 1, 2)).toEqual({ index: 2, value: null });
+  });
 });

@@ -34,7 +34,7 @@ export interface StackedSpec {
   readonly segments: readonly Segment[];
   /** The total of a bar's segments, from the analysis. */
   readonly totals?: { readonly label: string; readonly values: readonly (number | null)[] };
-  /** How high the bars are together, in pixels; vertical ones with their axis. */
+  /** How high the bars are together, in pixels; vertical ones with their axis, without a zoom’s slider. */
   readonly tall?: number;
   /** Bars in order of time are always vertical. */
   readonly upright?: boolean;
@@ -42,7 +42,7 @@ export interface StackedSpec {
 }
 
 const ROWS_AT_MOST = 24;
-const [ROW_PX, LEAST_ROW_PX] = [30, 17];
+const [ROW_PX, LEAST_ROW_PX, ZOOM_PX] = [30, 17, 36];
 
 export function stackedChart(context: ViewContext, spec: StackedSpec): HTMLElement {
   const hidden = new Set<Category>();
@@ -56,7 +56,7 @@ export function stackedChart(context: ViewContext, spec: StackedSpec): HTMLEleme
   const drawing: Chart = chart(context, {
     label: `${spec.label} Stacked bars, one per ${spec.axis === "" ? "row" : spec.axis.toLowerCase()}; the numbers are in the table on this page.`,
     testId: spec.testId,
-    height: () => (lying ? lyingHeight(spec) : spec.tall ?? 340),
+    height: () => (lying ? lyingHeight(spec) : spec.tall === undefined ? 340 : spec.tall + (zoomable(spec, lying) ? ZOOM_PX : 0)),
     density: (width, share) => 2 * labelStride(spec, width, share) + Number(roomy(spec, lying, width, share)),
     option: (width, share) => option(spec, present.filter((segment) => !hidden.has(segment.category)), lying, width, share, named),
     zoomed: zoomable(spec, lying),

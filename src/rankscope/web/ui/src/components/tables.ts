@@ -19,6 +19,8 @@ export interface Fold {
   readonly rows?: (table: Table) => readonly number[];
   /** Where rows lead that are about many events. */
   readonly eventsOf?: TableOptions["eventsOf"];
+  /** Columns that come first. */
+  readonly first?: readonly string[];
 }
 
 export function tables(context: ViewContext, folds: readonly Fold[]): HTMLElement | null {
@@ -78,7 +80,7 @@ function body(context: ViewContext, about: Fold): Node[] {
     analysisCaption(analysis), truncationNote(name, analysis));
   if (!table) return [words, emptyState("This analysis has no rows.", "The traces contain no data for it. Its description lists what it needs.")];
   const sort = about.sort && table.has(about.sort.column) ? about.sort : undefined;
-  return [words, tableView(context, { name, table, caption: analysis.title, ...(about.rows ? { rows: about.rows(table) } : {}), ...(sort ? { sort } : {}), ...(about.eventsOf ? { eventsOf: about.eventsOf } : {}) })];
+  return [words, tableView(context, { name, table, caption: analysis.title, ...(about.rows ? { rows: about.rows(table) } : {}), ...(sort ? { sort } : {}), ...(about.eventsOf ? { eventsOf: about.eventsOf } : {}), ...(about.first ? { first: about.first } : {}) })];
 }
 
 /** Shown instead of an analysis that failed. */

@@ -37,7 +37,7 @@ export function titleName(text: string): string {
 /** Words that are not written in lower case. */
 const PROPER: ReadonlyMap<string, string> = new Map([
   ...["cpu", "ddp", "fsdp", "gc", "gpu", "id", "json", "mfu", "nccl", "numa", "p2p", "sm"].map((word): [string, string] => [word, word.toUpperCase()]),
-  ["flops", "FLOPs"], ["std", "standard deviation"], ["tflops", "TFLOP/s"],
+  ["flops", "FLOPs"], ["synchronisation", "synchronization"], ["std", "standard deviation"], ["tflops", "TFLOP/s"],
 ]);
 
 /** A snake_case name in words; empty if it has none. */

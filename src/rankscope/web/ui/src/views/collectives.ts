@@ -34,7 +34,7 @@ export const collectives: View = {
         kinds && scatterChart(context, kinds, { y: "bus_bandwidth", title: "Bus bandwidth vs. size", testId: "chart-bandwidth", height: 320 }), order(context)),
       exchanges(context),
       tables(context, [{ name: "collective_summary", open: true, sort: { column: "total_ns", descending: true }, ...(each && kinds ? { eventsOf: (row: number, column: string) => (column === "collective" ? longestOf(context, kinds, row, each) : null) } : {}) },
-        { name: "collectives", open: true, sort: { column: "duration_ns", descending: true } }, { name: "arrivals" }, { name: "all_to_all" }]),
+        { name: "collectives", open: true, first: ["rank", "step", "collective", "bytes", "duration_ns", "wait_ns", "transfer_ns"], sort: { column: "duration_ns", descending: true } }, { name: "arrivals" }, { name: "all_to_all" }]),
     ]);
   },
 };

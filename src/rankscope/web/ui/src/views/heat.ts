@@ -22,6 +22,8 @@ interface Heat {
   readonly doc: string;
 }
 
+/** How high the rows of the map are together where nobody says, and each of them at least. */
+const [TALL, LEAST_ROW_PX] = [600, 2];
 const KINDS = [
   { value: "waited_ns", label: "wait caused on other ranks", ink: "--error", doc: "time the other ranks waited for this rank; none if it was late because it was itself waiting" },
   { value: "lateness_ns", label: "lateness", ink: "--error", doc: "how much later than the others the rank arrived at a collective, at most" },
@@ -64,17 +66,44 @@ function mapSection(context: ViewContext, heat: Heat, tall: number | undefined):
   const kind = known.find(({ value }) => value === asked) ?? known.find(({ value }) => heat[value].some((amount) => (amount ?? 0) > 0)) ?? known[0];
   if (!kind || heat.ranks.length < 2) return [];
   const culprits = context.payload.diagnosis?.stragglers.ranks ?? [];
+  const blocks = blocksOf(heat.ranks.length, tall ?? TALL);
+  const cells = blocks.flatMap((block) => heat.steps.map((_, column) => largestIn(heat[kind.value], block, column, heat.steps.length)));
+  const cell = (row: number, column: number): Largest => cells[row * heat.steps.length + column] ?? { index: 0, value: null };
+  const rankOf = (row: number, column: number): number => heat.ranks[cell(row, column).index] ?? 0;
+  const rowName = ({ from, to }: Block): string => { const culprit = culprits.find((rank) => heat.ranks.indexOf(rank) >= from && heat.ranks.indexOf(rank) < to); return `Rank ${culprit ?? heat.ranks[from]}`; };
+  const among = ({ from, to }: Block): string => (to - from > 1 ? ` (most of ranks ${heat.ranks[from]}–${heat.ranks[to - 1]})` : "");
   return [h("section", { "aria-labelledby": "heat-title" },
     h("div", { class: "section-head" }, h("h3", { id: "heat-title" }, "Ranks by step"),
       selector("heat-kind", "Show:", known.map(({ value, label }) => ({ value, label })), kind.value, (value) => context.router.update({ heat: value }))),
     h("div", { class: "figure" }, heatMap(context, {
-      label: `Ranks by step: ${kind.label}`, testId: "heat", values: heat[kind.value], ink: kind.ink, ...(tall === undefined ? {} : { tall }),
-      named: culprits.map((rank) => heat.ranks.indexOf(rank)).filter((row) => row >= 0),
-      rows: heat.ranks.map((rank) => `Rank ${rank}`), columns: heat.steps.map((step, index) => columnLabel(heat, step, index)),
-      what: (row, column) => `Rank ${heat.ranks[row]}, ${(heat.steps[column] ?? null) === null ? "entire trace" : `step ${heat.steps[column]}`}${heat.windows ? ` of window ${heat.windows[column]}` : ""}`,
-      onPick: (row, column) => open(context, heat.ranks[row] ?? 0, heat.steps[column] ?? null),
+      label: `Ranks by step: ${kind.label}${blocks.length < heat.ranks.length ? `; each row is the most of ${(blocks[0]?.to ?? 1)} ranks` : ""}`, testId: "heat", values: cells.map(({ value }) => value), ink: kind.ink, ...(tall === undefined ? {} : { tall }),
+      named: culprits.map((rank) => heat.ranks.indexOf(rank)).filter((at) => at >= 0).map((at) => blocks.findIndex(({ to }) => at < to)),
+      rows: blocks.map(rowName), columns: heat.steps.map((step, index) => columnLabel(heat, step, index)),
+      what: (row, column) => `Rank ${rankOf(row, column)}${blocks[row] ? among(blocks[row]) : ""}, ${(heat.steps[column] ?? null) === null ? "entire trace" : `step ${heat.steps[column]}`}${heat.windows ? ` of window ${heat.windows[column]}` : ""}`,
+      onPick: (row, column) => open(context, rankOf(row, column), heat.steps[column] ?? null),
     }),
       table(context, heat)))];
+}
+
+/** Consecutive ranks, of the row of a map that has no room for a row of each. */
+export interface Block { readonly from: number; readonly to: number }
+
+interface Largest { readonly index: number; readonly value: number | null }
+
+/** As many ranks to a row as rows of two pixels need in a height. */
+export function blocksOf(ranks: number, tall: number): Block[] {
+  const size = Math.max(1, Math.ceil((ranks * LEAST_ROW_PX) / tall));
+  return Array.from({ length: Math.ceil(ranks / size) }, (_, block) => ({ from: block * size, to: Math.min(ranks, (block + 1) * size) }));
+}
+
+/** The rank with the largest amount of a block, in one column. */
+export function largestIn(values: readonly (number | null)[], { from, to }: Block, column: number, columns: number): Largest {
+  let best: Largest = { index: from, value: values[from * columns + column] ?? null };
+  for (let index = from + 1; index < to; index++) {
+    const value = values[index * columns + column] ?? null;
+    if (value !== null && (best.value === null || value > best.value)) best = { index, value };
+  }
+  return best;
 }
 
 /** The step's number; of the first one of each window, where windows number their steps alike, also the window. */
