@@ -22,6 +22,7 @@ import sys
 import tempfile
 
 from benchmarks.timing import child_result
+from rankscope.primitives.statistics import student_quantile
 from rankscope.rundir.config import PRESETS
 
 WINDOWS = 3
@@ -123,6 +124,50 @@ waiting.stop()
 print("RESULT " + json.dumps(pairs))
 """
 
+_WATCH = r"""
+import json, os, sys, time, torch, torch.distributed as dist, rankscope
+from rankscope.capture.watch import phases
+torch.set_num_threads(1)
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+loader = torch.utils.data.DataLoader(torch.ones(10**6, 64), batch_size=8)
+batches, losses = iter(loader), torch.zeros(8)
+for _ in range(2100):  # the flight recorder is full, as in any job after a while
+    dist.all_reduce(losses)
+def step(profiler):
+    model(next(batches)).sum().backward()
+    for _ in range(9):
+        dist.all_reduce(losses)
+    optimizer.step()
+    optimizer.zero_grad()
+    if profiler is not None:
+        profiler.step()
+profiler = rankscope.Profiler(sys.argv[1], wait=10**9, watch=True)
+profiler.start()
+watcher, loop, control = profiler._watcher, [], []
+for _ in range(30):
+    times = []
+    for given in (None, profiler):
+        (phases.unwatch_phases if given is None else phases.watch_phases)(watcher._phases)
+        step(given)
+        began = time.thread_time()
+        for _ in range(40):
+            step(given)
+        times.append((time.thread_time() - began) / 40)
+    loop.append(times[1] - times[0])
+clock = time.pthread_getcpuclockid(watcher._thread.ident)
+for _ in range(int(sys.argv[2])):  # steps of 100 ms; the buffer is read every 15 s or so
+    cpu = time.clock_gettime(clock)
+    for _ in range(300):
+        began = time.perf_counter()
+        step(profiler)
+        time.sleep(max(0.1 - (time.perf_counter() - began), 0.0))
+    control.append((time.clock_gettime(clock) - cpu) / 300)
+profiler.stop()
+print("RESULT " + json.dumps({"watch, in the loop": loop, "watch, control thread": control}))
+"""
+
 
 _PRESET = """
 import json, sys, time, torch, rankscope
@@ -158,7 +203,7 @@ print("RESULT " + json.dumps({
 
 
 def _run(code: str, *arguments: str) -> dict[str, object]:
-    found: dict[str, object] = child_result(code, *arguments, timeout_s=300, KINETO_LOG_LEVEL="6", OMP_NUM_THREADS="1")
+    found: dict[str, object] = child_result(code, *arguments, timeout_s=1200, KINETO_LOG_LEVEL="6", OMP_NUM_THREADS="1")
     return found
 
 
@@ -204,14 +249,24 @@ def _table(title: str, found: dict[str, list[dict[str, float]]]) -> None:
     print(f"of our stall, CPU that is not torch's own: {ours['stall_cpu'] - ours['torch_cpu']:.3f} s\n")
 
 
+def watch(blocks: int = 8) -> None:
+    """What the watch costs a step of 100 ms with ten collectives: CPU time of the loop's thread (30 pairs) and of the
+    control thread (blocks of 300 steps): means and 95 % upper bounds. The flight recorder's buffer is full."""
+    with tempfile.TemporaryDirectory() as folder:
+        _print_bounds(_run(_WATCH, folder, str(blocks)))
+
+
 def waiting() -> None:
     """The cost of a step that is not recorded: mean of 30 pairs and the 95 % upper bound, of a 100 ms step."""
     with tempfile.TemporaryDirectory() as folder:
-        pairs = _run(_WAITING, folder)
+        _print_bounds(_run(_WAITING, folder))
+
+
+def _print_bounds(pairs: dict[str, object]) -> None:
     for name, differences in pairs.items():
         assert isinstance(differences, list)
         mean, error = statistics.fmean(differences), statistics.stdev(differences) / len(differences) ** 0.5
-        bound = mean + 1.70 * error  # Student's t of 29 degrees of freedom, one-sided
+        bound = mean + student_quantile(len(differences) - 1, 0.9) * error  # one-sided
         print(
             f"{name}: {mean * 1e6:+.2f} µs a step, 95 % upper bound {bound * 1e6:.2f} µs = {bound / 0.1:.4%} of 100 ms"
         )
@@ -237,6 +292,7 @@ def main(rounds: int = 5) -> None:
     stalls(rounds)
     stalls(rounds, 100, stacks=False)
     waiting()
+    watch()
     presets(rounds)
 
 

@@ -29,6 +29,7 @@ from typing import Any
 import psutil
 
 from benchmarks.page import EVENTS, LANES, RANKS, simulated
+from rankscope.timeline.named_lanes import NameTracks
 from rankscope.timeline.search import Search
 from rankscope.web.loading import State
 from rankscope.web.runs import Runs
@@ -179,7 +180,7 @@ def of_lanes(ranks: int, lanes: int) -> Iterator[str]:
     timeline, _ = simulated(ranks, lanes)
     runs, gate = Runs(["."]), Gate.of([])  # never started: what it would have read is put in its place
     loaded = runs.shown.loaded
-    loaded.timeline, loaded.search = timeline, Search(timeline)
+    loaded.timeline, loaded.search, loaded.name_tracks = timeline, Search(timeline), NameTracks(timeline)
     loaded._state = State(phase="ready", version=1)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -43,6 +43,12 @@ GLOSSARY = {
     r"stands? (for|beside|aside)|lies? (in|within|above|below|beyond)": "is, represents; is in, exceeds",
     r"goes on|went on": "continues",
     r"(is|are) had|laggards?": "exists; stragglers, outliers",
+    r"(?:ms|µs|ns|MB|GB|seconds?|\d) a (step|rank)": "per step, per rank",
+    r"rank \d+, whole": "rank 4 (summary lane)",
+    r"in (\d+|\{\w+\}) pieces": "7 graphs (6 graph breaks)",
+    r"(is|are|was|were|as|it) asked for": "requested",
+    r"(is|are|was|were) (said|wanted)": "reported, requested",
+    r"all the same(?! \w)|piped? on|what (is|was) left of": "nevertheless; use a pipe; the rest of",
     r"(?-i:Mfu|Tflops per s|Blocks per sm)": "MFU, TFLOP/s, Blocks per SM",
 }
 """The left column, as regular expressions over whole words, and what to write instead."""
@@ -113,7 +119,17 @@ def test_no_phrase_of_the_left_column_is_left() -> None:
         "'x' is no list of",
         "one step tells nothing",
         "the copy beside it",
+        "it costs 0.5 ms a step",
+        "written as it was asked for",
+        "compiled in 7 pieces",
     ],
 )
 def test_the_phrases_are_found(text: str) -> None:
     assert PATTERN.search(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["a step, a rank and a kernel", "all the same size", "in 7 processes", "0.5 ms per step"]
+)
+def test_similar_phrases_are_not(text: str) -> None:
+    assert not PATTERN.search(text)

@@ -62,7 +62,7 @@ def test_what_reads_dumps_of_the_flight_recorder_is_named(tmp_path: Path) -> Non
     (tmp_path / "_dump_3").write_bytes(b"\x80\x05K\x01.")
     with pytest.raises(RankscopeError) as caught:
         open_run(tmp_path).load()
-    assert f"torchfrtrace {tmp_path} --prefix _dump_" in str(caught.value.hint)
+    assert f"rankscope hang {tmp_path}" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("case", FATAL)

@@ -20,7 +20,7 @@ from benchmarks.diagnosis.replay import keep as keep_record
 from benchmarks.diagnosis.replay import record_of_run
 from benchmarks.diagnosis.scoring import Case, Done, said_of
 from rankscope.simulate import Fault, Job, Lost, Recording, Truth, simulate, simulate_timing
-from rankscope.simulate.faults import struck_groups, struck_ranks
+from rankscope.simulate.faults import affected_groups, affected_ranks
 
 SIZES = ((8, 0.34), (16, 0.3), (32, 0.2), (64, 0.1), (128, 0.04), (256, 0.02))
 KINDS = (
@@ -136,9 +136,9 @@ def done_to(job: Job, truth: Truth) -> tuple[Done, ...]:
     found = []
     clean = sum(truth.clean_step_ns) / max(len(truth.clean_step_ns), 1)
     for fault, cost in zip(job.faults, truth.fault_cost_ns, strict=True):
-        hit = struck_ranks(fault, layout)
+        hit = affected_ranks(fault, layout)
         if fault.kind == "slow_network":
-            hit = struck_groups(fault, fault.dim, layout, np.arange(job.ranks))
+            hit = affected_groups(fault, fault.dim, layout, np.arange(job.ranks))
         in_steps = job.steps if fault.steps is None else len(fault.steps)
         kind = f"{fault.kind}, {fault.style}" if fault.kind in ("slow_host", "memory") else fault.kind
         ranks = frozenset(np.flatnonzero(hit).tolist())

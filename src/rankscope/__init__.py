@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from rankscope.capture import HangWatch as HangWatch
     from rankscope.capture import Profiler as Profiler
     from rankscope.compare import Diff as Diff
     from rankscope.compare import diff_runs as diff
@@ -46,6 +47,7 @@ __all__ = [
     "Diff",
     "Evidence",
     "Finding",
+    "HangWatch",
     "Headline",
     "Inputs",
     "Parameter",
@@ -63,6 +65,7 @@ __all__ = [
 # The others are in `rankscope.results`.
 _WHERE = {
     "Diff": ("rankscope.compare", "Diff"),
+    "HangWatch": ("rankscope.capture", "HangWatch"),
     "Profiler": ("rankscope.capture", "Profiler"),
     "RankscopeError": ("rankscope.errors", "RankscopeError"),
     "Run": ("rankscope.pipeline", "Run"),

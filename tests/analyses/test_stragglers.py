@@ -142,11 +142,11 @@ class Parts:
     """A run's mapped collectives, to take something away from before they are reduced."""
 
     def __init__(self, run: rankscope.Run) -> None:
-        from rankscope.pipeline.tasks import analyze_rank, asked
+        from rankscope.pipeline.tasks import analysis_key, analyze_rank
         from rankscope.store.column_cache import Columns
 
         self.run, self.infos, self.world = run, tuple(run.loaded.infos), run.world_size
-        collectives = asked("collectives")
+        collectives = analysis_key("collectives")
         self.mapped = {
             rank: analyze_rank([collectives], traces, self._inputs(rank, traces), Columns(), {})[collectives]
             for rank, traces in run.loaded.ranks.items()

@@ -61,7 +61,8 @@ def test_the_keyboard_alone_reaches_everything(opened: Opener, late: Path, view:
         assert focused["name"], focused["what"]
         reached.add(focused["target"])
     missed = page.tab.evaluate(
-        "(reached) => window.targets.filter((e, at) => e.isConnected && !reached.includes(at)).map((e) => e.outerHTML.slice(0, 120))",
+        "(reached) => window.targets.filter((e, at) => e.isConnected && !reached.includes(at))"
+        ".map((e) => e.outerHTML.slice(0, 120))",
         sorted(reached),
     )
     assert not missed

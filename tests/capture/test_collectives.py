@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rankscope.capture import collectives, flight_recorder
+from rankscope.capture import collectives
 from rankscope.capture.collectives import CollectiveCalls
 from rankscope.capture.inflight import InFlight
 
@@ -113,22 +113,22 @@ def recorder(monkeypatch):
 
 def test_a_buffer_that_lacks_the_beginning_is_incomplete(recorder):
     recorder += ring((50, 1), (60, 1), (70, 1), first=17)
-    assert flight_recorder.read_flight_recorder(40, 65).complete is False
-    assert [call.at_ns for call in flight_recorder.read_flight_recorder(40, 65).calls] == [50, 60]
-    assert flight_recorder.read_flight_recorder(55, 65).complete is True
+    assert collectives.read_flight_recorder(40, 65).complete is False
+    assert [call.at_ns for call in collectives.read_flight_recorder(40, 65).calls] == [50, 60]
+    assert collectives.read_flight_recorder(55, 65).complete is True
     recorder[0]["record_id"] = 0
-    assert flight_recorder.read_flight_recorder(40, 65).complete is True
+    assert collectives.read_flight_recorder(40, 65).complete is True
 
 
 def test_without_a_recorder_or_with_an_accelerator_nothing_is_read(recorder, monkeypatch):
-    assert flight_recorder.read_flight_recorder(0, 100) is None  # switched off: it has no entries
+    assert collectives.read_flight_recorder(0, 100) is None  # switched off: it has no entries
     recorder += ring((50, 1))
-    assert flight_recorder.read_flight_recorder(0, 100) is not None
+    assert collectives.read_flight_recorder(0, 100) is not None
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert flight_recorder.read_flight_recorder(0, 100) is None
+    assert collectives.read_flight_recorder(0, 100) is None
     monkeypatch.undo()
     monkeypatch.setattr(torch._C, "_distributed_c10d", object(), raising=False)
-    assert flight_recorder.read_flight_recorder(0, 100) is None
+    assert collectives.read_flight_recorder(0, 100) is None
 
 
 def test_a_recorder_with_another_format_changes_nothing(recorder, monkeypatch):
@@ -145,7 +145,7 @@ def test_a_call_is_from_python_if_its_thread_was_in_one(at):
     ran = [[1, 10, 20], [2, 5, 90], [1, 30, 60], [1, 35, 40], [1, 95, 10**18], [3, 50, 51]]
     held = collectives._PythonCalls(ran)
     for thread in (1, 2, 3, 4):
-        call = flight_recorder.FlightCall(at, thread, "allreduce", "0", None, 0, 0)
+        call = collectives.FlightCall(at, thread, "allreduce", "0", None, 0, 0)
         assert (call in held) == any(t == thread and begin <= at <= end for t, begin, end in ran)
 
 

@@ -111,7 +111,7 @@ BUSY = "the previous trace was still being written on rank 1"
 def ranks_on(store, monkeypatch, number=2):
     """The votes of several ranks, as if each had a connection of its own to this store."""
     monkeypatch.setattr(votes, "job_store", lambda: store)
-    return [votes.WindowVotes("test") for _ in range(number)]
+    return [votes.WindowVotes("test", rank, number) for rank in range(number)]
 
 
 def answered(rank, first):
@@ -183,11 +183,55 @@ def test_windows_before_a_rank_deferred_stay(monkeypatch):
     assert other.final(5) == ""  # its writer was slow
 
 
+def test_votes_of_processes_that_torchrun_has_replaced_do_not_count(monkeypatch):
+    """torchrun keeps its store at a restart, and after a change of nodes its restart count as well."""
+    store = dist.HashStore()
+    *_, leaving = before = ranks_on(store, monkeypatch, number=3)
+    for rank in before:
+        rank.connect()
+    leaving.vote(5, BUSY)
+    leaving.defer("the script's own profiler records", None)
+    before[0].vote(9, BUSY)
+    assert all(rank._thread.drain(60) for rank in before)
+    after = ranks_on(store, monkeypatch, number=2)
+    for rank in after:
+        rank.connect()
+        assert rank._thread.drain(60)
+    assert [rank.why_deferred() for rank in after] == ["", ""]
+    for rank in after:
+        rank.vote(5)
+        rank.vote(9)
+        assert [answered(rank, 5), answered(rank, 9)] == ["", ""]
+    after[1].withdraw(5, "lost")
+    assert after[1]._thread.drain(60)
+    assert [after[0].final(first) for first in (5, 9)] == ["lost", ""]
+
+
+def test_a_process_connects_to_the_store_once(monkeypatch):
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setattr(process, "_torchrun_stores", {})
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(server.port))
+    assert process.job_store() is process.job_store()
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE")
+    dist.init_process_group("gloo", store=server, rank=0, world_size=1)
+    try:
+        assert process.job_store() is process.job_store()
+    finally:
+        dist.destroy_process_group()
+    assert process.job_store() is None
+
+
 class LateStore:
     """A store whose answers wait until they are let through."""
 
     def __init__(self, store):
         self.store, self.open = store, threading.Event()
+
+    def set(self, *given):
+        assert self.open.wait(60)
+        self.store.set(*given)
 
     def compare_set(self, *given):
         assert self.open.wait(60)
@@ -196,11 +240,11 @@ class LateStore:
 
 def test_an_answer_that_comes_after_the_warm_up_drops_the_recording(monkeypatch):
     store = dist.HashStore()
-    (busy,) = ranks_on(store, monkeypatch, number=1)
+    busy, _ = ranks_on(store, monkeypatch)
     busy.vote(5, BUSY)
     assert answered(busy, 5) == BUSY
     late = LateStore(store)
-    (rank,) = ranks_on(late, monkeypatch, number=1)
+    _, rank = ranks_on(late, monkeypatch)
     rank.vote(5)
     assert rank.decision(5) is None  # it records
     late.open.set()
@@ -225,7 +269,7 @@ def test_all_ranks_record_when_the_store_dies(monkeypatch):
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     port = server.port
     monkeypatch.setattr(votes, "job_store", lambda: dist.TCPStore("127.0.0.1", port, is_master=False))
-    ranks = [votes.WindowVotes("test") for _ in range(2)]
+    ranks = [votes.WindowVotes("test", rank, 2) for rank in range(2)]
     for rank in ranks:
         rank.vote(5, BUSY)
         assert answered(rank, 5) == BUSY
@@ -261,7 +305,7 @@ def test_a_torchrun_store_that_is_not_there_is_tried_once(monkeypatch, wrong_por
     original = socket.create_connection
     monkeypatch.setattr(process.socket, "create_connection", lambda *given: tried.append(given) or original(*given))
     monkeypatch.setattr(process, "CONNECT_LIMIT_S", 0.5)
-    monkeypatch.setattr(process, "_unreachable", set())
+    monkeypatch.setattr(process, "_torchrun_stores", {})
     for name, value in (("TORCHELASTIC_USE_AGENT_STORE", "True"), ("MASTER_ADDR", "127.0.0.1")):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_PORT", str(wrong_port))

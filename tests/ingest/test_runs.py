@@ -14,7 +14,7 @@ from tests.kineto import HOST_PID, kernel, op, step, trace, write
 from rankscope.errors import RunSelectionError
 from rankscope.ingest.discover import find_traces
 from rankscope.ingest.ranks import assign_ranks
-from rankscope.ingest.run_findings import several_lives
+from rankscope.ingest.run_findings import restarted_ranks
 from rankscope.ingest.runs import group_by_run
 from rankscope.ingest.task import ingest_trace
 from rankscope.pipeline import open_run
@@ -335,8 +335,8 @@ def test_a_run_that_was_started_again_is_one_run(second: dict[str, Any]) -> None
 
 
 def test_lives_of_a_run_are_reported() -> None:
-    assert several_lives(twice(pid=10, steps=(4, 6))) == []
-    (finding,) = several_lives(twice(restart=1))
+    assert restarted_ranks(twice(pid=10, steps=(4, 6))) == []
+    (finding,) = restarted_ranks(twice(restart=1))
     assert (finding.id, finding.severity, finding.ranks) == ("several-lives", "info", (0, 1))
     assert [each.value for each in finding.evidence] == ["restart 0, process 10", "restart 1, process 20"]
 

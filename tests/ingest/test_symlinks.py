@@ -78,8 +78,8 @@ def test_circles_and_ways_up_end(tmp_path: Path) -> None:
     found = find_traces(tmp_path / "runs")
     assert [Path(path).name for path in found.traces] == ["rank1.json", "rank0.json"]
     assert sorted(found.unfollowed) == [
-        (str(tmp_path / "runs" / "root"), symlinks.AROUND),
-        (str(tmp_path / "runs" / "up"), symlinks.AROUND),
+        (str(tmp_path / "runs" / "root"), symlinks.TO_PARENT),
+        (str(tmp_path / "runs" / "up"), symlinks.TO_PARENT),
     ]
 
 
@@ -91,7 +91,7 @@ def test_a_link_leads_no_further_than_one_folder(tmp_path: Path) -> None:
     assert names(tmp_path / "runs") == ["one/rank1.json", "rank0.json"]
     (finding,) = [each for each in open_run(tmp_path / "runs").load().findings if each.id == "link-not-followed"]
     assert str(tmp_path / "runs" / "one" / "two") in finding.title
-    assert symlinks.DEEPER in finding.title
+    assert symlinks.NESTED in finding.title
 
 
 def test_links_of_other_users_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,6 @@ def test_temporary_files_and_a_directory_to_come(tmp_path: Path) -> None:
     assert names(watch) == ["rank0.json"]
 
 
-@pytest.mark.parametrize(("sources", "can"), [(["a", "b/*.json"], True), (["a", "s3://bucket/run"], False)])
-def test_urls_are_not_watched(sources: list[str], can: bool) -> None:
-    assert Watch.can(sources) is can
+@pytest.mark.parametrize(("sources", "supported"), [(["a", "b/*.json"], True), (["a", "s3://bucket/run"], False)])
+def test_urls_are_not_watched(sources: list[str], supported: bool) -> None:
+    assert Watch.supports(sources) is supported

@@ -22,7 +22,15 @@ from rankscope.jobs.gather import completeness, gather, parse_source
 from rankscope.jobs.gather.complete import ranges
 from rankscope.jobs.gather.merge import STAGE
 from rankscope.jobs.gather.sources import LocalFolder, RemoteFolder
-from rankscope.rundir.manifest import RankManifest, RunManifest, WrittenTrace, to_json
+from rankscope.rundir.coverage import KEPT
+from rankscope.rundir.manifest import (
+    LostWindow,
+    RankManifest,
+    RunManifest,
+    WrittenTrace,
+    read_rank_manifest,
+    to_json,
+)
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="ssh and rsync of Unix")
@@ -203,6 +211,23 @@ def test_what_is_missing_is_said(tmp_path):
     lost = completeness(run)
     assert lost.absent_traces == ((0, "rank0_iter3_4.trace.json.gz"), (1, "rank1_iter3_4.trace.json.gz"))
     assert "missing or incomplete: rank0_iter3_4.trace.json.gz of rank 0" in lost.report()
+
+
+def test_a_trace_that_the_run_directory_could_not_take_is_missing_until_it_is_gathered(tmp_path):
+    kept = tmp_path / "kept" / "rank1_iter7_8.trace.json.gz"
+    reason = f"TraceKeptError: No space left on device; {KEPT}{kept}: rankscope gather adds what is in {kept.parent}"
+    run = part(tmp_path / "run", (0, 1), world_size=2)
+    manifest = read_rank_manifest(run / "ranks" / "rank1.json")
+    failed = (LostWindow(7, 8, reason), LostWindow(9, 10, "OSError: No space left on device"))
+    (run / "ranks" / "rank1.json").write_bytes(to_json(replace(manifest, failed=failed)))
+    found = completeness(run)
+    assert (found.kept, found.whole) == (((1, str(kept)),), False)
+    said = f"rank 1 kept 1 trace in {kept.parent}, as the run directory could not take it: gather from there"
+    assert said in found.report()
+    kept.parent.mkdir()
+    kept.write_bytes(b"trace")
+    gather(run, [LocalFolder(str(kept.parent))])
+    assert completeness(run).kept == ()
 
 
 def test_ranks_that_were_not_profiled_are_not_missed(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 
 import rankscope
 from rankscope.errors import LaunchError
-from rankscope.jobs.run import make_run_dir, run_job
+from rankscope.jobs.run import JobResult, make_run_dir, run_job
 
 LAUNCHER = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_\w+)$|(TORCHELASTIC|SLURM|PMIX?|PALS|OMPI|MV2|MVP|FLUX|RANKSCOPE|PET)_"
@@ -274,3 +274,17 @@ for step in range(9):
     ]
     assert "No trace was written" not in done.stderr
     assert "lost" not in done.stderr
+
+
+def test_the_traces_of_other_layouts_are_found(tmp_path):
+    """`rankscope run --preset d9d` said that nothing was there."""
+    for name in (
+        "step_6/rank-1-trace.tar.gz",
+        "vm_1.12.pt.trace.json",
+        "rank0_iter3_5.trace.json.gz",
+        "ranks/rank0.json",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"{}")
+    found = [path.relative_to(tmp_path).as_posix() for path in JobResult(0, tmp_path, "", "").traces()]
+    assert found == ["rank0_iter3_5.trace.json.gz", "step_6/rank-1-trace.tar.gz", "vm_1.12.pt.trace.json"]

@@ -49,6 +49,22 @@ def test_on_several_nodes_the_ranks_agree_on_the_run_id(line, environ, several):
     assert torchrun.has_more_nodes(line, environ) == several
 
 
+@pytest.mark.parametrize(
+    ("options", "environ", "separate"),
+    [
+        (["--max-restarts=1"], {}, True),
+        (["--max_restarts", "3"], {}, True),
+        (["--max-restarts", "0"], {"PET_MAX_RESTARTS": "2"}, False),
+        ([], {"PET_MAX_RESTARTS": "2"}, True),
+        ([], {}, False),
+        (["--max-restarts"], {}, False),
+    ],
+)
+def test_attempts_have_stores_of_their_own(options, environ, separate):
+    wanted = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if separate else {}
+    assert torchrun.store_settings(options, environ) == wanted
+
+
 def test_every_option_of_the_installed_torchrun_goes_through(script):
     """Compared with torchrun's own parser, which is asked in another process, as it imports torch."""
     ask = "from torch.distributed.run import get_args_parser as p\nfor a in p()._actions:"

@@ -10,7 +10,7 @@ import pytest
 
 from rankscope.cli.measure.options import progress
 from rankscope.errors import ConfigError, LaunchError
-from rankscope.measure.binding import measure_binding
+from rankscope.measure.binding import Bindings, measure_binding
 from rankscope.measure.buckets import Factors, measure_buckets
 from rankscope.measure.experiment import KEPT, count_finished_jobs
 from rankscope.measure.files import load
@@ -116,9 +116,8 @@ def measure(kind, words, out, sampling=FEW, on_progress=lambda *_: None, **furth
     if kind.startswith("buckets"):
         factors = Factors(bucket_cap_mb=(1, 25), switches=())
         return measure_buckets(target, out, start, further.get("factors", factors), sampling, on_progress)
-    return measure_binding(
-        target, out, start, ["compact"], sampling=sampling, on_progress=on_progress, host=HOST, **further
-    )
+    bindings = Bindings(["compact"], **further)
+    return measure_binding(target, out, start, bindings, sampling=sampling, on_progress=on_progress, host=HOST)
 
 
 @pytest.mark.parametrize("kind", PLACES)
@@ -313,7 +312,8 @@ def test_a_job_by_another_plan_is_run_anew(tmp_path, machine, script):
     machine.started = []
     # The same command on another host, whose cores have other numbers.
     host = replace(HOST, cores=(Core(0, 0, 0, (4,)), Core(0, 0, 1, (5,))))
-    measure_binding(target_of([str(script)]), tmp_path, Start(ranks=2), ["compact"], sampling=FEW, host=host)
+    bindings = Bindings(["compact"])
+    measure_binding(target_of([str(script)]), tmp_path, Start(ranks=2), bindings, sampling=FEW, host=host)
     assert sorted(machine.started) == ["binding/compact-0", "binding/compact-1"]
     assert [each.cpus for each in load(Binding, tmp_path).variants] == [[], ["4", "5"]]
 
@@ -327,7 +327,7 @@ def test_how_to_go_on_is_said(tmp_path, machine, script, capsys, monkeypatch):
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "overhead: job, repeat 1 (1 of 2)"
     assert said[-3:] == [
-        "overhead: interrupted; nothing more is run",
+        "overhead: interrupted",
         "overhead: 1 finished job is kept",
         f"  → to continue: rankscope measure overhead -o '{out}' {script}",
     ]

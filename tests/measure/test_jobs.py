@@ -14,7 +14,7 @@ from rankscope.cli import make_app
 from rankscope.cli.measure.options import target_of_words
 from rankscope.errors import LaunchError, RankscopeError
 from rankscope.jobs.run import JobResult
-from rankscope.measure.binding import measure_binding
+from rankscope.measure.binding import Bindings, measure_binding
 from rankscope.measure.buckets import BASE, Factors, measure_buckets
 from rankscope.measure.files import load_all, save
 from rankscope.measure.jobs import Start, run, target_of
@@ -108,7 +108,7 @@ def test_what_is_shown_again(tmp_path):
     assert json.loads(called("show", tmp_path, "-f", "json").output)["measurement"] == "overhead"
     # Without a study there is no curve, and nobody is to wait for one.
     done = called("show", tmp_path, "--plot", tmp_path / "curve.svg")
-    assert "no study of scaling" in str(done.exception)
+    assert "no scaling study" in str(done.exception)
     save(Scaling(SETTING, "strong", None, []), tmp_path)
     # Two results are one document still.
     found = json.loads(called("show", tmp_path, "-f", "json").output)
@@ -207,9 +207,8 @@ def test_ddps_buckets(tmp_path, script):
 @pytest.mark.slow
 def test_bindings(tmp_path, script):
     sampling = replace(FEW, repeats=1)
-    result = measure_binding(
-        target_of([script()]), tmp_path / "out", Start(ranks=1), ["compact"], cores=1, given=None, sampling=sampling
-    )
+    bindings = Bindings(["compact"], cores=1)
+    result = measure_binding(target_of([script()]), tmp_path / "out", Start(ranks=1), bindings, sampling=sampling)
     by_name = {variant.name: variant for variant in result.variants}
     assert by_name["none"].base
     assert by_name["none"].state == "done"

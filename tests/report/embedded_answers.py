@@ -99,9 +99,18 @@ def _questions(server: Asking, choose: random.Random, count: int) -> list[tuple[
     for _ in range(count // 4):
         low, high = window()
         some_ranks = sorted(choose.sample(ranks, choose.randint(1, len(ranks))))
+        named = {"name": choose.randrange(len(names)), "ranks": ",".join(map(str, some_ranks))}
+        level = choose.randrange(layout["levels"])
+        first = choose.randint(0, span >> shift_of(level))
+        asked.append(("named/tiles", {**named, "level": level, "first": first, "bins": choose.choice([7, 1024])}))
+        asked.append(("named/events", {**named, "from": low, "to": high, "limit": choose.choice([1, 50, 2000])}))
+        one = {"name": named["name"], "rank": choose.choice(ranks), "row": choose.choice([0, 0, 1, 5, 1 << 30])}
+        asked.append(("named/event", one))
         asked.append(("range", {"from": low, "to": high, "ranks": ",".join(map(str, some_ranks))}))
         by = choose.choice(["operators", "frames", "modules"])
         asked.append(("calls", {"from": low, "to": high, "ranks": ",".join(map(str, some_ranks)), "by": by}))
+        own = {"rank": choose.choice(ranks)} if choose.random() < 0.5 else {}
+        asked.append(("path", {"at": choose.randint(0, span), **own}))
         points = choose.choice([3, 50, 2000])
         asked.append(("counters", {"rank": choose.choice(ranks), "from": low, "to": high, "points": points}))
     asked += [("calls", {"from": 0, "to": span, "by": by}) for by in ("operators", "frames", "modules")]

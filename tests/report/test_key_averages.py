@@ -125,7 +125,7 @@ def test_slices_is_a_command(tmp_path: Path, capfd: Capture, monkeypatch: Patch)
     [
         (("operators", "RUN", "--buy", "shape"), "has no option '--buy'"),
         (("operators", "RUN", "--by", "moon"), "by cannot be 'moon'"),
-        (("operators", "RUN", "--by"), "wants a value"),
+        (("operators", "RUN", "--by"), "needs a value"),
         (("operators", "--by", "shape"), "there is no directory and no trace"),
         (("devices", "RUN", "--by", "name"), "has no option '--by'"),
         (("operators", "RUN", "-x"), "has no option '-x'"),

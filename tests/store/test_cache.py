@@ -143,7 +143,7 @@ def test_a_full_disk_is_named_with_what_to_set(
 
 def test_a_file_that_is_no_trace_costs_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    monkeypatch.setattr(cache_module, "_make_aside", lambda version, key: made.append(key))
+    monkeypatch.setattr(cache_module, "_make_folders", lambda version, key: made.append(key))
     for name, content in (("empty.json", b""), ("config.json", b"{}")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(TraceError):

@@ -57,7 +57,9 @@ def mixed(count: int, seed: int) -> list[dict[str, object]]:
 def read_aside(file: Path, aside: Path) -> dict[str, pl.DataFrame]:
     parts: dict[str, list[pl.DataFrame]] = {name: [table.empty()] for name, table in TABLES.items()}
     aside.mkdir()
-    read_kineto(str(file), chunk_bytes=20_000, aside=lambda: aside, sink=lambda name, rows: parts[name].append(rows))
+    read_kineto(
+        str(file), chunk_bytes=20_000, spool_folder=lambda: aside, sink=lambda name, rows: parts[name].append(rows)
+    )
     assert list(aside.glob(".*.fragment")), "nothing was put aside"
     return {name: pl.concat(frames) for name, frames in parts.items()}
 

@@ -177,7 +177,7 @@ def test_what_is_no_batch_is_refused(tmp_path, content, monkeypatch):
     monkeypatch.setattr(os, "system", lambda *_: pytest.fail("the pickle ran a command"))
     path = tmp_path / "data_batch_1"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match="no CIFAR-10 batch"):
+    with pytest.raises(ConfigError, match="not a CIFAR-10 batch"):
         read_batch(path)
 
 

@@ -1,4 +1,4 @@
-"""The analyses: one file each, discovered, never listed.
+"""The analyses: one module each, found automatically.
 
 In: a rank's tables, and the results of required analyses. Out: a frame with documented columns, findings, a headline.
 """

@@ -1,4 +1,4 @@
-"""All-to-all exchanges: how many bytes each rank sends to each other rank, dispatch and combine apart.
+"""All-to-all exchanges: bytes that each rank sends to each other rank, separately for dispatch and combine.
 
 One row per group, role, rank and peer, over the chosen steps. NCCL's kernels, or else `record_param_comms` on the host,
 record how many rows each rank sends to and receives from every rank of the group (`In split size`, `Out split size`):
@@ -13,11 +13,11 @@ An expert-parallel layer sends tokens to their experts (dispatch) and their resu
 splits the other way round. So of consecutive calls of a group with mirrored splits the first is a dispatch, the next a
 combine, and so on alternately, through the backward; several calls in a row with equal splits (tokens and their
 weights) have one role. Anything else has no role: even exchanges, as those of sizes, and splits without a mirrored
-partner, as of embeddings. A file that begins between a dispatch and its combine may have the roles of that layer
-exchanged; one that begins with a step has not.
+partner, as of embeddings. A file that begins between a dispatch and its combine may have the two roles of that layer
+swapped; one that begins with a step does not.
 
 How to read it: the column sums of a dispatch are the load of each rank's experts. `imbalance` is the receiver's load
-by the mean of its group; every rank of the group waits for the one with the largest.
+divided by the mean of its group; every rank of the group waits for the one with the largest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from rankscope.results import (
 COLUMNS = (
     Column("group", pl.String, "", "the process group: its description, else its name"),
     Column("group_ranks", pl.String, "", "its ranks, as recorded"),
-    Column("role", pl.String, "", "`dispatch` or `combine`, where the order of calls tells; else null"),
+    Column("role", pl.String, "", "`dispatch` or `combine`, if the order of calls shows it; else null"),
     Column("rank", pl.Int64, "", "the sender"),
     Column("peer", pl.Int64, "", "the receiver"),
     Column("calls", pl.Int64, "count", "exchanges that the sender took part in"),
@@ -54,7 +54,7 @@ COLUMNS = (
         "imbalance",
         pl.Float64,
         "ratio",
-        "what the peer receives from all ranks, by the mean over the group; null if a rank of the group has no trace",
+        "bytes that the peer receives, divided by the mean of the group; null if a rank of the group has no trace",
     ),
 )
 DISPATCH, COMBINE = "dispatch", "combine"
@@ -119,10 +119,10 @@ def _calls(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _whole_numbers(text: str | None) -> list[int] | None:
     """A list of whole numbers as recorded; None if it is not one, or was shortened."""
-    found = parsed_list(text)
-    if found is None or not all(type(each) is int and 0 <= each < _MOST for each in found):
+    numbers = parsed_list(text)
+    if numbers is None or not all(type(number) is int and 0 <= number < _MOST for number in numbers):
         return None
-    return found
+    return numbers
 
 
 def _with_roles(calls: pl.DataFrame) -> pl.DataFrame:
@@ -139,9 +139,9 @@ def _with_roles(calls: pl.DataFrame) -> pl.DataFrame:
         (sent == received.shift(1)) & (received == sent.shift(1)) & (sent != received) & ~pl.col("even")
     ).fill_null(False)
     runs = runs.with_columns((~mirrored).cum_sum().over(by).alias("chain"))
-    place = pl.int_range(pl.len()).over(*by, "chain")
-    long = pl.len().over(*by, "chain") > 1
-    role = pl.when(long).then(pl.when(place % 2 == 0).then(pl.lit(DISPATCH)).otherwise(pl.lit(COMBINE)))
+    position = pl.int_range(pl.len()).over(*by, "chain")
+    several = pl.len().over(*by, "chain") > 1
+    role = pl.when(several).then(pl.when(position % 2 == 0).then(pl.lit(DISPATCH)).otherwise(pl.lit(COMBINE)))
     return calls.join(runs.select(*by, "run", role=role), on=[*by, "run"], how="left", maintain_order="left")
 
 
@@ -188,11 +188,11 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     frame = pl.concat([pl.DataFrame(schema=_PART), *parts])
     by = ["group", "group_ranks", "role"]
     members = pl.col("group_ranks").str.count_matches(r"\d+")
-    whole = pl.col("rank").n_unique().over(by) == members
+    complete = pl.col("rank").n_unique().over(by) == members
     load = pl.col("sent_bytes").sum().over(*by, "peer")
     mean = pl.col("sent_bytes").sum().over(by) / members
-    found = frame.with_columns(imbalance=pl.when(whole & (mean > 0)).then(load / mean))
-    return found.sort(*by, "rank", "peer", nulls_last=True).select(schema_of(COLUMNS).keys()), []
+    with_load = frame.with_columns(imbalance=pl.when(complete & (mean > 0)).then(load / mean))
+    return with_load.sort(*by, "rank", "peer", nulls_last=True).select(schema_of(COLUMNS).keys()), []
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:

@@ -7,7 +7,7 @@ and DDP's, compiled graphs, collectives); `origin` says which of the two. Steps 
     host total    = Σ duration; a range inside another of the same name is not counted twice
     host self     = Σ duration − ranges directly inside it
     device total  = |device events launched while the range was open|     |A|: the length of the union, all streams
-    device idle   = |range| − |range ∩ device events|, of whatever was launched when
+    device idle   = |range| − |range ∩ device events|, no matter which range launched the events
 
 What a thread launches belongs to the ranges that are open on it. What autograd's threads launch also belongs to the
 ranges that are then open on the thread that runs the steps, because that thread waits for the backward: so a range
@@ -30,7 +30,7 @@ from rankscope.primitives.activity import covered_time
 from rankscope.primitives.annotation_origin import TORCH, USER, annotation_origins, compiled_ranges
 from rankscope.primitives.call_stack import innermost, is_outermost, with_ancestors
 from rankscope.primitives.intervals import union_length_by
-from rankscope.primitives.steps import host_steps, owning_steps
+from rankscope.primitives.steps import host_steps, step_at
 from rankscope.results import (
     Analysis,
     Column,
@@ -131,11 +131,11 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     annotations, device = window["annotations"], window["device_events"]
     host = annotations.with_row_index("row").filter(~pl.col("on_device"))
     # Rows of the host's ranges alone, parents among them.
-    place = np.full(annotations.height + 1, -1, dtype=np.int64)
-    place[host["row"].to_numpy()] = np.arange(host.height)
-    parent = place[host["parent_row"].fill_null(-1).to_numpy()]
+    host_row = np.full(annotations.height + 1, -1, dtype=np.int64)
+    host_row[host["row"].to_numpy()] = np.arange(host.height)
+    parent = host_row[host["parent_row"].fill_null(-1).to_numpy()]
     steps = host_steps(annotations)
-    number = _step_of(host, steps)
+    number = step_at(steps, host["start_ns"])
     by_step = inputs.parameters.get("by", "name") == "step"
     keyed = host.with_columns(
         number.alias("in_step"),
@@ -151,15 +151,15 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     compiled_steps = compiled["in_step"].drop_nulls().unique()
     in_compiled = pl.col("in_step").is_in(compiled_steps.to_list())
 
-    events, around = _launched_in(host, device, window, parent, steps)
+    events, enclosing_ranges = _launched_in(host, device, window, parent, steps)
     pairs = pl.DataFrame(
         {
-            "group": group[around],
+            "group": group[enclosing_ranges],
             "event": events,
             "start_ns": device["start_ns"].to_numpy()[events],
             "end_ns": device["end_ns"].to_numpy()[events],
         }
-    ).filter(pl.Series(kept[around], dtype=pl.Boolean))
+    ).filter(pl.Series(kept[enclosing_ranges], dtype=pl.Boolean))
     counted = pairs.group_by("group").agg(pl.col("event").n_unique().cast(pl.Int64).alias("device_events"))
     return (
         keyed.with_columns(pl.Series("outer", outer, dtype=pl.Boolean))
@@ -188,16 +188,6 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def _step_of(host: pl.DataFrame, steps: pl.DataFrame) -> pl.Series:
-    """The number of the step that each range starts in; null outside steps."""
-    start = host["start_ns"].to_numpy()
-    owner = owning_steps(
-        steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_)
-    )
-    index = pl.Series(owner)
-    return steps["step"].gather(index.set(index < 0, None))
-
-
 def _launched_in(
     host: pl.DataFrame,
     device: pl.DataFrame,
@@ -216,8 +206,8 @@ def _launched_in(
     instants = calls.select(pl.col("pid", "tid").gather(device["launch_row"].gather(launched))).with_columns(
         device["launch_ns"].gather(launched).alias("at_ns")
     )
-    position, around = with_ancestors(parent, innermost(ranges, instants))
-    events, open_then = rows[position], around
+    position, enclosing_ranges = with_ancestors(parent, innermost(ranges, instants))
+    events, open_then = rows[position], enclosing_ranges
     # The thread that runs the steps waits while autograd's threads run the backward.
     runs = steps if steps.height else host.filter(pl.col("depth") == 0)
     main = runs.select("pid", "tid").head(1)
@@ -228,9 +218,9 @@ def _launched_in(
         there = pl.DataFrame({"at_ns": backward["at_ns"]}).with_columns(
             pl.lit(main["pid"][0], pl.Int64).alias("pid"), pl.lit(main["tid"][0], pl.Int64).alias("tid")
         )
-        position, around = with_ancestors(parent, innermost(ranges, there))
+        position, enclosing_ranges = with_ancestors(parent, innermost(ranges, there))
         events = np.concatenate([events, rows[backward["place"].to_numpy()[position]]])
-        open_then = np.concatenate([open_then, around])
+        open_then = np.concatenate([open_then, enclosing_ranges])
     return events, open_then
 
 

@@ -6,8 +6,8 @@ the median of the others by more than the clocks' residual and no rank arrived b
 median by more than the residual and no rank arrived after it. Arrivals within the residual are neither, so the two need
 not sum to the number of collectives.
 
-    place     = 0 for the rank that arrives first, 1 for the last, by rank among the arrivals of one collective
-    lateness  = arrival less the median of the *other* ranks' arrivals, negative for early ranks
+    place     = 0 for the first arrival at a collective, 1 for the last, evenly spaced in between
+    lateness  = arrival minus the median of the *other* ranks' arrivals, negative for early ranks
 
 How to read it: a rank that is last in most collectives of every group is slow itself (`stragglers` shows why); one that
 is last in only one group is delayed by that group, or far from it in the network.
@@ -98,9 +98,9 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     worst = greatest(ranks.with_columns((pl.col("last") / pl.col("collectives")).alias("share")), "share")
     if worst is None:
         return Headline.of("No rank arrives measurably late.") if frame.height else None
-    of = f"its {{collectives}} {plural('collective', worst['collectives'])}"
+    collectives = f"its {{collectives}} {plural('collective', worst['collectives'])}"
     return Headline.of(
-        f"Rank {{rank}} arrives last most often: in {{share}} of {of}.",
+        f"Rank {{rank}} arrives last most often: in {{share}} of {collectives}.",
         rank=(worst["rank"], ""),
         share=(worst["share"], "ratio"),
         collectives=(worst["collectives"], "count"),

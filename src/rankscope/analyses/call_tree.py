@@ -5,17 +5,17 @@ One row per rank and path of calls, in tree order, the most total time first. Ca
     --by operators   operators, named ranges and runtime calls, nested as by torch's `key_averages()` (default)
     --by frames      Python frames                     --by modules   calls of nn.Modules
     --steps 10       what ran in this step; or --from-ns and --to-ns, on the trace's clock, as `start_ns` elsewhere
-    --rank 1         only this rank; --against 0 adds what each path took more than on rank 0
+    --rank 1         only this rank; --against 0 adds the difference of each path from rank 0
     --merge          all ranks added up, in one tree: rank is null
-    --invert         from the inside: top level are the names, and inside each its callers
+    --invert         inverted: names at top level, and their callers below
 
-    self  = Σ duration − calls directly inside, both cut to the range
-    total = self + Σ self of all calls inside it
+    self  = Σ duration − direct children, both cut to the range
+    total = self + Σ self of all descendants
 
-Self times add up to the time in which the thread had any call open, so nothing is counted twice. Of ranges that cross,
-the later one counts as inside while the earlier is open. In an inverted tree both times are the self time of the name
-at the top when these callers called it. Steps are one name, `ProfilerStep*`; addresses of objects are left out, so that
-ranks can be compared.
+Self times add up to the time in which the thread had any call open, so nothing is counted twice. If ranges cross, the
+later one counts as inside the earlier one while that is open. In an inverted tree both times are the self time of the
+top-level name when these callers called it. All steps have the name `ProfilerStep*`, and addresses of objects are left
+out, so that ranks can be compared.
 
 How to read it: follow the largest total from the top to where self time is spent. On a slow rank, sort by
 `self_difference_ns` with `--against` a fast one: the first rows are what made it slow. The timeline shows the same for
@@ -48,15 +48,15 @@ from rankscope.results import (
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank; null with `--merge`"),
     Column("node", pl.Int64, "", "number of the row in its tree, from 0"),
-    Column("parent", pl.Int64, "", "node around it (with `--invert`: node that it called); null at top level"),
-    Column("depth", pl.Int64, "", "number of nodes around it"),
+    Column("parent", pl.Int64, "", "its caller (with `--invert`: the node that it called); null at top level"),
+    Column("depth", pl.Int64, "", "number of ancestors"),
     Column("name", pl.String, "", "the operator, range, frame or module"),
-    Column("calls", pl.Int64, "count", "number of calls that touch the range"),
+    Column("calls", pl.Int64, "count", "number of calls that overlap the range"),
     Column("self_ns", pl.Int64, "ns", "time in it, without calls inside it"),
     Column("self_share", pl.Float64, "ratio", "share of all self time in the tree"),
     Column("total_ns", pl.Int64, "ns", "time in it, with calls inside it"),
-    Column("self_difference_ns", pl.Int64, "ns", "self time less that of the other rank; null without `--against`"),
-    Column("total_difference_ns", pl.Int64, "ns", "total time less that of the other rank; null without `--against`"),
+    Column("self_difference_ns", pl.Int64, "ns", "self time minus that of the other rank; null without `--against`"),
+    Column("total_difference_ns", pl.Int64, "ns", "total time minus that of the other rank; null without `--against`"),
 )
 _CALL = ("start_ns", "end_ns", "name", "pid", "tid")
 _VALUES = ("calls", "self_ns", "total_ns")
@@ -70,23 +70,23 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another, added up, or less another rank."""
+    """The ranks' trees: one after another, added up, or compared with another rank."""
     rank, against = inputs.parameters.get("rank"), inputs.parameters.get("against")
     names: dict[str, int] = {}
     trees = {part["rank"].to_list()[0]: _read(part, names) for part in parts if part.height}
     none = combined([])[0]
     compared = trees.get(against, none) if against is not None else None
-    kept = {one: tree for one, tree in trees.items() if (rank is None or one == rank) and one != against}
-    found: dict[int | None, CallTree] = {**kept}
+    kept = {r: tree for r, tree in trees.items() if (rank is None or r == rank) and r != against}
+    shown: dict[int | None, CallTree] = {**kept}
     if inputs.parameters.get("merge"):
-        found = {None: combined(list(kept.values()))[0]} if kept else {}
+        shown = {None: combined(list(kept.values()))[0]} if kept else {}
     if inputs.parameters.get("invert"):
-        found = {one: inverted(tree) for one, tree in found.items()}
+        shown = {r: inverted(tree) for r, tree in shown.items()}
         compared = inverted(compared) if compared is not None else None
-    spelled = list(names)
+    texts = list(names)
     frames = [
-        _rows(tree, spelled, one) if compared is None else _less(tree, compared, spelled, one)
-        for one, tree in found.items()
+        _rows(tree, texts, r) if compared is None else _difference(tree, compared, texts, r)
+        for r, tree in shown.items()
     ]
     return concat_ranks(frames, COLUMNS), []
 
@@ -96,24 +96,24 @@ def _trees_of(window: Tables, inputs: Inputs, names: dict[str, int]) -> list[Cal
     calls = _calls(window, str(inputs.parameters.get("by", "operators")))
     text = calls["name"].fill_null("")
     # A trace has few names.
-    number = {each: names.setdefault(shared_name(each), len(names)) for each in text.unique(maintain_order=True)}
+    number = {call: names.setdefault(shared_name(call), len(names)) for call in text.unique(maintain_order=True)}
     name = text.replace_strict(list(number), list(number.values()), return_dtype=pl.Int64).to_numpy()
     thread = calls.select(pl.struct("pid", "tid").rank("dense").cast(pl.Int64)).to_series().to_numpy()
     start = calls["start_ns"].to_numpy()
     end = np.maximum(start, calls["end_ns"].to_numpy())
-    found = []
+    trees = []
     for low, high in _ranges(window, inputs, start, end):
         rows = within(start, end, low, high)
         cut = np.maximum(start[rows], low), np.minimum(end[rows], high)
-        found.append(call_tree(thread[rows], *cut, name[rows]))
-    return found
+        trees.append(call_tree(thread[rows], *cut, name[rows]))
+    return trees
 
 
 def _calls(window: Tables, by: str) -> pl.DataFrame:
-    """The calls, of equal starts the longest first: cut to a range, the outer one still comes first."""
+    """The calls sorted by start, the longest first, so that the outer one comes first even when cut to a range."""
     if by == "operators":
         ranges = window["annotations"].filter(~pl.col("on_device"))
-        calls = pl.concat([each.select(_CALL) for each in (ranges, window["host_ops"], window["runtime_calls"])])
+        calls = pl.concat([table.select(_CALL) for table in (ranges, window["host_ops"], window["runtime_calls"])])
     else:
         calls = window["python_frames"].select(_CALL)
         if by == "modules":
@@ -141,12 +141,14 @@ def _rows(
 ) -> pl.DataFrame:
     """A tree as rows in preorder, with the differences of self and total time if there are any."""
     order = preorder(tree, tree.total_ns)
-    place = np.empty(order.size, dtype=np.int64)
-    place[order] = np.arange(order.size)
-    parent = pl.Series(np.where(tree.parent < 0, -1, place[tree.parent])[order], dtype=pl.Int64)
-    whole = int(tree.total_ns[tree.depth == 0].sum())
+    position = np.empty(order.size, dtype=np.int64)
+    position[order] = np.arange(order.size)
+    parent = pl.Series(np.where(tree.parent < 0, -1, position[tree.parent])[order], dtype=pl.Int64)
+    total_time = int(tree.total_ns[tree.depth == 0].sum())
     null = pl.lit(None, pl.Int64)
-    own, total = (null, null) if difference is None else (pl.Series(each[order]) for each in difference)
+    self_difference, total_difference = (
+        (null, null) if difference is None else (pl.Series(values[order]) for values in difference)
+    )
     return pl.DataFrame(
         {
             "node": np.arange(order.size, dtype=np.int64),
@@ -155,41 +157,44 @@ def _rows(
             "name": pl.Series([names[number] for number in tree.name[order]], dtype=pl.String),
             "calls": tree.calls[order],
             "self_ns": tree.self_ns[order],
-            "self_share": tree.self_ns[order] / whole if whole else np.zeros(order.size),
+            "self_share": tree.self_ns[order] / total_time if total_time else np.zeros(order.size),
             "total_ns": tree.total_ns[order],
         }
     ).select(
         pl.lit(rank, pl.Int64).alias("rank"),
         pl.all(),
-        own.alias("self_difference_ns"),
-        total.alias("total_difference_ns"),
+        self_difference.alias("self_difference_ns"),
+        total_difference.alias("total_difference_ns"),
     )
 
 
 def _read(part: pl.DataFrame, names: dict[str, int]) -> CallTree:
     """A tree from its rows; `names` gets the names' numbers."""
-    name = np.array([names.setdefault(each, len(names)) for each in part["name"]], dtype=np.int64)
+    name = np.array([names.setdefault(text, len(names)) for text in part["name"]], dtype=np.int64)
     parent = part["parent"].fill_null(-1).to_numpy()
     depth, *values = (part[field].to_numpy() for field in ("depth", *_VALUES))
     return CallTree(parent, name, depth, *values)
 
 
-def _less(tree: CallTree, other: CallTree, names: Sequence[str], rank: int | None) -> pl.DataFrame:
-    """The rows of a tree, and of paths that only the other has, with what it has more than the other."""
-    both, (own, its) = combined([tree, other])
+def _difference(tree: CallTree, other: CallTree, names: Sequence[str], rank: int | None) -> pl.DataFrame:
+    """The rows of a tree, and of paths that only the other has, with the differences from the other."""
+    both, (tree_nodes, other_nodes) = combined([tree, other])
 
     def spread(values: Int64, node: Int64) -> Int64:
-        found = np.zeros(both.name.size, dtype=np.int64)
-        found[node] = values
-        return found
+        spread_values = np.zeros(both.name.size, dtype=np.int64)
+        spread_values[node] = values
+        return spread_values
 
-    mine = CallTree(both.parent, both.name, both.depth, *(spread(getattr(tree, field), own) for field in _VALUES))
-    self_ns, total_ns = (getattr(mine, field) - spread(getattr(other, field), its) for field in ("self_ns", "total_ns"))
-    return _rows(mine, names, rank, (self_ns, total_ns))
+    values = (spread(getattr(tree, field), tree_nodes) for field in _VALUES)
+    aligned = CallTree(both.parent, both.name, both.depth, *values)
+    self_ns, total_ns = (
+        getattr(aligned, field) - spread(getattr(other, field), other_nodes) for field in ("self_ns", "total_ns")
+    )
+    return _rows(aligned, names, rank, (self_ns, total_ns))
 
 
-def reads_more(parameters: Parameters) -> dict[str, tuple[str, ...]]:
-    """Python frames, the largest table of a trace, or operators: not both."""
+def extra_columns(parameters: Parameters) -> dict[str, tuple[str, ...]]:
+    """Either operators, or Python frames, which are the largest table of a trace."""
     if parameters.get("by", "operators") == "operators":
         return {"host_ops": _CALL, "runtime_calls": _CALL, "annotations": ("name", "pid", "tid")}
     return {"python_frames": _CALL}
@@ -202,7 +207,7 @@ analysis = Analysis(
     per_rank=per_rank,
     across_ranks=across_ranks,
     reads={"annotations": ("start_ns", "end_ns", "on_device", "step")},
-    reads_more=reads_more,
+    reads_more=extra_columns,
     parameters=(
         Parameter("by", "what the calls are", default="operators", choices=("operators", "frames", "modules")),
         Parameter("from_ns", "start of the range, on the trace's clock", kind="number"),

@@ -1,8 +1,8 @@
 """Clock offset of each rank relative to the others.
 
 One row per rank. A synchronizing collective ends on all of its ranks at nearly the same time. A rank's offset is the
-median difference of its ends from the others', estimated jointly over all groups: event times and offsets alternately,
-each the median of what the other leaves. `offset_ns` is added to the rank's wall clock (its trace's clock and
+median difference of its ends from the others', estimated jointly over all groups: event times and offsets in turn, each
+as the median of the residuals of the other. `offset_ns` is added to the rank's wall clock (its trace's clock plus
 `baseTimeNanoseconds`) to get the clock of the first rank of its component:
 
     common = wall + offset_ns + drift_ppm · 10⁻⁶ · (wall − at_ns)
@@ -15,8 +15,8 @@ collective before the last has started it, and ends differed by at most 100 µs 
 only where |drift| · span > 4 · residual; over a few seconds a fit yields spurious drifts of dozens of ppm. Ranks
 that no chain of collectives links to others keep their wall clock (`method` is `wall clock`).
 
-Ranks of one host share a wall clock. Offsets between hosts are reported where they exceed 1 ms and both residuals;
-offsets between ranks of one host are no difference of clocks, and are reported as what they are.
+Ranks of one host share a wall clock. Offsets between hosts are reported if they exceed 1 ms and both residuals. Offsets
+between ranks of one host are not a difference of clocks, and have a finding of their own.
 
 How to read it: for a rank with an unusually large residual, lateness and waits are less reliable; a rank with method
 `wall clock` cannot be compared with any other.
@@ -57,7 +57,7 @@ COLUMNS = (
 
 # Offsets worth reporting: clocks of one host agree to some dozens of microseconds.
 REPORTED_OFFSET_NS = 1_000_000
-# By how much the ends of one collective differed at most on real runs: kernels, and Gloo on busy hosts.
+# The largest difference of the ends of one collective on real runs: kernels, and Gloo on busy hosts.
 KERNELS_APART_NS, GLOO_APART_NS = 100_000, 5_000_000
 
 
@@ -70,7 +70,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         .filter(~pl.col("collective").is_in([*ONE_SIDED, *POINT_TO_POINT]))
         .join(base_times(inputs.traces), on=["rank", "window"], how="left")
     )
-    found = align_clocks(
+    clocks = align_clocks(
         ranks,
         rows["rank"].to_numpy(),
         rows["match"].to_numpy(),
@@ -79,19 +79,19 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         rows["collective"].is_in(UNEVEN).to_numpy(),
         worst=GLOO_APART_NS if (rows["source"] == "gloo").any() else KERNELS_APART_NS,
     )
-    _, first = np.unique(found.component, return_index=True)
+    _, first = np.unique(clocks.component, return_index=True)
     reference = np.isin(np.arange(ranks.size), first)
-    linked = found.anchors > 0
-    ppm = pl.Series(found.drift * 1e6)
+    linked = clocks.anchors > 0
+    ppm = pl.Series(clocks.drift * 1e6)
     frame = pl.DataFrame(
         {
             "rank": ranks,
-            "offset_ns": found.offset,
+            "offset_ns": clocks.offset,
             "drift_ppm": pl.select(pl.when(ppm != 0).then(ppm)).to_series(),
-            "at_ns": found.at,
-            "residual_ns": pl.select(pl.when(pl.Series(linked)).then(pl.Series(found.residual))).to_series(),
-            "anchors": found.anchors,
-            "component": found.component,
+            "at_ns": clocks.at,
+            "residual_ns": pl.select(pl.when(pl.Series(linked)).then(pl.Series(clocks.residual))).to_series(),
+            "anchors": clocks.anchors,
+            "component": clocks.component,
             "method": np.where(~linked, "wall clock", np.where(reference, "reference", "collectives")),
         }
     )
@@ -126,25 +126,25 @@ def _findings(frame: pl.DataFrame, hosts: Mapping[int, str | None]) -> list[Find
                 evidence=(Evidence("sets of linked ranks", parts, "count"),),
             )
         )
-    return [*findings, *_apart(frame, hosts)]
+    return [*findings, *_offset_findings(frame, hosts)]
 
 
-def _apart(frame: pl.DataFrame, hosts: Mapping[int, str | None]) -> list[Finding]:
-    """Offsets beyond the residuals: between hosts their wall clocks differ, within one they cannot."""
+def _offset_findings(frame: pl.DataFrame, hosts: Mapping[int, str | None]) -> list[Finding]:
+    """Findings on offsets beyond the residuals: between hosts, whose wall clocks differ, and within a host."""
     linked = frame.filter(pl.col("anchors") > 0).with_columns(
         pl.col("rank").replace_strict(hosts, default=None, return_dtype=pl.String).alias("host")
     )
-    # Where the host is not known, each rank is compared by itself; a host has the offset of the rank in its middle.
-    place = pl.coalesce("host", pl.format("rank {}", pl.col("rank")))
+    # If the host is unknown, each rank is compared separately. A host has the median offset of its ranks.
+    machine = pl.coalesce("host", pl.format("rank {}", pl.col("rank")))
     linked = linked.with_columns(
-        pl.col("offset_ns").quantile(0.5, "lower").over("component", place).cast(pl.Int64).alias("host_ns")
+        pl.col("offset_ns").quantile(0.5, "lower").over("component", machine).cast(pl.Int64).alias("host_ns")
     )
     first = pl.col("offset_ns", "host_ns", "residual_ns", "host").sort_by("rank").first().over("component")
     linked = linked.with_columns(first.name.prefix("first_"))
-    between, within = pl.col("host_ns") - pl.col("first_host_ns"), pl.col("offset_ns") - pl.col("host_ns")
+    between_hosts, within_host = pl.col("host_ns") - pl.col("first_host_ns"), pl.col("offset_ns") - pl.col("host_ns")
     noise = pl.max_horizontal(REPORTED_OFFSET_NS, pl.col("residual_ns") + pl.col("first_residual_ns"))
     findings = []
-    far = linked.filter(between.abs() > noise).sort(between.abs(), "rank", descending=[True, False])
+    far = linked.filter(between_hosts.abs() > noise).sort(between_hosts.abs(), "rank", descending=[True, False])
     if far.height:
         greatest = far.row(0, named=True)
         known = far["host"].null_count() == 0 and far["first_host"].null_count() == 0
@@ -162,15 +162,15 @@ def _apart(frame: pl.DataFrame, hosts: Mapping[int, str | None]) -> list[Finding
                 advice="In other tools, add offset_ns before comparing times of these ranks.",
             )
         )
-    odd = linked.filter(within.abs() > noise).sort(within.abs(), "rank", descending=[True, False])
-    if odd.height:
-        greatest = odd.row(0, named=True)
+    on_host = linked.filter(within_host.abs() > noise).sort(within_host.abs(), "rank", descending=[True, False])
+    if on_host.height:
+        greatest = on_host.row(0, named=True)
         findings.append(
             Finding(
                 id="times-differ-on-host",
                 severity="info",
                 title="Traces of ranks on one host differ in time, although the host has one clock",
-                ranks=tuple(odd["rank"].sort()),
+                ranks=tuple(on_host["rank"].sort()),
                 evidence=(
                     Evidence(
                         f"largest difference from the host's median (rank {greatest['rank']})",

@@ -98,7 +98,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 
 def _placed(collectives: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
-    """On how many hosts each group is: group, group_ranks, hosts, placement; null where a rank's is not known."""
+    """The number of hosts of each group: group, group_ranks, hosts, placement; null if a rank's host is unknown."""
     host_of = {info.rank: info.host for info in inputs.traces if info.host and info.rank is not None}
     groups = collectives.group_by("group", "group_ranks").agg(
         pl.col("rank").unique(), pl.col("group_size").max().alias("size")
@@ -106,7 +106,7 @@ def _placed(collectives: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
     counts: list[int | None] = []
     for text, seen, size in groups.select("group_ranks", "rank", "size").iter_rows():
         listed = parse_group_ranks(text) if text is not None else None
-        # Without listed ranks, several groups may have one name, unless the ranks seen match the size.
+        # Without listed ranks, several groups may share a name, unless the ranks seen match the size.
         ranks = listed if listed is not None else tuple(seen) if len(seen) == size else ()
         hosts = {host_of.get(rank) for rank in ranks}
         counts.append(len(hosts) if hosts and None not in hosts else None)

@@ -15,11 +15,11 @@ collectives of a group and stream in device order; a recorded `Seq` takes preced
 Rows with the same `match` are the same collective on different ranks: matched by equal recorded `Seq`, else by
 their end times, anchored by step numbers where they are known (`match_method`).
 
-Kernels whose trace names no group are matched by their sequence and ends. Streams have other numbers on other ranks:
-they count only as far as the ends show which belong together. A communicator found like this is `unnamed 1`,
-`unnamed 2`, …; without any partner it keeps the name of its stream (`stream 7`). Its ranks are inferred where the
-traces show that there can be no others: as many match as the kernels' names tell, or all ranks of the job are recorded
-and match throughout.
+Kernels without a group in the trace are matched by their sequence and ends. Stream numbers differ between ranks, so
+streams are used only if the ends show which belong together. A communicator found like this is `unnamed 1`,
+`unnamed 2`, …; without any partner it keeps the name of its stream (`stream 7`). Its ranks are inferred if the traces
+show that there can be no others: as many match as the kernels' names contain, or all ranks of the job are recorded and
+match throughout.
 
     transfer = shortest duration over the group's ranks     wait = duration − transfer
     algorithm bandwidth = S / transfer                      bus bandwidth = algorithm bandwidth × f
@@ -91,7 +91,7 @@ COLUMNS = (
         "of each kernel on both ranks), `votes`, or `none`",
     ),
     Column("transfer_ns", pl.Int64, "ns", "shortest duration over the group's ranks; null if one is missing"),
-    Column("wait_ns", pl.Int64, "ns", "duration less transfer: waiting for later ranks"),
+    Column("wait_ns", pl.Int64, "ns", "duration minus transfer: waiting for later ranks"),
     Column("algorithm_bandwidth", pl.Float64, "GB/s", "bytes divided by transfer"),
     Column("bus_bandwidth", pl.Float64, "GB/s", "bandwidth of the busiest link, as nccl-tests define it"),
     Column("peers", pl.String, "", "sender and receiver of a point-to-point operation, `0 → 1`"),
@@ -104,10 +104,10 @@ COLUMNS = (
         "(`nccl:…`, `c10d::…`), `coalesced` (calls before its launch), `name` (the kernel's), `gloo`, `launch`",
     ),
     Column("calls", pl.Int64, "count", "calls that it combines: more than one if they were coalesced"),
-    Column("kernels", pl.Int64, "count", "kernels that it ran as"),
+    Column("kernels", pl.Int64, "count", "number of its kernels"),
     Column("name", pl.String, "", "the kernel or range, as recorded"),
 )
-_OF_ALL_RANKS = (
+_ADDED_ACROSS_RANKS = (
     "match", "matched_ranks", "match_method", "transfer_ns", "wait_ns", "algorithm_bandwidth", "bus_bandwidth",
     "estimate",
 )  # fmt: skip
@@ -118,13 +118,13 @@ _REDUCE_ONLY = (
     Column("destination_rank", pl.Int64, "", "receiver"),
     Column("on_device", pl.Boolean, "", "whether it is a kernel"),
     Column("unlaunched", pl.Int64, "count", "calls in its trace without a recorded kernel"),
-    Column("base_ns", pl.Int64, "ns", "what turns its times into wall-clock times"),
+    Column("base_ns", pl.Int64, "ns", "offset of its times from the wall clock"),
 )
 _MAPPED = (
     *(
         replace(column, dtype=pl.String) if column.name == "group_ranks" else column
         for column in COLUMNS
-        if column.name not in _OF_ALL_RANKS
+        if column.name not in _ADDED_ACROSS_RANKS
     ),
     *_REDUCE_ONLY,
 )
@@ -132,7 +132,7 @@ _MAPPED = (
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The collectives of a rank, window by window."""
-    parts = [_of_window(window, inputs, number) for number, window in enumerate(by_window(tables, inputs))]
+    parts = [_window_collectives(window, inputs, number) for number, window in enumerate(by_window(tables, inputs))]
     return concat_ranks(parts, _MAPPED)
 
 
@@ -141,20 +141,20 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     rows = concat_ranks(parts, _MAPPED)
     if not rows.height:
         return pl.DataFrame(schema=schema_of(COLUMNS)), []
-    # A list of a thousand ranks is 5 kB of text in every row: grouping by categories is as cheap as by numbers.
+    # A list of a thousand ranks is 5 kB of text in every row: grouping by category is cheaper than by text.
     rows = rows.with_columns(pl.col("group_ranks").cast(pl.Categorical))
     hosts = {info.rank: info.host for info in inputs.traces if info.rank is not None and info.host}
-    found = _matched(rows, hosts)
-    match = pl.Series("match", found.match)
+    matching = _matched(rows, hosts)
+    match = pl.Series("match", matching.match)
     matched = rows.with_columns(
         pl.select(pl.when(match >= 0).then(match)).to_series(),
-        pl.Series("match_method", found.method).replace_strict(dict(enumerate(METHODS)), return_dtype=pl.String),
-        pl.Series("communicator", found.group),
+        pl.Series("match_method", matching.method).replace_strict(dict(enumerate(METHODS)), return_dtype=pl.String),
+        pl.Series("communicator", matching.group),
     )
     recorded = len({info.rank for info in inputs.traces})
-    matched, inferred = label_unnamed(matched, recorded, inputs.world_size, found.doubtful)
+    matched, inferred = label_unnamed(matched, recorded, inputs.world_size, matching.doubtful)
     timed = with_waits_and_bandwidth(matched, max(recorded, inputs.world_size or 0))
-    return timed.select(column.name for column in COLUMNS), _findings(timed, found, inferred)
+    return timed.select(column.name for column in COLUMNS), _findings(timed, matching, inferred)
 
 
 def _matched(rows: pl.DataFrame, hosts: Mapping[int, str]) -> Matching:
@@ -163,27 +163,31 @@ def _matched(rows: pl.DataFrame, hosts: Mapping[int, str]) -> Matching:
     called = (rows["source"] == "launch").to_numpy()
     if not called.any():
         return match_collectives(wall.select(MATCHED_BY), hosts)
-    found = match_collectives(wall.filter(~pl.Series(called)).select(MATCHED_BY), hosts)
+    by_evidence = match_collectives(wall.filter(~pl.Series(called)).select(MATCHED_BY), hosts)
     # Call times do not show when collectives ran, so they are not evidence of clocks or ends.
     numbered = called & rows["recorded"].is_not_null().to_numpy()
     by_number = match_collectives(wall.filter(pl.Series(numbered)).select(MATCHED_BY))
-    sure = by_number.method == METHODS.index("sequence")
+    by_sequence = by_number.method == METHODS.index("sequence")
     match, method = np.full(rows.height, -1, dtype=np.int64), np.zeros(rows.height, dtype=np.int64)
     group = match.copy()
-    match[~called], method[~called], group[~called] = found.match, found.method, found.group
-    beyond = int(found.match.max(initial=-1)) + 1
-    match[numbered] = np.where(sure, by_number.match + beyond, -1)
-    method[numbered] = np.where(sure, by_number.method, 0)
+    match[~called], method[~called], group[~called] = by_evidence.match, by_evidence.method, by_evidence.group
+    offset = int(by_evidence.match.max(initial=-1)) + 1
+    match[numbered] = np.where(by_sequence, by_number.match + offset, -1)
+    method[numbered] = np.where(by_sequence, by_number.method, 0)
     return replace(
-        found, match=match, method=method, group=group, disagreeing=found.disagreeing + by_number.disagreeing
+        by_evidence,
+        match=match,
+        method=method,
+        group=group,
+        disagreeing=by_evidence.disagreeing + by_number.disagreeing,
     )
 
 
-def _findings(rows: pl.DataFrame, found: Matching, inferred: pl.DataFrame) -> list[Finding]:
+def _findings(rows: pl.DataFrame, matching: Matching, inferred: pl.DataFrame) -> list[Finding]:
     if rows["rank"].n_unique() < 2:
         return _unlaunched(rows)
     return [
-        *_doubtful(found),
+        *_doubtful(matching),
         *_unmatched(rows),
         *_unknown_groups(rows, inferred),
         *_incomplete(rows),
@@ -191,7 +195,7 @@ def _findings(rows: pl.DataFrame, found: Matching, inferred: pl.DataFrame) -> li
     ]
 
 
-def _doubtful(found: Matching) -> list[Finding]:
+def _doubtful(matching: Matching) -> list[Finding]:
     findings = [
         Finding(
             id="ambiguous-match",
@@ -205,7 +209,7 @@ def _doubtful(found: Matching) -> list[Finding]:
             ),
             advice="Call the profiler's step() in every iteration: step numbers make the match unambiguous.",
         )
-        for doubt in found.doubts
+        for doubt in matching.doubts
     ]
     findings += [
         Finding(
@@ -216,15 +220,15 @@ def _doubtful(found: Matching) -> list[Finding]:
             evidence=(Evidence("ranks", len(ranks), "count"),),
             advice="Record the same steps on all ranks.",
         )
-        for group, ranks in found.unplaced
+        for group, ranks in matching.unplaced
     ]
-    if found.disagreeing:
+    if matching.disagreeing:
         findings.append(
             Finding(
                 id="collectives-disagree",
                 severity="warning",
                 title="Some collectives have the same sequence number on several ranks but differ in kind or size",
-                evidence=(Evidence("collectives", found.disagreeing, "count"),),
+                evidence=(Evidence("collectives", matching.disagreeing, "count"),),
                 advice="Check whether the ranks run different code.",
             )
         )
@@ -232,7 +236,7 @@ def _doubtful(found: Matching) -> list[Finding]:
 
 
 def _unmatched(rows: pl.DataFrame) -> list[Finding]:
-    """How many were matched, and why the others were not."""
+    """The finding on how many collectives were matched, and why the others were not."""
     matched = pl.col("match").is_not_null()
     alone = with_unmatched_reasons(rows).filter(~matched)
     count = rows.height - alone.height
@@ -271,21 +275,21 @@ def _unmatched(rows: pl.DataFrame) -> list[Finding]:
 
 
 def _unknown_groups(rows: pl.DataFrame, inferred: pl.DataFrame) -> list[Finding]:
-    """Communicators that the trace does not name, and whose ranks do not follow from what is recorded."""
+    """The finding on unnamed communicators whose ranks are unknown."""
     unknown = inferred.filter(pl.col("reason").is_not_null())
     if not unknown.height:
         return []
-    theirs = rows.join(unknown, on="communicator", how="semi")
+    affected = rows.join(unknown, on="communicator", how="semi")
     reasons = unknown["reason"].value_counts().sort("count", "reason", descending=True)
     return [
         Finding(
             id="unknown-groups",
             severity="info",
             title="The ranks of some communicators are not known: their kernels name no group",
-            ranks=tuple(theirs["rank"].unique().sort()),
+            ranks=tuple(affected["rank"].unique().sort()),
             evidence=(
                 Evidence("communicators", unknown.height, "count"),
-                Evidence("their collectives, over all ranks", theirs.height, "count"),
+                Evidence("their collectives, over all ranks", affected.height, "count"),
                 *(Evidence(why, number, "count") for why, number in reasons.iter_rows()),
             ),
             advice="Record all ranks of the job, with rankscope.Profiler (it records the number of ranks) and torch "
@@ -340,14 +344,14 @@ def _unlaunched(rows: pl.DataFrame) -> list[Finding]:
     ]
 
 
-def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
+def _window_collectives(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
     info = inputs.traces[number]
-    found = rank_collectives(window, info.groups, inputs.rank, inputs.options.communication)
+    collectives = rank_collectives(window, info.groups, inputs.rank, inputs.options.communication)
     if inputs.options.steps is not None:
-        found = found.filter(inputs.options.keeps(pl.col("step")))
+        collectives = collectives.filter(inputs.options.keeps(pl.col("step")))
     # The duration of a call on the host is not the duration of the collective.
     duration = pl.when(pl.col("source") != "launch").then(pl.col("end_ns") - pl.col("start_ns"))
-    return found.with_columns(
+    return collectives.with_columns(
         pl.lit(inputs.rank, pl.Int64).alias("rank"),
         pl.lit(number, pl.Int64).alias("window"),
         duration.alias("duration_ns"),

@@ -9,8 +9,7 @@ all ranks are known (`measured`), null if there is none; `mean_transfer_ns` is o
 This is the operations table of the TensorBoard plugin's Distributed view, with its data-transfer time.
 `collective_summary` has the same over all ranks, by group and size.
 
-How to read it: if transfer is most of the measured time, sizes and links are what costs; if wait is, other ranks are
-late.
+How to read it: if transfer is most of the measured time, the cost is due to sizes and links; if wait is, to late ranks.
 """
 
 from __future__ import annotations

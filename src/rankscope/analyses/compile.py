@@ -13,9 +13,9 @@ One row per rank, kind and name:
     step        the steps themselves, if the trace has compiled code
 
     host   = Σ durations of the calls         device = |union of kernels, copies and fills launched inside them|
-    device idle = Σ |call| − |call ∩ device events|, of whatever was launched when
-    first_extra = first call less the median of the others, if longer: for `step` the extra cost of the first step,
-                  which is the cost of compiling if the trace begins with the training's first step
+    device idle = Σ |call| − |call ∩ device events|, no matter which call launched the events
+    first_extra = first call − median of the others, if longer: for `step` the extra cost of the first step, which is
+                  the cost of compiling if the trace begins with the training's first step
 
 A kernel without host events is counted by its name on the device (`triton_…`). Kinds nest (a kernel is in a graph, in a
 function, in a region), and so do the parts of compiling: do not add them up. Without compiled code there is no row.
@@ -35,7 +35,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import covered_time
-from rankscope.primitives.call_stack import enclosing, range_at
+from rankscope.primitives.call_stack import enclosing, launch_instants, range_at
 from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.steps import host_steps
 from rankscope.results import Analysis, Column, Inputs, Tables, by_window, in_steps, schema_of
@@ -72,7 +72,7 @@ COLUMNS = (
     Column("source", pl.String, "", "path of the kernel's source"),
 )
 _KEY = ["kind", "name"]
-_OF_HOST = ("host_ns", "device_idle_ns", "host_in_steps_ns", "idle_in_steps_ns")
+_HOST_COLUMNS = ("host_ns", "device_idle_ns", "host_in_steps_ns", "idle_in_steps_ns")
 _REGION, _GRAPH = r"^Torch-Compiled Region: (\d+)/(\d+)", r"^## Call CompiledFxGraph (\w+)"
 _FUNCTION = r"^CompiledFunction(Backward)?$"
 _OVERHEAD = r"^(TorchDynamo Cache Lookup|AOTDispatcher Runtime Wrapper Prologue|Pregraph bytecode)"
@@ -84,11 +84,11 @@ _COMPILED = re.compile("|".join((_REGION, _GRAPH, _FUNCTION, _OVERHEAD, _COMPILI
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """A rank's compiled code, its files taken together."""
+    """A rank's compiled code in all its files."""
     if not _is_compiled(tables):
         return pl.DataFrame(schema=schema_of(COLUMNS))
     parts = [
-        _of_window(window, inputs).with_columns(pl.lit(n).alias("window"))
+        _window_calls(window, inputs).with_columns(pl.lit(n).alias("window"))
         for n, window in enumerate(by_window(tables, inputs))
     ]
     frame = pl.concat(parts)
@@ -98,7 +98,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     merged = frame.group_by(_KEY, maintain_order=True).agg(
         *(pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in sums),
         spent.median().alias("median_ns"),
-        # Of the first file that has a call: the first in time.
+        # The first call in time: the files are in order.
         (pl.col("spent").first().list.first() - others.median()).clip(lower_bound=0).alias("first_extra_ns"),
         pl.col("source").drop_nulls().first(),
     )
@@ -126,19 +126,19 @@ def _is_compiled(tables: Tables) -> bool:
 
 def _calls(window: Tables) -> pl.DataFrame:
     """Every range that is compiled code: kind, name, source, start_ns, end_ns, pid, tid."""
-    place = ["start_ns", "end_ns", "pid", "tid"]
+    location = ["start_ns", "end_ns", "pid", "tid"]
     name = pl.col("name")
     operators, named = window["host_ops"], window["annotations"].filter(~pl.col("on_device"))
     compiled = operators.filter(pl.col("kernel_backend").is_not_null() | pl.col("kernel_file").is_not_null())
-    nothing = pl.lit(None, pl.String).alias("source")
+    no_source = pl.lit(None, pl.String).alias("source")
 
-    def of(frame: pl.DataFrame, kind: str, pattern: str, shown: pl.Expr = name) -> pl.DataFrame:
-        found = frame.filter(name.str.contains(pattern).fill_null(False))
-        return found.select(pl.lit(kind).alias("kind"), shown.alias("name"), nothing, *place)
+    def ranges_of(frame: pl.DataFrame, kind: str, pattern: str, shown: pl.Expr = name) -> pl.DataFrame:
+        matched = frame.filter(name.str.contains(pattern).fill_null(False))
+        return matched.select(pl.lit(kind).alias("kind"), shown.alias("name"), no_source, *location)
 
-    at = pl.format("{} line {}", name.str.extract(_BREAK, 1), name.str.extract(_BREAK, 2))
+    break_line = pl.format("{} line {}", name.str.extract(_BREAK, 1), name.str.extract(_BREAK, 2))
     parts = [
-        of(frame, kind, pattern, shown)
+        ranges_of(frame, kind, pattern, shown)
         for frame in (operators, named)
         for kind, pattern, shown in (
             ("region", _REGION, name),
@@ -148,27 +148,28 @@ def _calls(window: Tables) -> pl.DataFrame:
             ("compiling", _COMPILING, name.str.strip_suffix(" (dynamo_timed)")),
         )
     ]
-    kernels = compiled.select(pl.lit("kernel").alias("kind"), name, pl.col("kernel_file").alias("source"), *place)
-    found = pl.concat([*parts, of(window["python_frames"], "break", _BREAK, at), kernels])
-    steps = of(named.filter(pl.col("step").is_not_null()), "step", _STEP, pl.lit("ProfilerStep"))
-    return pl.concat([found, steps[: steps.height if found.height else 0]]).sort("start_ns", maintain_order=True)
+    kernels = compiled.select(pl.lit("kernel").alias("kind"), name, pl.col("kernel_file").alias("source"), *location)
+    matched = pl.concat([*parts, ranges_of(window["python_frames"], "break", _BREAK, break_line), kernels])
+    steps = ranges_of(named.filter(pl.col("step").is_not_null()), "step", _STEP, pl.lit("ProfilerStep"))
+    return pl.concat([matched, steps[: steps.height if matched.height else 0]]).sort("start_ns", maintain_order=True)
 
 
-def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+def _window_calls(window: Tables, inputs: Inputs) -> pl.DataFrame:
     calls = _calls(window)
     device = window["device_events"]
-    alone = device.filter((pl.col("kind") == "kernel") & pl.col("name").str.starts_with(_TRITON).fill_null(False))
-    launched = device.filter(pl.col("launch_row").is_not_null())
-    launch, runtime = launched["launch_row"], window["runtime_calls"]
-    threads = pl.DataFrame(
-        {"time_ns": launched["launch_ns"], "pid": runtime["pid"].gather(launch), "tid": runtime["tid"].gather(launch)}
+    without_host_events = device.filter(
+        (pl.col("kind") == "kernel") & pl.col("name").str.starts_with(_TRITON).fill_null(False)
     )
+    launched = device.filter(pl.col("launch_row").is_not_null())
+    threads = launch_instants(launched, window["runtime_calls"])
     recorded = set(calls.filter(pl.col("kind") == "kernel")["name"].to_list())
-    alone = alone.filter(~pl.col("name").is_in(list(recorded)))
+    without_host_events = without_host_events.filter(~pl.col("name").is_in(list(recorded)))
     if inputs.options.steps is not None:
         steps = host_steps(window["annotations"]).filter(inputs.options.keeps(pl.col("step")))
         calls = calls.filter(pl.Series(range_at(steps, calls["start_ns"].to_numpy()) >= 0))
-        alone = alone.filter(pl.Series(range_at(steps, alone["launch_ns"].fill_null(-1).to_numpy()) >= 0))
+        without_host_events = without_host_events.filter(
+            pl.Series(range_at(steps, without_host_events["launch_ns"].fill_null(-1).to_numpy()) >= 0)
+        )
     spent = pl.col("end_ns") - pl.col("start_ns")
     busy = covered_time(device).within(calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy())
     idle = (spent - pl.Series("busy_ns", busy)) if device.height else pl.lit(None, pl.Int64)
@@ -187,28 +188,28 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
             pl.col("source").first(),
         )
     )
-    owned = pl.concat(
-        [_launched_in(calls, kind, launched, threads) for kind in _kinds(calls)] or [_owned(launched[:0], [], [])]
+    launched_by_call = pl.concat(
+        [_launched_in(calls, kind, launched, threads) for kind in _kinds(calls)] or [_with_call(launched[:0], [], [])]
     )
-    total = union_length_by(owned, _KEY, "device_ns").join(
-        owned.group_by(_KEY).agg(pl.len().cast(pl.Int64).alias("kernels")), on=_KEY, how="left"
+    total = union_length_by(launched_by_call, _KEY, "device_ns").join(
+        launched_by_call.group_by(_KEY).agg(pl.len().cast(pl.Int64).alias("kernels")), on=_KEY, how="left"
     )
     known = pl.lit(bool(device.height))
-    found = host.join(total, on=_KEY, how="left", maintain_order="left").with_columns(
+    with_device = host.join(total, on=_KEY, how="left", maintain_order="left").with_columns(
         pl.when(known).then(pl.col(name).fill_null(0)).alias(name) for name in ("device_ns", "kernels")
     )
-    kernels = alone.with_columns(pl.lit("kernel").alias("kind"))
-    silent = (
+    kernels = without_host_events.with_columns(pl.lit("kernel").alias("kind"))
+    from_device = (
         union_length_by(kernels, _KEY, "device_ns")
         .join(kernels.group_by(_KEY).agg(pl.len().cast(pl.Int64).alias("calls")), on=_KEY, how="left")
         .with_columns(
-            *(pl.lit(None, pl.Int64).alias(name) for name in _OF_HOST),
+            *(pl.lit(None, pl.Int64).alias(name) for name in _HOST_COLUMNS),
             pl.lit(None, pl.List(pl.Int64)).alias("spent"),
             pl.lit(None, pl.String).alias("source"),
             pl.col("calls").alias("kernels"),
         )
     )
-    return pl.concat([found, silent.select(found.columns)])
+    return pl.concat([with_device, from_device.select(with_device.columns)])
 
 
 def _kinds(calls: pl.DataFrame) -> list[str]:
@@ -216,15 +217,15 @@ def _kinds(calls: pl.DataFrame) -> list[str]:
 
 
 def _launched_in(calls: pl.DataFrame, kind: str, launched: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
-    """What was launched inside the calls of a kind; of one in another of the kind, the inner one has it."""
-    mine = calls.filter(pl.col("kind") == kind)
-    owner = enclosing(mine, threads)
+    """Device events launched inside calls of a kind; for nested calls of that kind the inner one counts."""
+    of_kind = calls.filter(pl.col("kind") == kind)
+    owner = enclosing(of_kind, threads)
     rows = np.flatnonzero(owner >= 0)
-    names = mine["name"].gather(owner[rows])
-    return _owned(launched[rows], [kind] * rows.size, names)
+    names = of_kind["name"].gather(owner[rows])
+    return _with_call(launched[rows], [kind] * rows.size, names)
 
 
-def _owned(events: pl.DataFrame, kinds: Sequence[str], names: Sequence[str] | pl.Series) -> pl.DataFrame:
+def _with_call(events: pl.DataFrame, kinds: Sequence[str], names: Sequence[str] | pl.Series) -> pl.DataFrame:
     return events.select("start_ns", "end_ns").with_columns(
         pl.Series("kind", kinds, dtype=pl.String), pl.Series("name", names, dtype=pl.String)
     )

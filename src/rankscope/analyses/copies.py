@@ -4,7 +4,7 @@ One row per rank and kind of copy, as the device names it: `Memcpy HtoD (Pageabl
 the host's side is pageable memory: the driver then first copies it into a staging buffer, so it is slower and keeps
 the host in the call (CUDA's API synchronization behaviour). `host_ns` is the time that the host spent in the calls that
 launched them; `exposed_ns` the time in which nothing else ran on the device. Bandwidth is bytes over the summed
-durations, null if no sizes are recorded. If the trace has steps, copies launched outside them are left out.
+durations, null if no sizes are recorded. If the trace has steps, copies launched outside them do not count.
 
     exposed = Σ |copy − everything on the device that is not a copy|
     bandwidth = Σ bytes / Σ durations                 per step = exposed / steps of the trace
@@ -57,7 +57,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The copies of a rank."""
     parts, count = [], 0
     for number, window in enumerate(by_window(tables, inputs)):
-        part, steps = _of_window(window, inputs)
+        part, steps = _window_copies(window, inputs)
         parts.append(part.with_columns(window=pl.lit(number)))
         count += steps
     copies = pl.concat(parts)
@@ -89,28 +89,28 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _of_window(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, int]:
+def _window_copies(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, int]:
     device, runtime = window["device_events"], window["runtime_calls"]
     steps = host_steps(window["annotations"])
     if inputs.options.steps is not None:
         steps = steps.filter(inputs.options.keeps(pl.col("step")))
-    chosen = device
+    selected = device
     if steps.height or inputs.options.steps is not None:
-        chosen = events_launched_in(device, steps, pl.col("step").is_not_null())
-    copies = chosen.filter(pl.col("kind") == "memcpy")
+        selected = events_launched_in(device, steps, pl.col("step").is_not_null())
+    copies = selected.filter(pl.col("kind") == "memcpy")
     others = covered_time(device.filter(pl.col("kind") != "memcpy"))
     start, end = copies["start_ns"].to_numpy(), copies["end_ns"].to_numpy()
     hidden = others.within(start, end) if copies.height else start
     alone = pl.Series("exposed_ns", (end - start) - hidden, dtype=pl.Int64)
     calls = runtime.select((pl.col("end_ns") - pl.col("start_ns")).alias("host_ns"))
     calls = calls.with_columns(pl.int_range(pl.len(), dtype=pl.Int32).alias("launch_row"))
-    made = copies.with_columns(alone, (pl.col("end_ns") - pl.col("start_ns")).alias("total_ns"))
+    timed = copies.with_columns(alone, (pl.col("end_ns") - pl.col("start_ns")).alias("total_ns"))
     if steps.height:
-        step = steps["start_ns"].search_sorted(made["launch_ns"], side="right").cast(pl.Int64)
+        step = steps["start_ns"].search_sorted(timed["launch_ns"], side="right").cast(pl.Int64)
     else:
-        step = pl.Series([None] * made.height, dtype=pl.Int64)
+        step = pl.Series([None] * timed.height, dtype=pl.Int64)
     return (
-        made.with_columns(step.alias("step"))
+        timed.with_columns(step.alias("step"))
         .join(calls, on="launch_row", how="left", maintain_order="left")
         .select("name", "bytes", "total_ns", "host_ns", "exposed_ns", "step"),
         steps.height,

@@ -1,9 +1,9 @@
 """Critical path: the chain of work and waiting that determines how long a step takes.
 
-Of each complete step (`step_time`) one row per rank for the rank's own path, and, with several ranks, one row per rank
-for what the path across all ranks has on it. The path is followed backwards from the end of the step's window. What
-ran then is on it; the path continues at the last thing to finish that this had to wait for, up to the beginning of the
-window. The columns of time are exclusive and sum to `path_ns` exactly; of a rank's own path that is its window.
+For each complete step (`step_time`) one row per rank for the rank's own path and, with several ranks, one row per rank
+for its share of the path across all ranks. The path is followed backwards from the end of the step's window: what ran
+then is on it, and before it what it waited for last, and so on until the window begins. The time columns are exclusive
+and sum to `path_ns` exactly; for a rank's own path that is its window.
 
 A device event waited for the event before it on its stream (`kernel_gap`), or for its launch if that began when the
 stream was already done (`launch`), as in `idle`. If an event of another stream ended more than 5 µs after both, it
@@ -82,7 +82,7 @@ COLUMNS = (
     *TIMES,
     Column("waits_for", pl.Int64, "", "the rank that it waits for longest; null if for none"),
 )
-# What a rank gives: its matched collectives and its steps' ends, and the time from each back to the one before.
+# A rank's result: its matched collectives and step ends, with the time on the path back to the previous one.
 _MARKED = (
     *(
         Column(name, pl.Int64, "", "")
@@ -90,27 +90,27 @@ _MARKED = (
     ),
     *TIMES,
 )  # fmt: skip
-ALONE, TOGETHER = "rank", "all ranks"
+OWN_PATH, ACROSS_RANKS = "rank", "all ranks"
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's matched collectives and ends of steps, with the path between them."""
     parts = [
-        _of_window(window, inputs, number).with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+        _window_path(window, inputs, window_number).with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(window_number, pl.Int64).alias("window")
         )
-        for number, window in enumerate(by_window(tables, inputs))
+        for window_number, window in enumerate(by_window(tables, inputs))
     ]
     return concat_ranks(parts, _MARKED)
 
 
-def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
+def _window_path(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
     in_file = pl.col("window") == number
     steps = inputs.results["step_time"].filter(in_file & (pl.col("window_ns") > 0)).sort("start_ns")
     collectives = inputs.results["collectives"].filter(in_file)
-    of = marked_nodes(window, collectives, steps, inputs.options.communication)
-    nodes, clipped, marked, match = of.nodes, of.clipped, of.marked, of.match
-    found = chains(nodes, clipped, marked)
+    path_nodes = marked_nodes(window, collectives, steps, inputs.options.communication)
+    nodes, clipped, marked, match = path_nodes.nodes, path_nodes.clipped, path_nodes.marked, path_nodes.match
+    path = chains(nodes, clipped, marked)
     step = steps["step"].gather(clipped.window[marked])
     return pl.DataFrame(
         {
@@ -119,8 +119,8 @@ def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
             "start_ns": nodes.start[marked],
             "end_ns": nodes.end[marked],
             "own_ns": clipped.own_ns[marked],
-            "previous": found.previous,
-            **{column.name: found.time[:, code] for code, column in enumerate(TIMES)},
+            "previous": path.previous,
+            **{column.name: path.time[:, code] for code, column in enumerate(TIMES)},
         }
     )
 
@@ -142,27 +142,31 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     ends = np.flatnonzero(rows["match"].is_null().to_numpy())
     number = np.arange(count)
     waiting = with_waits(start, rows["end_ns"].to_numpy(), arrived)
-    own = reachable(np.concatenate([count + number, back]), count + ends)
-    alone = _sums(rows, own, waiting, chain, last).select(pl.lit(ALONE).alias("path"), pl.exclude("order"))
-    made = [alone]
+    on_own_path = reachable(np.concatenate([count + number, back]), count + ends)
+    own_paths = _sums(rows, on_own_path, waiting, chain, last).select(
+        pl.lit(OWN_PATH).alias("path"), pl.exclude("order")
+    )
+    frames = [own_paths]
     if rows["rank"].n_unique() > 1 and end.any():
-        # Per step the rank that ended last, of those that have a clock in common.
+        # Per step the rank that ended last, among those with aligned clocks.
         latest = rows.select("step", pl.Series("end", end), pl.Series("node", number))[ends].filter(pl.col("end") > 0)
         begins = latest.sort("end", "node").group_by("step").agg(pl.col("node").last())["node"].to_numpy()
         passing = waiting.copy()
         passing[:, CODE["wait"]] = 0
-        across = reachable(np.concatenate([count + last, back]), count + begins)
-        together = _sums(rows, across, passing, chain, number)
-        made.append(together.select(pl.lit(TOGETHER).alias("path"), pl.exclude("order")))
-    frame = pl.concat(made).sort(pl.col("path") == ALONE, "step", "rank", nulls_last=False, maintain_order=True)
+        on_across_path = reachable(np.concatenate([count + last, back]), count + begins)
+        across_path = _sums(rows, on_across_path, passing, chain, number)
+        frames.append(across_path.select(pl.lit(ACROSS_RANKS).alias("path"), pl.exclude("order")))
+    frame = pl.concat(frames).sort(pl.col("path") == OWN_PATH, "step", "rank", nulls_last=False, maintain_order=True)
     frame = frame.with_columns(pl.col("step").replace(named))
     return frame.select(pl.col(column.name).cast(column.dtype) for column in COLUMNS), []
 
 
-def _sums(rows: pl.DataFrame, on_path: np.ndarray, own: np.ndarray, chain: np.ndarray, last: Int64) -> pl.DataFrame:
-    """What paths have on each rank in each step, with the rank that most of its waiting is for."""
+def _sums(
+    rows: pl.DataFrame, on_path: np.ndarray, node_time: np.ndarray, chain: np.ndarray, last: Int64
+) -> pl.DataFrame:
+    """Time of the paths by rank and step, with the rank that each waits for longest."""
     count = rows.height
-    time = own * on_path[:count, None] + chain * on_path[count:, None]
+    time = node_time * on_path[:count, None] + chain * on_path[count:, None]
     ranks = rows["rank"].to_numpy()
     wait = np.where(last != np.arange(count), time[:, CODE["wait"]], 0)
     keyed = rows.select("step", "rank").with_columns(
@@ -189,23 +193,23 @@ def _sums(rows: pl.DataFrame, on_path: np.ndarray, own: np.ndarray, chain: np.nd
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
-    several = frame.filter(pl.col("path") == TOGETHER)
-    rows = several if several.height else frame
-    whole = int(rows["path_ns"].sum())
-    if whole <= 0:
+    across_ranks_rows = frame.filter(pl.col("path") == ACROSS_RANKS)
+    rows = across_ranks_rows if across_ranks_rows.height else frame
+    total = int(rows["path_ns"].sum())
+    if total <= 0:
         return None
     totals = {name: int(rows[f"{name}_ns"].sum()) for name in CATEGORIES}
     most = max(totals, key=lambda name: totals[name])
     values: dict[str, tuple[int | float | str, str]] = {
-        "part": (totals[most] / whole, "ratio"),
+        "part": (totals[most] / total, "ratio"),
         "what": (_WORDS.get(most, most), ""),
     }
-    if not several.height:
+    if not across_ranks_rows.height:
         return Headline.of("Largest part of the critical path: {part} {what}.", **values)
     by_rank = rows.group_by("rank").agg(pl.col("path_ns").sum()).sort("path_ns", "rank", descending=[True, False])
     rank, on_rank = by_rank.row(0)
     text = "The critical path across ranks is {part} {what}; {share} of it is on rank {rank}."
-    return Headline.of(text, **values, share=(on_rank / whole, "ratio"), rank=(rank, ""))
+    return Headline.of(text, **values, share=(on_rank / total, "ratio"), rank=(rank, ""))
 
 
 analysis = Analysis(

@@ -64,7 +64,7 @@ def _loading_of(window: Tables, steps: pl.DataFrame) -> pl.DataFrame:
     times = covered_time(ranges)
     start = steps["start_ns"].to_numpy()
     end = start + steps["window_ns"].to_numpy()
-    lasted = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()
+    duration = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()
     # Windows follow one another: a batch that arrives at the boundary belongs to the earlier one.
     arrived = ranges["end_ns"].to_numpy()
     owner = np.searchsorted(end, arrived)
@@ -73,14 +73,14 @@ def _loading_of(window: Tables, steps: pl.DataFrame) -> pl.DataFrame:
         inside = (owner < start.size) & (arrived > start[np.minimum(owner, start.size - 1)])
     batches, longest = np.zeros(start.size, dtype=np.int64), np.full(start.size, -1, dtype=np.int64)
     np.add.at(batches, owner[inside], 1)
-    np.maximum.at(longest, owner[inside], lasted[inside])
+    np.maximum.at(longest, owner[inside], duration[inside])
     begins = np.full(start.size, -1, dtype=np.int64)
-    most = inside.copy()
-    most[inside] = lasted[inside] == longest[owner[inside]]
-    # Of equal ones the first.
-    begins[owner[most][::-1]] = ranges["start_ns"].to_numpy()[most][::-1]
+    is_longest = inside.copy()
+    is_longest[inside] = duration[inside] == longest[owner[inside]]
+    # Of equal ones take the first.
+    begins[owner[is_longest][::-1]] = ranges["start_ns"].to_numpy()[is_longest][::-1]
     longest_ns = pl.Series("longest_ns", longest, dtype=pl.Int64)
-    wide = pl.col("window_ns") > 0
+    not_empty = pl.col("window_ns") > 0
     return steps.with_columns(
         pl.Series("batches", batches, dtype=pl.Int64),
         pl.Series("loading_ns", times.within(start, end), dtype=pl.Int64),
@@ -88,7 +88,7 @@ def _loading_of(window: Tables, steps: pl.DataFrame) -> pl.DataFrame:
         longest_ns.set(longest_ns < 0, None),
         pl.Series("longest_start_ns", begins, dtype=pl.Int64).set(longest_ns < 0, None),
     ).with_columns(
-        pl.when(wide).then(pl.col(f"{name}_ns") / pl.col("window_ns")).alias(f"{name}_share")
+        pl.when(not_empty).then(pl.col(f"{name}_ns") / pl.col("window_ns")).alias(f"{name}_share")
         for name in ("loading", "exposed")
     )
 

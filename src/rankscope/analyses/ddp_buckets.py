@@ -1,13 +1,13 @@
 """DDP's gradient buckets: size, start within the backward, and exposed time of each all-reduce.
 
 One row per bucket, rank and step. DDP puts gradients into buckets and all-reduces a bucket as soon as its last gradient
-is ready: the all-reduces that are called inside an `AccumulateGrad` of the backward, in the order of their calls.
+is ready. Buckets are the all-reduces called inside an `AccumulateGrad` of the backward, in call order.
 
-    backward     what autograd evaluates, from its first start to its last end: on the device the kernels launched
-                 by it, without a device its operators; not DDP's work after the all-reduces, which waits for them
+    backward     what autograd evaluates, from first start to last end: the kernels it launches, or its operators if
+                 there is no device; without DDP's work after the all-reduces, which waits for them
     start_share  = (start − first compute of the backward) / (its last end − its first start)
     exposed      = |all-reduce| − |all-reduce ∩ compute of the rank|
-    tail         = end of the all-reduce less the end of the backward's compute, if later; else 0
+    tail         = end of the all-reduce − end of the backward's compute, if later; else 0
 
 Under gradient accumulation with `no_sync` only the last backward of a step has buckets, and the shares refer to it.
 
@@ -22,12 +22,12 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import activity, with_category
-from rankscope.primitives.call_stack import enclosing, parent_rows, range_at, with_ancestors
+from rankscope.primitives.call_stack import enclosing, launch_instants, parent_rows, range_at, with_ancestors
 from rankscope.primitives.collective_launches import READS, collective_launches, exposed_times
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.phases import BACKWARD, phase_sets
-from rankscope.primitives.steps import host_steps
+from rankscope.primitives.steps import host_steps, step_at
 from rankscope.results import (
     Analysis,
     Column,
@@ -76,31 +76,26 @@ _ACCUMULATES = r"^autograd::engine::evaluate_function: torch::autograd::Accumula
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's buckets."""
-    return steps_by_window(tables, inputs, COLUMNS, _of_window)
+    return steps_by_window(tables, inputs, COLUMNS, _window_buckets)
 
 
-def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+def _window_buckets(window: Tables, inputs: Inputs) -> pl.DataFrame:
     operators, annotations = window["host_ops"], window["annotations"]
     calls = collective_launches(window, inputs.options.communication)
     position, rows = with_ancestors(parent_rows(operators), calls["operator_row"].to_numpy())
     accumulates = operators["name"].str.contains(_ACCUMULATES).fill_null(False).to_numpy()
-    # FSDP reduces in hooks of the same operators, but scatters.
-    buckets = np.isin(np.arange(calls.height), position[accumulates[rows]])
-    calls = calls.filter(pl.Series(buckets) & (pl.col("kind") == "all_reduce"))
+    # FSDP communicates in hooks of the same operators, but with reduce_scatter.
+    is_bucket = np.isin(np.arange(calls.height), position[accumulates[rows]])
+    calls = calls.filter(pl.Series(is_bucket) & (pl.col("kind") == "all_reduce"))
     if calls.is_empty():
         return pl.DataFrame(schema=schema_of(COLUMNS))
-    steps = host_steps(annotations)
-    step = range_at(steps, calls["issued_ns"].to_numpy())
-    number = pl.Series(step).set(pl.Series(step < 0), None)
     sets = activity(window["device_events"], operators, annotations, inputs.options.communication)
     start, end = _backwards(window, calls["issued_ns"].to_numpy(), inputs)
     known = pl.col("start_ns").is_not_null()
     duration = pl.col("end_ns") - pl.col("start_ns")
     return (
         calls.with_columns(
-            (steps["step"].gather(number) if steps.height else pl.Series([None] * calls.height, dtype=pl.Int64)).alias(
-                "step"
-            ),
+            step_at(host_steps(annotations), calls["issued_ns"]),
             exposed_times(calls, sets).alias("exposed_ns"),
             start.alias("first"),
             end.alias("last"),
@@ -127,20 +122,17 @@ def _backwards(window: Tables, at: Int64, inputs: Inputs) -> tuple[pl.Series, pl
     sets = phase_sets(window["host_ops"], window["annotations"], window["python_frames"])[BACKWARD]
     ranges = pl.DataFrame({"start_ns": sets.starts, "end_ns": sets.ends})
     work = _autograd(window["host_ops"])
-    when = work["start_ns"]
+    issued = work["start_ns"]
     if window["device_events"].height:
         device = with_category(window["device_events"], inputs.options.communication)
         device = device.filter((pl.col("category") != COMMUNICATION) & pl.col("launch_row").is_not_null())
-        launch, runtime = device["launch_row"], window["runtime_calls"]
-        threads = pl.DataFrame(
-            {"time_ns": device["launch_ns"], "pid": runtime["pid"].gather(launch), "tid": runtime["tid"].gather(launch)}
-        )
+        threads = launch_instants(device, window["runtime_calls"])
         work = device.filter(pl.Series(enclosing(work, threads) >= 0))
-        when = work["launch_ns"]
-    bounds = _bounds(work, range_at(ranges, when.to_numpy()))
+        issued = work["launch_ns"]
+    bounds = _bounds(work, range_at(ranges, issued.to_numpy()))
     owner = range_at(ranges, at)
-    found = pl.DataFrame({"owner": owner}).join(bounds, on="owner", how="left", maintain_order="left")
-    return found["first"], found["last"]
+    bounds_at = pl.DataFrame({"owner": owner}).join(bounds, on="owner", how="left", maintain_order="left")
+    return bounds_at["first"], bounds_at["last"]
 
 
 def _bounds(work: pl.DataFrame, owner: Int64) -> pl.DataFrame:
@@ -154,7 +146,7 @@ def _bounds(work: pl.DataFrame, owner: Int64) -> pl.DataFrame:
 
 
 def _autograd(operators: pl.DataFrame) -> pl.DataFrame:
-    """What autograd evaluates, without what the reducer does after the last reduction (its copies wait for that)."""
+    """Operators that autograd evaluates, without the reducer's copies, which wait for the last reduction."""
     named = pl.col("name").str.contains(_ENGINE) | (pl.col("forward_thread").fill_null(0) > 0)
     return operators.filter(named.fill_null(False))
 

@@ -70,7 +70,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """Add up the windows of a rank."""
     totals: dict[str, int] = {column.name: 0 for column in COLUMNS[1:-1]}
     for window in by_window(tables, inputs):
-        for name, value in _measure(_chosen(window, inputs)).items():
+        for name, value in _times_of(_activity_of(window, inputs)).items():
             totals[name] += value
     communication = totals["communication_ns"]
     device = tables["device_events"].height
@@ -86,14 +86,14 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """One row per rank; findings on what these figures leave out."""
-    found = pl.concat(part.select("rank", _DEVICE_EVENTS, _GLOO) for part in parts)
-    findings = [*_host_only(found), *_gloo_on_host(found)]
+    by_rank = pl.concat(part.select("rank", _DEVICE_EVENTS, _GLOO) for part in parts)
+    findings = [*_host_only(by_rank), *_gloo_on_host(by_rank)]
     return concat_ranks(parts, COLUMNS), findings
 
 
-def _host_only(found: pl.DataFrame) -> list[Finding]:
-    without = found.filter(pl.col(_DEVICE_EVENTS) == 0)
-    if without.height in (0, found.height):
+def _host_only(by_rank: pl.DataFrame) -> list[Finding]:
+    without = by_rank.filter(pl.col(_DEVICE_EVENTS) == 0)
+    if without.height in (0, by_rank.height):
         return []
     return [
         Finding(
@@ -102,7 +102,7 @@ def _host_only(found: pl.DataFrame) -> list[Finding]:
             title="Some ranks have no device events while others do: their figures describe the host",
             ranks=tuple(without["rank"]),
             evidence=(
-                Evidence("ranks with device events", found.height - without.height, "count"),
+                Evidence("ranks with device events", by_rank.height - without.height, "count"),
                 Evidence("ranks without", without.height, "count"),
             ),
             advice="Record device activity on every rank, and for long enough that work reaches the device.",
@@ -110,8 +110,8 @@ def _host_only(found: pl.DataFrame) -> list[Finding]:
     ]
 
 
-def _gloo_on_host(found: pl.DataFrame) -> list[Finding]:
-    with_gloo = found.filter(pl.col(_GLOO) > 0)
+def _gloo_on_host(by_rank: pl.DataFrame) -> list[Finding]:
+    with_gloo = by_rank.filter(pl.col(_GLOO) > 0)
     if with_gloo.is_empty():
         return []
     longest = with_gloo.row(with_gloo[_GLOO].arg_max() or 0, named=True)
@@ -126,21 +126,21 @@ def _gloo_on_host(found: pl.DataFrame) -> list[Finding]:
     ]
 
 
-def _chosen(window: Tables, inputs: Inputs) -> Activity:
+def _activity_of(window: Tables, inputs: Inputs) -> Activity:
     device, annotations = window["device_events"], window["annotations"]
     host_ops = window["host_ops"]
     if inputs.options.steps is None:
         return activity(device, host_ops, annotations, inputs.options.communication)
     steps, keep = host_steps(annotations), inputs.options.keeps(pl.col("step"))
     if device.is_empty():
-        whole, ranges = activity(device, host_ops, annotations), covered_time(steps.filter(keep))
-        return Activity(whole.compute & ranges, whole.communication & ranges, EMPTY, EMPTY)
-    # No event of these steps on the device is still a device trace: the host's operators are not its work.
-    chosen = events_launched_in(device, steps, keep)
-    return activity(chosen, host_ops.clear(), annotations.clear(), inputs.options.communication)
+        all_steps, ranges = activity(device, host_ops, annotations), covered_time(steps.filter(keep))
+        return Activity(all_steps.compute & ranges, all_steps.communication & ranges, EMPTY, EMPTY)
+    # Even if the steps have no device event it is a device trace: host operators are not the device's work.
+    in_steps_events = events_launched_in(device, steps, keep)
+    return activity(in_steps_events, host_ops.clear(), annotations.clear(), inputs.options.communication)
 
 
-def _measure(sets: Activity) -> dict[str, int]:
+def _times_of(sets: Activity) -> dict[str, int]:
     busy, overlap = sets.busy, (sets.communication & sets.compute).length
     computing = sets.compute | sets.communication
     span = int(busy.ends[-1] - busy.starts[0]) if len(busy) else 0

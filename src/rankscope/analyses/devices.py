@@ -39,15 +39,15 @@ COLUMNS = (
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The devices of a rank."""
-    known = {each.get("id"): each for info in inputs.traces for each in info.devices}
+    known = {device.get("id"): device for info in inputs.traces for device in info.devices}
     rows = []
-    used: list[int | None] = tables["device_events"]["device"].unique().sort().to_list()
-    known_indices: list[int | None] = [each for each in used if each is not None]
-    # An event without a device's number is of some device all the same, if no other tells of which.
-    for index in known_indices or [None]:
-        recorded = known.get(index, {}) if index is not None else {}
-        compute = [part for part in recorded.get("compute", ()) if part is not None]
-        name = recorded.get("name") or None
+    recorded_indices: list[int | None] = tables["device_events"]["device"].unique().sort().to_list()
+    indices: list[int | None] = [index for index in recorded_indices if index is not None]
+    # Events without a device index still belong to a device: one row without an index if no event has one.
+    for index in indices or [None]:
+        properties = known.get(index, {}) if index is not None else {}
+        compute = [part for part in properties.get("compute", ()) if part is not None]
+        name = properties.get("name") or None
         peak = peak_flops(name, "bfloat16") or peak_flops(name, "float16")
         rows.append(
             {
@@ -56,8 +56,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
                 "local_rank": next((info.local_rank for info in inputs.traces if info.local_rank is not None), None),
                 "device": index,
                 "name": name,
-                "memory": recorded.get("total_memory"),
-                "multiprocessors": recorded.get("multiprocessors"),
+                "memory": properties.get("total_memory"),
+                "multiprocessors": properties.get("multiprocessors"),
                 "capability": ".".join(str(part) for part in compute) or None,
                 "peak_tflops": None if peak is None else peak / 1e12,
                 "backend": next((info.backend for info in inputs.traces if info.backend), None),

@@ -1,7 +1,7 @@
 """Communication overlap, transfer and waiting per rank and step.
 
-One row per rank and step, over the windows of `step_time` (without steps, the span of the
-device). Two divisions, each of which adds up exactly:
+One row per rank and step, over the windows of `step_time` (without steps, the span of the device). Two breakdowns, each
+of which adds up exactly:
 
     window        = computation + overlap + communication + other
     overlap + communication = transfer + synchronizing + unmatched
@@ -9,9 +9,9 @@ device). Two divisions, each of which adds up exactly:
 `computation` is compute without communication, `overlap` both at the same time, `communication` communication without
 compute, `other` neither. Of all communication, `transfer` is the union of the collectives' last `transfer_ns`
 (`collectives`: the shortest duration over a group's ranks), `synchronizing` the rest of the matched collectives: the
-rank waits for later ranks; `unmatched` is communication of which not all ranks are known, so it cannot be divided.
-Where collectives overlap, an instant in which any of them transfers counts as transfer. `communication` is divided in
-the same way into its `exposed_…` columns.
+rank waits for later ranks; `unmatched` is communication of which not all ranks are known, so it cannot be split.
+Where collectives overlap, an instant in which any of them transfers counts as transfer. The `exposed_…` columns split
+`communication` in the same way.
 
 These are the two overviews of the TensorBoard plugin's Distributed view, which counted NCCL kernels as computation and
 matched collectives by their order over all groups. How to read it: much `synchronizing` on all ranks but one points
@@ -50,13 +50,18 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     calls = inputs.results["collectives"]
     starts = inputs.results["step_time"]
     parts = [
-        _of_window(tables_, calls.filter(pl.col("window") == number), starts.filter(pl.col("window") == number), inputs)
-        for number, tables_ in enumerate(by_window(tables, inputs))
+        _window_steps(
+            window,
+            calls.filter(pl.col("window") == file_number),
+            starts.filter(pl.col("window") == file_number),
+            inputs,
+        )
+        for file_number, window in enumerate(by_window(tables, inputs))
     ]
     return concat_ranks(parts, COLUMNS)
 
 
-def _of_window(window: Tables, calls: pl.DataFrame, steps: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
+def _window_steps(window: Tables, calls: pl.DataFrame, steps: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
     sets = activity(window["device_events"], window["host_ops"], window["annotations"], inputs.options.communication)
     begin = steps["start_ns"].to_numpy()
     end = begin + steps["window_ns"].to_numpy()
@@ -67,8 +72,8 @@ def _of_window(window: Tables, calls: pl.DataFrame, steps: pl.DataFrame, inputs:
     moving = IntervalSet.of(ends - transfer, ends) & sets.communication
     matched = IntervalSet.of(known["start_ns"].to_numpy(), ends) & sets.communication
     compute, communication = sets.compute.within(begin, end), sets.communication.within(begin, end)
-    overlap, moved, matched_ns = (each.within(begin, end) for each in (both, moving, matched))
-    exposed_moved, exposed_matched = ((each - sets.compute).within(begin, end) for each in (moving, matched))
+    overlap, moved, matched_ns = (times.within(begin, end) for times in (both, moving, matched))
+    exposed_moved, exposed_matched = ((times - sets.compute).within(begin, end) for times in (moving, matched))
     return steps.select(
         "rank",
         "window",

@@ -1,7 +1,8 @@
 """The events at which lost time shows most, per step: where a finding can be seen in the timeline.
 
-For each rank, step and kind the event that costs most (of `exposed_communication` the five that do, of `compute` one
-for each of the twelve names with most time). An event belongs to the step in whose window it starts (`step_time`).
+For each rank, step and kind the event that costs most (for `exposed_communication` the five most expensive, for
+`compute` one for each of the twelve names with most time). An event belongs to the step in whose window it starts
+(`step_time`).
 
     kind                   event                                cost
     late_launch            work that the host launched late     its idle gap, if mostly due to that (`launch_gaps`)
@@ -22,8 +23,8 @@ for each of the twelve names with most time). An event belongs to the step in wh
     step                   the step                             its duration
 
 On the CPU, with no device in the trace, idle means that no operator and no collective runs. `total_ns` adds up the
-events of the kind in the step, of `compute` those of the name. Calls of the allocator are listed if they cost nothing,
-too: the device may have had enough to do.
+events of the kind in the step, for `compute` those with the same name. Allocator calls are listed even if they cost
+nothing: the device may have had enough to do.
 
 How to read it: findings take their event from here, from the step whose total is the median. `since_ns` is where the
 gap begins that the event ends.
@@ -47,11 +48,11 @@ from rankscope.primitives.allocations import device_name
 from rankscope.primitives.annotation_origin import garbage_collections
 from rankscope.primitives.call_stack import innermost
 from rankscope.primitives.copies import PAGEABLE
-from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet, interval_at
+from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE
 from rankscope.primitives.late_launches import LateLaunches, before_short
 from rankscope.primitives.matrix_operators import matrix_operators
-from rankscope.primitives.steps import recorded_span, step_windows
+from rankscope.primitives.steps import recorded_span, step_windows, with_step_row
 from rankscope.primitives.synchronization import host_waits, idle_after, without_profilers_wait
 from rankscope.primitives.unfilled import unfilled_time
 from rankscope.results import Analysis, Column, Inputs, Tables, in_steps, schema_of, steps_by_window
@@ -87,46 +88,48 @@ _RANGES = ("device_events", "host_ops", "runtime_calls", "annotations")
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's events."""
-    return steps_by_window(tables, inputs, COLUMNS, _of_window)
+    return steps_by_window(tables, inputs, COLUMNS, _window_events)
 
 
-def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    steps, found = step_windows(window["annotations"], window["device_events"])
-    number, starts, ends = steps["step"], found.start, found.end
+def _window_events(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    steps, windows = step_windows(window["annotations"], window["device_events"])
+    number, starts, ends = steps["step"], windows.start, windows.end
     host_starts, host_ends = (steps[name].to_numpy() for name in ("start_ns", "end_ns"))
     if not steps.height:
         starts, ends = recorded_span({name: window[name] for name in _RANGES})
         number, host_starts, host_ends = pl.Series("step", [None] * starts.size, dtype=pl.Int64), starts, ends
     sets = activity(window["device_events"], window["host_ops"], window["annotations"], inputs.options.communication)
-    on_host = pl.concat([*_of_host(window, sets), *_peaks(window, inputs), _steps(steps)])
+    on_host = pl.concat([*_host_events(window, sets), *_peaks(window, inputs), _steps(steps)])
     on_device = pl.concat([*_gaps(window, inputs), *_kernels(window, inputs, sets)])
-    placed = pl.concat([_placed(on_host, host_starts, host_ends), _placed(on_device, starts, ends)])
-    best = _most(placed)
-    return best.with_columns(number.gather(best["place"]).alias("step"))
+    events_in_steps = pl.concat(
+        [with_step_row(on_host, host_starts, host_ends), with_step_row(on_device, starts, ends)]
+    )
+    costliest = _costliest(events_in_steps)
+    return costliest.with_columns(number.gather(costliest["step_row"]).alias("step"))
 
 
-def _placed(events: pl.DataFrame, starts: Int64, ends: Int64) -> pl.DataFrame:
-    """Events with the step that they start in; others are left out."""
-    place = interval_at(starts, ends, events["start_ns"].to_numpy())
-    return events.with_columns(pl.Series("place", place, dtype=pl.Int64)).filter(pl.col("place") >= 0)
-
-
-def _most(events: pl.DataFrame) -> pl.DataFrame:
-    """Of each kind and step the events that cost most; of equal ones the shortest, which is within the others."""
-    named = pl.when(pl.col("kind") == _COMPUTE).then(pl.col("name")).otherwise(pl.col("detail")).alias("key")
-    by = ["place", "kind", "key"]
+def _costliest(events: pl.DataFrame) -> pl.DataFrame:
+    """The most expensive events of each kind and step; of equal ones the shortest, which lies inside the others."""
+    keyed = pl.when(pl.col("kind") == _COMPUTE).then(pl.col("name")).otherwise(pl.col("detail")).alias("key")
+    keys = ["step_row", "kind", "key"]
     ordered = (
-        events.with_columns(named)
+        events.with_columns(keyed)
         .with_columns(
-            pl.col("cost_ns").sum().over(by).alias("total_ns"), (pl.col("end_ns") - pl.col("start_ns")).alias("d")
+            pl.col("cost_ns").sum().over(keys).alias("total_ns"), (pl.col("end_ns") - pl.col("start_ns")).alias("d")
         )
-        .sort("place", "kind", "key", "cost_ns", "d", "start_ns", descending=[False, False, False, True, False, False])
+        .sort(
+            "step_row", "kind", "key", "cost_ns", "d", "start_ns", descending=[False, False, False, True, False, False]
+        )
         .filter(
-            pl.int_range(pl.len()).over(by) < pl.when(pl.col("kind") == _COMMUNICATION).then(_TRANSFERS).otherwise(1)
+            pl.int_range(pl.len()).over(keys) < pl.when(pl.col("kind") == _COMMUNICATION).then(_TRANSFERS).otherwise(1)
         )
     )
-    most = ordered.sort("place", "kind", "total_ns", "cost_ns", "key", descending=[False, False, True, True, False])
-    return most.filter((pl.col("kind") != _COMPUTE) | (pl.int_range(pl.len()).over("place", "kind") < _NAMES))
+    sorted_events = ordered.sort(
+        "step_row", "kind", "total_ns", "cost_ns", "key", descending=[False, False, True, True, False]
+    )
+    return sorted_events.filter(
+        (pl.col("kind") != _COMPUTE) | (pl.int_range(pl.len()).over("step_row", "kind") < _NAMES)
+    )
 
 
 def _events(kind: str, frame: pl.DataFrame, cost: pl.Expr | Int64, detail: pl.Expr | None = None) -> pl.DataFrame:
@@ -155,7 +158,7 @@ def _span(frame: pl.DataFrame) -> tuple[Int64, Int64]:
 
 
 def _gaps(window: Tables, inputs: Inputs) -> list[pl.DataFrame]:
-    """Work that was launched late, with the gap before it; and the allocator's calls in such gaps."""
+    """Work that was launched late, with the gap before it; and allocator calls in such gaps."""
     work = LateLaunches.of(window, inputs.options.communication)
     gaps = work.gaps.select(
         pl.col("end_ns").alias("start_ns"),
@@ -165,38 +168,38 @@ def _gaps(window: Tables, inputs: Inputs) -> list[pl.DataFrame]:
     )
     start, end = _span(work.gaps)
     late = IntervalSet.of(start, end) - work.left_out
-    brief = late & before_short(work.gaps, work.left_out)
-    # A gap with mostly other causes would prove those.
-    mostly = 2 * late.within(start, end) >= end - start
+    late_short = late & before_short(work.gaps, work.left_out)
+    # A gap that is mostly due to other causes would be evidence of those.
+    dominant = 2 * late.within(start, end) >= end - start
     waiting = IntervalSet.of(start, end) & work.memory
     return [
-        _events("late_launch", gaps, late.within(start, end) * mostly),
-        _events("late_short_launch", gaps, brief.within(start, end) * mostly),
+        _events("late_launch", gaps, late.within(start, end) * dominant),
+        _events("late_short_launch", gaps, late_short.within(start, end) * dominant),
         _events("allocator_call", work.allocator, waiting.within(*_span(work.allocator))),
     ]
 
 
-def _of_host(window: Tables, sets: Activity) -> list[pl.DataFrame]:
+def _host_events(window: Tables, sets: Activity) -> list[pl.DataFrame]:
     """What the host waited for or did while the device was idle."""
     annotations, calls, device = window["annotations"], window["runtime_calls"], window["device_events"]
     waits = without_profilers_wait(host_waits(calls), window["host_ops"], device)
     loading = data_loading_ranges(annotations)
-    own = annotations.filter(~pl.col("on_device"))
-    collections = garbage_collections(own.with_columns(pl.lit(0).alias("rank")))
-    named = pl.concat([window["host_ops"].select(_EVENT), own.select(_EVENT)])
+    host_ranges = annotations.filter(~pl.col("on_device"))
+    collections = garbage_collections(host_ranges.with_columns(pl.lit(0).alias("rank")))
+    named = pl.concat([window["host_ops"].select(_EVENT), host_ranges.select(_EVENT)])
     compiler = named.filter(pl.col("name").str.contains(_COMPILER).fill_null(False))
 
     def idle(frame: pl.DataFrame, busy: IntervalSet) -> Int64:
         start, end = _span(frame)
         return end - start - busy.within(start, end)
 
-    found = [
+    events = [
         _events("data_loading", loading, idle(loading, sets.busy | covered_time(calls))),
-        # On the CPU nothing says what else could have run.
+        # On the CPU the trace cannot show what else could have run.
         _events("garbage_collection", collections, idle(collections, sets.busy if device.height else EMPTY)),
         _events("compile_overhead", compiler, idle(compiler, sets.busy if device.height else EMPTY)),
     ]
-    return [*found, _events("host_wait", waits, idle_after(waits, covered_time(device)))]
+    return [*events, _events("host_wait", waits, idle_after(waits, covered_time(device)))]
 
 
 def _steps(steps: pl.DataFrame) -> pl.DataFrame:
@@ -209,14 +212,16 @@ def _peaks(window: Tables, inputs: Inputs) -> list[pl.DataFrame]:
         return []
     peaks = inputs.results["memory"].select("device", pl.col("peak_at_ns").alias("time_ns")).drop_nulls()
     events, operators = window["memory_events"], window["host_ops"]
-    at = events.with_columns(device_name().alias("on")).join(
+    at_peak = events.with_columns(device_name().alias("on")).join(
         peaks, left_on=["time_ns", "on"], right_on=["time_ns", "device"], how="semi"
     )
-    at = at.unique(["time_ns", "on"], keep="first", maintain_order=True)
-    rows = pl.Series(innermost(operators, at.select(pl.col("time_ns").alias("at_ns"), "pid", "tid")), dtype=pl.Int64)
-    at = at.filter(rows >= 0)
-    there = operators[rows.filter(rows >= 0)].select(_EVENT).with_columns(at["on"].alias("detail"))
-    return [_events("memory_peak", there, pl.lit(0), pl.col("detail"))]
+    at_peak = at_peak.unique(["time_ns", "on"], keep="first", maintain_order=True)
+    rows = pl.Series(
+        innermost(operators, at_peak.select(pl.col("time_ns").alias("at_ns"), "pid", "tid")), dtype=pl.Int64
+    )
+    at_peak = at_peak.filter(rows >= 0)
+    at_peak_operators = operators[rows.filter(rows >= 0)].select(_EVENT).with_columns(at_peak["on"].alias("detail"))
+    return [_events("memory_peak", at_peak_operators, pl.lit(0), pl.col("detail"))]
 
 
 def _kernels(window: Tables, inputs: Inputs, sets: Activity) -> list[pl.DataFrame]:
@@ -242,22 +247,22 @@ def _kernels(window: Tables, inputs: Inputs, sets: Activity) -> list[pl.DataFram
         start, end = _span(frame)
         return end - start - other.within(start, end)
 
-    long = kernels.with_columns(
+    unfilled = kernels.with_columns(
         unfilled_time(device)
         .filter(in_steps(device["launch_ns"], annotations))
         .filter(labelled["category"] == COMPUTE)
         .alias("unfilled")
     )
-    long = long.filter((duration >= LONG_NS) & (pl.col("unfilled") > 0))
-    early = device.filter(pl.col("launch_ns") > pl.col("start_ns"))
+    unfilled = unfilled.filter((duration >= LONG_NS) & (pl.col("unfilled") > 0))
+    before_launch = device.filter(pl.col("launch_ns") > pl.col("start_ns"))
     return [
         _events(_COMPUTE, compute, duration),
         _events(_COMMUNICATION, transfers, alone(transfers, sets.compute)),
         _events("pageable_copy", copies, alone(copies, others)),
-        _events("unfilled", long, pl.col("unfilled").round()),
+        _events("unfilled", unfilled, pl.col("unfilled").round()),
         _events("ordinary_cores", products.filter("off"), pl.col("duration"), pl.col("number")),
         _events("wide_type", wide, pl.col("duration"), pl.col("number")),
-        _events("before_launch", early, pl.col("launch_ns") - pl.col("start_ns")),
+        _events("before_launch", before_launch, pl.col("launch_ns") - pl.col("start_ns")),
     ]
 
 

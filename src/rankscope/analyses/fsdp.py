@@ -10,9 +10,9 @@ name them: its modules are null, and `order` numbers them.
     prefetched = something else was computed between issued and used
 
 An all-gather that is issued only when its module is reached cannot overlap, whatever its size. FSDP2 prefetches the
-next module of the backward, and on a device also of the forward, as far as the host runs ahead; `asked` says that the
-call is in one of FSDP's prefetches. FSDP1 has no range where a result is first used: there only explicit prefetches are
-known. FSDP's own copies into and out of its buffers do not count as something else. The hidden share is
+next module of the backward, and on a device also of the forward, as far as the host runs ahead; `asked` is true for
+calls inside an explicit prefetch of FSDP. FSDP1 has no range where a result is first used, so only explicit prefetches
+are known. FSDP's copies into and out of its buffers do not count as other compute. The hidden share is
 Σ hidden / Σ duration. Without a device compute is operators, and an autograd operator in whose hooks the host waits
 counts as overlap: use `prefetched`, and `sync` of `phases`, instead.
 
@@ -27,12 +27,12 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import activity, computing_operators, covered_time, gloo_ranges, with_category
-from rankscope.primitives.call_stack import enclosing, parent_rows, range_at, with_ancestors
+from rankscope.primitives.call_stack import enclosing, launch_instants, parent_rows, with_ancestors
 from rankscope.primitives.collective_launches import READS, collective_launches, exposed_times
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.kernels import COMPUTE
-from rankscope.primitives.steps import host_steps
+from rankscope.primitives.steps import host_steps, step_at
 from rankscope.results import (
     Analysis,
     Column,
@@ -82,40 +82,35 @@ ROOT = "(root)"
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """A rank's collectives of FSDP."""
-    return steps_by_window(tables, inputs, COLUMNS, _of_window)
+    """A rank's FSDP collectives."""
+    return steps_by_window(tables, inputs, COLUMNS, _window_collectives)
 
 
-def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+def _window_collectives(window: Tables, inputs: Inputs) -> pl.DataFrame:
     calls = collective_launches(window, inputs.options.communication)
     annotations = window["annotations"]
     ranges = annotations.with_columns(
         (pl.col("name").str.contains(_RANGE) & ~pl.col("on_device")).fill_null(False).alias("fsdp"),
     )
-    around_call = _ranges_around(ranges, calls)
-    calls = calls.with_columns(around_call).filter(pl.col("innermost").is_not_null())
-    steps = host_steps(annotations)
-    step = range_at(steps, calls["issued_ns"].to_numpy())
-    number = pl.Series(step).set(pl.Series(step < 0), None)
+    call_ranges = _ranges_around(ranges, calls)
+    calls = calls.with_columns(call_ranges).filter(pl.col("innermost").is_not_null())
     sets = activity(window["device_events"], window["host_ops"], annotations, inputs.options.communication)
-    used = _used(window, ranges, calls)
+    first_use = _first_use(window, ranges, calls)
     calls = calls.with_columns(
-        (steps["step"].gather(number) if steps.height else pl.Series([None] * calls.height, dtype=pl.Int64)).alias(
-            "step"
-        ),
+        step_at(host_steps(annotations), calls["issued_ns"]),
         pl.when(pl.col("innermost").str.starts_with("FSDP::")).then(2).otherwise(1).alias("version"),
         _module(pl.col("innermost")).alias("module"),
         pl.when("backward").then(pl.lit("backward")).otherwise(pl.lit("forward")).alias("phase"),
         pl.col("kind").alias("collective"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
         exposed_times(calls, sets).alias("exposed_ns"),
-        used.alias("used_ns"),
+        first_use.alias("used_ns"),
     )
-    own = _own_compute(window, ranges, inputs)
+    model_compute = _model_compute(window, ranges, inputs)
     return calls.with_columns(
         (pl.col("duration_ns") - pl.col("exposed_ns")).alias("hidden_ns"),
         pl.int_range(pl.len()).over("step", "phase", "collective").alias("order"),
-        _between(calls, own).alias("prefetched"),
+        _prefetched(calls, model_compute).alias("prefetched"),
     )
 
 
@@ -126,7 +121,7 @@ def _module(name: pl.Expr) -> pl.Expr:
 
 
 def _ranges_around(ranges: pl.DataFrame, calls: pl.DataFrame) -> list[pl.Series]:
-    """Of each call the innermost of FSDP's ranges around it, whether any is of the backward, and of a prefetch."""
+    """For each call the innermost FSDP range around it, and whether any is of the backward or of a prefetch."""
     times = calls.select(pl.col("issued_ns").alias("time_ns"), "pid", "tid")
     host = ranges.with_row_index("row").filter(~pl.col("on_device"))
     innermost = enclosing(host, times)
@@ -135,9 +130,11 @@ def _ranges_around(ranges: pl.DataFrame, calls: pl.DataFrame) -> list[pl.Series]
         if host.height
         else innermost
     )
-    call, found = with_ancestors(parent_rows(ranges), rows)
-    pairs = pl.DataFrame({"call": call, "name": ranges["name"].gather(found), "fsdp": ranges["fsdp"].gather(found)})
-    # From the inside outwards, as `around` gives them.
+    call, ancestor = with_ancestors(parent_rows(ranges), rows)
+    pairs = pl.DataFrame(
+        {"call": call, "name": ranges["name"].gather(ancestor), "fsdp": ranges["fsdp"].gather(ancestor)}
+    )
+    # `with_ancestors` lists the innermost range first.
     ranges_of_call = (
         pairs.filter(pl.col("fsdp"))
         .group_by("call", maintain_order=True)
@@ -147,25 +144,21 @@ def _ranges_around(ranges: pl.DataFrame, calls: pl.DataFrame) -> list[pl.Series]
             pl.col("name").str.contains(_PREFETCH).any().alias("asked"),
         )
     )
-    every = pl.DataFrame({"call": np.arange(calls.height, dtype=np.int64)})
-    joined = every.join(ranges_of_call, on="call", how="left", maintain_order="left").with_columns(
+    all_calls = pl.DataFrame({"call": np.arange(calls.height, dtype=np.int64)})
+    joined = all_calls.join(ranges_of_call, on="call", how="left", maintain_order="left").with_columns(
         pl.col("backward", "asked").fill_null(False)
     )
     return [joined["innermost"], joined["backward"], joined["asked"]]
 
 
-def _used(window: Tables, ranges: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
-    """When FSDP2 copies out what an all-gather brought: the first copy-out of the module after it was issued."""
+def _first_use(window: Tables, ranges: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
+    """When FSDP2 first uses an all-gather's result: the first copy-out of the module after it was issued."""
     copies = ranges.filter(pl.col("fsdp") & pl.col("name").str.starts_with("FSDP::all_gather_copy_out")).select(
         "start_ns", "end_ns", "pid", "tid", _module(pl.col("name")).alias("module")
     )
     device = window["device_events"].filter(pl.col("launch_row").is_not_null())
     if device.height and copies.height:
-        row = device["launch_row"]
-        runtime = window["runtime_calls"]
-        threads = pl.DataFrame(
-            {"time_ns": device["launch_ns"], "pid": runtime["pid"].gather(row), "tid": runtime["tid"].gather(row)}
-        )
+        threads = launch_instants(device, window["runtime_calls"])
         began = (
             pl.DataFrame({"copy": enclosing(copies, threads), "began": device["start_ns"]})
             .filter(pl.col("copy") >= 0)
@@ -180,53 +173,50 @@ def _used(window: Tables, ranges: pl.DataFrame, calls: pl.DataFrame) -> pl.Serie
         )
     else:
         copies = copies.with_columns(pl.col("start_ns").alias("used"))
-    wanted = calls.select(
+    gathers = calls.select(
         pl.when(pl.col("kind") == "all_gather").then(_module(pl.col("innermost"))).alias("module"),
         pl.col("issued_ns").alias("at_ns"),
-    ).with_row_index("place")
-    found = wanted.sort("at_ns").join_asof(
+    ).with_row_index("call")
+    first_copies = gathers.sort("at_ns").join_asof(
         copies.select("module", pl.col("start_ns").alias("at_ns"), "used").sort("at_ns"),
         on="at_ns",
         by="module",
         strategy="forward",
         check_sortedness=False,
     )
-    return found.sort("place")["used"]
+    return first_copies.sort("call")["used"]
 
 
-def _own_compute(window: Tables, ranges: pl.DataFrame, inputs: Inputs) -> IntervalSet:
-    """When the rank computed anything that is not FSDP's own moving of parameters."""
+def _model_compute(window: Tables, ranges: pl.DataFrame, inputs: Inputs) -> IntervalSet:
+    """Compute of the rank, without FSDP's copies of parameters."""
     moving = ranges.filter(pl.col("fsdp") & ~pl.col("name").str.ends_with(".forward"))
     device, operators = window["device_events"], window["host_ops"]
     if device.height:
         kernels = with_category(device, inputs.options.communication).filter(pl.col("category") == COMPUTE)
         launched = kernels.filter(pl.col("launch_row").is_not_null())
-        row, runtime = launched["launch_row"], window["runtime_calls"]
-        threads = pl.DataFrame(
-            {"time_ns": launched["launch_ns"], "pid": runtime["pid"].gather(row), "tid": runtime["tid"].gather(row)}
-        )
-        # A launchless kernel was launched before recording began: not by a range that is in the file.
+        threads = launch_instants(launched, window["runtime_calls"])
+        # A kernel without a launch was launched before recording began, so by no range of the file.
         return covered_time(kernels.filter(pl.col("launch_row").is_null())) | covered_time(
             launched.filter(_outside(moving, threads))
         )
     compute = computing_operators(operators, gloo_ranges(operators, window["annotations"]))
-    at = compute.select(pl.col("start_ns").alias("time_ns"), "pid", "tid")
+    instants = compute.select(pl.col("start_ns").alias("time_ns"), "pid", "tid")
     moved = covered_time(moving)
-    return covered_time(compute.filter(_outside(moving, at))) - moved
+    return covered_time(compute.filter(_outside(moving, instants))) - moved
 
 
 def _outside(ranges: pl.DataFrame, threads: pl.DataFrame) -> pl.Series:
     return pl.Series(enclosing(ranges, threads) < 0)
 
 
-def _between(calls: pl.DataFrame, compute: IntervalSet) -> pl.Series:
-    """Whether there was compute from issued to used; without `used`, true where a prefetch asked, else null."""
+def _prefetched(calls: pl.DataFrame, compute: IntervalSet) -> pl.Series:
+    """Whether anything was computed between issue and use; if the use is unknown, true inside a prefetch, else null."""
     issued_at: Int64 = calls["issued_ns"].to_numpy()
     used, known = values_and_validity(calls["used_ns"])
-    found = pl.Series("prefetched", compute.within(issued_at, np.maximum(used, issued_at)) > 0)
-    asked = calls["asked"].set(~calls["asked"], None)
+    computed = pl.Series("prefetched", compute.within(issued_at, np.maximum(used, issued_at)) > 0)
+    requested = calls["asked"].set(~calls["asked"], None)
     gathers = calls["kind"] == "all_gather"
-    prefetched: pl.Series = found.zip_with(pl.Series(known), asked).set(~gathers, None)
+    prefetched: pl.Series = computed.zip_with(pl.Series(known), requested).set(~gathers, None)
     return prefetched
 
 

@@ -8,17 +8,22 @@ on it has ended; overlapping events leave no gap. Its cause is that of the event
     other         it was launched in time and waited longer: for another stream, an event, memory
     unknown       its launch is not in the trace
 
-Rows without a stream describe the whole device: the time between its first start and its last end in which none of its
-streams runs anything, by what the host did meanwhile, over all threads, in this precedence, each instant once:
-data_loading (a DataLoader's `__next__`, or a user range named for data loading), synchronisation (a runtime call that
-waits for the device), runtime (any other runtime call), operator (`detail` names it, the outermost; if several threads
-have one, the first that started), python (with stacks recorded), nothing (the host recorded nothing: it slept, was
-descheduled, or ran code that is not recorded). The gaps of a stream sum to its idle time, these rows to the device's.
+Rows without a stream describe the whole device: the time between its first start and its last end in which no stream
+runs anything. Their cause is what the host did meanwhile, over all threads. Each instant counts once, for the first of:
+
+    data_loading     a DataLoader's `__next__`, or a user range named for data loading
+    synchronisation  a runtime call that waits for the device
+    runtime          any other runtime call
+    operator         `detail` names the outermost; if several threads have one, the first that started
+    python           a Python function, if stacks were recorded
+    nothing          the host recorded nothing: it slept, was descheduled, or ran code that is not recorded
+
+The gaps of a stream sum to its idle time, the rows without a stream to the device's.
 
 How to read it: streams other than the main one are idle most of the time, which is normal; the device's rows matter.
 Much host_wait with operators or Python: the host is the bottleneck (`launches` shows by how much). Much data_loading:
 see `data_loading`. Synchronisation: `.item()`, `.cpu()`, `torch.cuda.synchronize()` in the loop. `--of streams` or
-`--of devices` gives only these rows; for streams no host tables are read. `--steps` keeps the gaps inside the selected
+`--of devices` lists only these gaps; for streams no host tables are read. `--steps` keeps the gaps inside the selected
 steps' windows. The causes of a stream's gaps are defined as in HTA.
 """
 
@@ -74,45 +79,47 @@ _CAUSES = ["host_wait", "kernel_wait", "other", "unknown"]
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The gaps of a rank's streams and devices, by cause."""
-    of = inputs.parameters.get("of", "all")
+    level = inputs.parameters.get("of", "all")
     parts = []
     for window in by_window(tables, inputs):
-        device, chosen = window["device_events"], _chosen(window, inputs)
+        device, selected = window["device_events"], _selected_time(window, inputs)
         if not device.height:
             continue
-        if of != "devices":
-            parts.append(_of_streams(device, chosen))
-        if of == "streams":
+        if level != "devices":
+            parts.append(_stream_gaps(device, selected))
+        if level == "streams":
             continue
-        # One set per category for all devices: they share the host.
-        host = _host(window)
-        numbers = device["device"].unique()
-        for number in numbers:
-            mine = device if len(numbers) == 1 else device.filter(pl.col("device").eq_missing(number))
-            parts += _of_device(number, covered_time(mine), host, window["host_ops"]["name"], chosen)
-    found = pl.concat(parts) if parts else pl.DataFrame(schema=_SCHEMA)
+        # The host's activity is the same for all devices.
+        host = _host_activity(window)
+        device_indices = device["device"].unique()
+        for device_index in device_indices:
+            device_events = (
+                device if len(device_indices) == 1 else device.filter(pl.col("device").eq_missing(device_index))
+            )
+            parts += _device_gaps(device_index, covered_time(device_events), host, window["host_ops"]["name"], selected)
+    frame = pl.concat(parts) if parts else pl.DataFrame(schema=_SCHEMA)
     if len(inputs.traces) > 1:
-        found = found.group_by(_KEYS).agg(pl.col("gaps", "idle_ns").sum(), pl.col("max_ns").max())
-        found = found.sort("cause", "detail", nulls_last=True)
-    whole, idle = stream_numbers(found), found["idle_ns"].to_numpy()
+        frame = frame.group_by(_KEYS).agg(pl.col("gaps", "idle_ns").sum(), pl.col("max_ns").max())
+        frame = frame.sort("cause", "detail", nulls_last=True)
+    stream_index, idle = stream_numbers(frame), frame["idle_ns"].to_numpy()
     if len(parts) > 1:
-        # By device and stream, the largest first; ties stay in the order of cause and detail.
-        order = np.lexsort((-idle, whole))
-        found, whole, idle = found[order], whole[order], idle[order]
-    total = np.zeros(int(whole.max(initial=0)) + 1, dtype=np.int64)
-    np.add.at(total, whole, idle)
+        # By device and stream, largest first; ties stay in the order of cause and detail.
+        order = np.lexsort((-idle, stream_index))
+        frame, stream_index, idle = frame[order], stream_index[order], idle[order]
+    total = np.zeros(int(stream_index.max(initial=0)) + 1, dtype=np.int64)
+    np.add.at(total, stream_index, idle)
     return pl.DataFrame(
         [
-            constant("rank", inputs.rank, pl.Int64, found.height),
-            *(found[name] for name in (*_KEYS, "gaps", "idle_ns")),
-            pl.Series("share", idle / total[whole]),
-            pl.Series("mean_ns", idle / found["gaps"].to_numpy()),
-            found["max_ns"],
+            constant("rank", inputs.rank, pl.Int64, frame.height),
+            *(frame[name] for name in (*_KEYS, "gaps", "idle_ns")),
+            pl.Series("share", idle / total[stream_index]),
+            pl.Series("mean_ns", idle / frame["gaps"].to_numpy()),
+            frame["max_ns"],
         ]
     )
 
 
-def reads_more(chosen: Parameters) -> dict[str, tuple[str, ...]]:
+def extra_columns(chosen: Parameters) -> dict[str, tuple[str, ...]]:
     """The host's tables, if device gaps are requested."""
     if chosen["of"] == "streams":
         return {}
@@ -123,7 +130,7 @@ def reads_more(chosen: Parameters) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _chosen(window: Tables, inputs: Inputs) -> IntervalSet | None:
+def _selected_time(window: Tables, inputs: Inputs) -> IntervalSet | None:
     """The windows of the selected steps; None for all of the time."""
     if inputs.options.steps is None:
         return None
@@ -132,32 +139,32 @@ def _chosen(window: Tables, inputs: Inputs) -> IntervalSet | None:
     return IntervalSet.of(found.start[keep], found.end[keep])
 
 
-def _of_streams(device: pl.DataFrame, chosen: IntervalSet | None) -> pl.DataFrame:
+def _stream_gaps(device: pl.DataFrame, selected: IntervalSet | None) -> pl.DataFrame:
     """The gaps of each stream by cause."""
     streams = Streams.of(device)
     start = device["start_ns"].to_numpy()[streams.order]
-    # Which events have a gap before them: the first one of a stream does not.
-    late = np.append(False, start[1:] > streams.reached[:-1])
-    late[streams.first] = False
-    behind = np.flatnonzero(late)
-    begins, ends = streams.reached[behind - 1], start[behind]
-    rows = streams.order[behind]
+    # Events with a gap before them; the first of a stream has none.
+    has_gap = np.append(False, start[1:] > streams.reached[:-1])
+    has_gap[streams.first] = False
+    after_gap = np.flatnonzero(has_gap)
+    begins, ends = streams.reached[after_gap - 1], start[after_gap]
+    rows = streams.order[after_gap]
     launch, known = values_and_validity(device["launch_ns"])
-    at = launch[rows]
+    launch_at = launch[rows]
     in_time = np.where(ends - begins < KERNEL_WAIT_NS, _CAUSES.index("kernel_wait"), _CAUSES.index("other"))
-    cause = np.where(at > begins, _CAUSES.index("host_wait"), in_time)
+    cause = np.where(launch_at > begins, _CAUSES.index("host_wait"), in_time)
     cause[~known[rows]] = _CAUSES.index("unknown")
-    gap = ends - begins if chosen is None else chosen.within(begins, ends)
-    stream = streams.number[behind]
+    gap = ends - begins if selected is None else selected.within(begins, ends)
+    stream = streams.number[after_gap]
     group, gaps, total, longest = _by_group(stream * len(_CAUSES) + cause, gap)
     # Within a stream the largest first.
     order = np.lexsort((-total, group // len(_CAUSES)))
     stream, cause = np.divmod(group[order], len(_CAUSES))
-    numbers, names = stream.tolist(), [_CAUSES[each] for each in cause.tolist()]
-    devices, own = (streams.heads(device, name) for name in ("device", "stream"))
+    numbers, names = stream.tolist(), [_CAUSES[index] for index in cause.tolist()]
+    devices, stream_ids = (streams.heads(device, name) for name in ("device", "stream"))
     return _rows(
         pl.Series([devices[number] for number in numbers], dtype=pl.Int64),
-        pl.Series([own[number] for number in numbers], dtype=pl.Int64),
+        pl.Series([stream_ids[number] for number in numbers], dtype=pl.Int64),
         pl.Series(names, dtype=pl.String),
         gaps=gaps[order],
         idle_ns=total[order],
@@ -186,10 +193,10 @@ def _rows(
 
 def _by_group(group: Int64, gap: Int64) -> tuple[Int64, Int64, Int64, Int64]:
     """Groups with gaps: the group, its number of gaps, their sum and the longest."""
-    some = gap > 0
-    if not some.all():
-        group, gap = group[some], gap[some]
-    # Small integers are sorted faster.
+    positive = gap > 0
+    if not positive.all():
+        group, gap = group[positive], gap[positive]
+    # Small integers sort faster.
     small = group.astype(np.uint16) if group.max(initial=0) < 1 << 16 else group
     order = np.argsort(small, kind="stable")
     group, gap = group[order], gap[order]
@@ -204,8 +211,8 @@ def _by_group(group: Int64, gap: Int64) -> tuple[Int64, Int64, Int64, Int64]:
     )
 
 
-def _host(window: Tables) -> list[tuple[str, IntervalSet, Int64]]:
-    """What the host did when, in order of precedence; for operators also the row of each interval."""
+def _host_activity(window: Tables) -> list[tuple[str, IntervalSet, Int64]]:
+    """The host's activity by cause, in order of precedence; for operators also the row of each interval."""
     calls, frames = window["runtime_calls"], window["python_frames"]
     waiting = is_host_wait(calls["name"]).to_numpy()
     starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
@@ -229,18 +236,18 @@ def _operators(operators: pl.DataFrame) -> tuple[IntervalSet, Int64]:
     top = np.flatnonzero(operators["depth"].to_numpy() == 0)
     top = top[np.argsort(operators["start_ns"].to_numpy()[top], kind="stable")]
     begin, end = operators["start_ns"].to_numpy()[top], operators["end_ns"].to_numpy()[top]
-    # Only the part after the end of all earlier ones.
+    # Keep only the part after the end of all earlier operators.
     begin[1:] = np.maximum(begin[1:], np.maximum.accumulate(end)[:-1])
-    some = end > begin
-    return IntervalSet(begin[some], end[some]), top[some]
+    not_empty = end > begin
+    return IntervalSet(begin[not_empty], end[not_empty]), top[not_empty]
 
 
-def _of_device(
+def _device_gaps(
     device: int | None,
     busy: IntervalSet,
     host: Sequence[tuple[str, IntervalSet, Int64]],
     operators: pl.Series,
-    chosen: IntervalSet | None,
+    selected: IntervalSet | None,
 ) -> list[pl.DataFrame]:
     """The gaps of a device, split by what the host did.
 
@@ -249,27 +256,27 @@ def _of_device(
     """
     if not len(busy):
         return []
-    left = busy.complement(int(busy.starts[0]), int(busy.ends[-1]))
-    left = left if chosen is None else left & chosen
-    named: list[pl.DataFrame] = []
+    remaining = busy.complement(int(busy.starts[0]), int(busy.ends[-1]))
+    remaining = remaining if selected is None else remaining & selected
+    operator_rows: list[pl.DataFrame] = []
     pieces: dict[str, Int64] = {}
     for cause, times, rows in host:
-        inside, left, whose = left.split(times)
+        inside, remaining, interval = remaining.split(times)
         if not len(inside):
             continue
         if cause == "operator":
-            named.append(_named(device, operators, rows[whose], inside.ends - inside.starts))
+            operator_rows.append(_operator_rows(device, operators, rows[interval], inside.ends - inside.starts))
         else:
             pieces[cause] = inside.ends - inside.starts
-    if len(left):
-        pieces["nothing"] = left.ends - left.starts
+    if len(remaining):
+        pieces["nothing"] = remaining.ends - remaining.starts
     causes = sorted(pieces)
     after = bisect_left(causes, "operator")
     before, behind = ({cause: pieces[cause] for cause in some} for some in (causes[:after], causes[after:]))
-    return [_causes(device, before), *named, _causes(device, behind)]
+    return [_cause_rows(device, before), *operator_rows, _cause_rows(device, behind)]
 
 
-def _causes(device: int | None, pieces: Mapping[str, Int64]) -> pl.DataFrame:
+def _cause_rows(device: int | None, pieces: Mapping[str, Int64]) -> pl.DataFrame:
     """Rows of causes other than operators, from the durations of their pieces."""
     return _rows(
         device,
@@ -281,32 +288,32 @@ def _causes(device: int | None, pieces: Mapping[str, Int64]) -> pl.DataFrame:
     )
 
 
-def _named(device: int | None, operators: pl.Series, row: Int64, gap: Int64) -> pl.DataFrame:
+def _operator_rows(device: int | None, operators: pl.Series, row: Int64, gap: Int64) -> pl.DataFrame:
     """Time in operators by their names; the pieces of one call count as one gap."""
     first = np.flatnonzero(np.diff(row, prepend=-1))
     spent = pl.DataFrame([operators[row[first]].alias("detail"), pl.Series("gap", np.add.reduceat(gap, first))])
     length = pl.col("gap")
-    found = spent.group_by("detail").agg(
+    by_name = spent.group_by("detail").agg(
         pl.len().cast(pl.Int64).alias("gaps"), length.sum().alias("idle_ns"), length.max().alias("max_ns")
     )
-    found = found.sort("detail", nulls_last=True)
-    figures = {name: found[name].to_numpy() for name in ("gaps", "idle_ns", "max_ns")}
-    return _rows(device, None, "operator", found["detail"], **figures)
+    by_name = by_name.sort("detail", nulls_last=True)
+    figures = {name: by_name[name].to_numpy() for name in ("gaps", "idle_ns", "max_ns")}
+    return _rows(device, None, "operator", by_name["detail"], **figures)
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
-    whole = frame.filter(pl.col("stream").is_null())
-    total = total_of(whole, "idle_ns")
-    most = greatest(whole.group_by("cause", maintain_order=True).agg(pl.col("idle_ns").sum()), "idle_ns")
-    if most is None:
+    devices = frame.filter(pl.col("stream").is_null())
+    total = total_of(devices, "idle_ns")
+    largest = greatest(devices.group_by("cause", maintain_order=True).agg(pl.col("idle_ns").sum()), "idle_ns")
+    if largest is None:
         return None
-    of = "devices" if whole.select("rank", "device").n_unique() > 1 else "device"
+    noun = "devices" if devices.select("rank", "device").n_unique() > 1 else "device"
     return Headline.of(
-        f"Idle time of the {of}: {{total}}, of which {{share}} while {{doing}}.",
+        f"Idle time of the {noun}: {{total}}, of which {{share}} while {{doing}}.",
         total=(total, "ns"),
-        share=(most["idle_ns"] / total, "ratio"),
-        doing=(HOST_ACTIVITY.get(most["cause"], most["cause"]), ""),
+        share=(largest["idle_ns"] / total, "ratio"),
+        doing=(HOST_ACTIVITY.get(largest["cause"], largest["cause"]), ""),
     )
 
 
@@ -320,6 +327,6 @@ analysis = Analysis(
         "device_events": ("start_ns", "end_ns", "device", "stream", "launch_ns"),
         "annotations": ("start_ns", "end_ns", "name", "on_device", "step"),
     },
-    reads_more=reads_more,
+    reads_more=extra_columns,
     parameters=(Parameter("of", "which gaps to list", default="all", choices=("all", "streams", "devices")),),
 )

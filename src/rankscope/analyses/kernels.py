@@ -5,10 +5,10 @@ registers, shared memory), `--by operator` by the operator that launched it. Dur
 concurrent kernels each count in full. `blocks_per_sm` and `occupancy` are means weighted by duration over the launches
 that record them; null where the vendor records none (AMD, some engines). `std_ns` is the sample standard deviation,
 null for a single call. `launched_by` is the operator with most of the row's time: by External id, else the innermost
-that was open on the launching thread; null where there was none, or the launch is not in the trace.
+one open on the launching thread; null if there was none, or the launch is not in the trace.
 
     unfilled  = Σ time in which it runs alone on its device · (1 − blocks per SM), over launches with less than one,
-                in complete steps where any are marked
+                in complete steps if the trace has steps
     share     = total / Σ total of all kernels, copies and fills of the rank
     occupancy = Σ occupancy · duration / Σ duration, over launches that record it; blocks_per_sm likewise
 
@@ -73,11 +73,11 @@ _KEYS: dict[object, tuple[str, ...]] = {"name": (), "shape": _SHAPE, "operator":
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The kernels of a rank."""
     by = inputs.parameters.get("by", "name")
-    device = pl.concat(_launched(window, inputs) for window in by_window(tables, inputs))
+    device = pl.concat(_with_launcher(window, inputs) for window in by_window(tables, inputs))
     keys = ("name", "category", *_KEYS[by])
     duration = pl.col("duration")
     by_operator = device.group_by(*keys, "launched_by", maintain_order=True) if by != "operator" else None
-    found = device.group_by(keys, maintain_order=True).agg(
+    frame = device.group_by(keys, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("calls"),
         duration.sum().alias("total_ns"),
         duration.mean().alias("mean_ns"),
@@ -93,26 +93,26 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         _weighted("occupancy"),
     )
     if by_operator is not None:
-        most = (
+        launchers = (
             by_operator.agg(duration.sum())
             .filter(pl.col("launched_by").is_not_null())
             .sort("duration", "launched_by", descending=[True, False])
             .unique(keys, keep="first", maintain_order=True)
             .drop("duration")
         )
-        found = found.join(most, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    found = found.with_columns(
+        frame = frame.join(launchers, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    frame = frame.with_columns(
         pl.lit(inputs.rank, pl.Int64).alias("rank"),
         pl.when(pl.col("total_ns").sum() > 0).then(pl.col("total_ns") / pl.col("total_ns").sum()).alias("share"),
         *(pl.lit(None, device.schema[name]).alias(name) for name in _SHAPE if by != "shape"),
     )
     if inputs.parameters.get("match") is not None:
-        found = found.filter(pl.col("name").str.contains(f"(?i){inputs.parameters['match']}"))
+        frame = frame.filter(pl.col("name").str.contains(f"(?i){inputs.parameters['match']}"))
     order = ("total_ns", "name", "category", "launched_by", *_SHAPE)
-    return found.sort(order, descending=[True, *([False] * 7)]).select(column.name for column in COLUMNS)
+    return frame.sort(order, descending=[True, *([False] * 7)]).select(column.name for column in COLUMNS)
 
 
-def _launched(window: Tables, inputs: Inputs) -> pl.DataFrame:
+def _with_launcher(window: Tables, inputs: Inputs) -> pl.DataFrame:
     """The device events of the selected steps with category, duration, and the operator that launched them."""
     device = chosen_launches(_with_unfilled(window), window["annotations"], inputs)
     operators = window["host_ops"]
@@ -124,7 +124,7 @@ def _launched(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _with_unfilled(window: Tables) -> pl.DataFrame:
-    """Device events with the time on SMs without a block, of complete steps."""
+    """Device events with the time on SMs without a block, in complete steps."""
     device = window["device_events"]
     counted = in_steps(device["launch_ns"], window["annotations"])
     return device.with_columns((unfilled_time(device) * counted).alias("unfilled"))
@@ -139,16 +139,16 @@ def _weighted(name: str) -> pl.Expr:
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     total = total_of(frame, "total_ns")
-    most = greatest(frame.group_by("name", maintain_order=True).agg(pl.col("total_ns", "calls").sum()), "total_ns")
-    if most is None:
+    top = greatest(frame.group_by("name", maintain_order=True).agg(pl.col("total_ns", "calls").sum()), "total_ns")
+    if top is None:
         return None
-    calls = f"{{calls}} {plural('call', most['calls'])}{over_ranks(frame)}"
+    calls = f"{{calls}} {plural('call', top['calls'])}{over_ranks(frame)}"
     return Headline.of(
         f"Top kernel: {{name}}, {{share}} of the time in kernels, copies and fills ({{total}} in {calls}).",
-        name=(most["name"], ""),
-        share=(most["total_ns"] / total, "ratio"),
-        total=(most["total_ns"], "ns"),
-        calls=(most["calls"], "count"),
+        name=(top["name"], ""),
+        share=(top["total_ns"] / total, "ratio"),
+        total=(top["total_ns"], "ns"),
+        calls=(top["calls"], "count"),
     )
 
 

@@ -2,7 +2,7 @@
 
 One row per rank and step. A piece of work is a device event; if the trace has no device, a top-level operator that
 computes. A gap is time in the step's window in which nothing ran, up to the next piece. On a device it counts only if
-the host was late: the next piece's launch began after the device had become idle. Of each gap these are left out:
+the host was late: the next piece's launch began after the device had become idle. These parts of a gap do not count:
 
     data loading           reported by `data_loading`
     waiting calls          a host that waits for its device launches nothing (reported by `synchronization`)
@@ -14,7 +14,7 @@ the host was late: the next piece's launch began after the device had become idl
                            one operator a library is loaded, or code compiled
     communication          without a device: Gloo's ranges
 
-    late        = |gaps in the step's window, less what is left out|
+    late        = |gaps in the step's window − the parts above|
     allocator   = |gaps in the step's window in which the host allocates or frees memory|
     late_short  = Σ gaps before a compute kernel shorter than 10 µs, or an operator whose name has a median duration
                   below 20 µs, if the gap is at most 100 µs: launching takes less, so a longer gap has another cause
@@ -30,9 +30,9 @@ import polars as pl
 
 from rankscope.primitives.activity import covered_time
 from rankscope.primitives.allocations import DEVICE_FREE, DEVICE_MALLOC, PINNED_MEMORY
-from rankscope.primitives.intervals import Int64
+from rankscope.primitives.intervals import interval_at
 from rankscope.primitives.late_launches import LateLaunches, before_short
-from rankscope.primitives.steps import step_windows
+from rankscope.primitives.steps import step_windows, with_step_row
 from rankscope.results import Analysis, Column, Inputs, Tables, steps_by_window
 
 COLUMNS = (
@@ -56,40 +56,42 @@ COLUMNS = (
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's steps."""
-    return steps_by_window(tables, inputs, COLUMNS, _of_window)
+    return steps_by_window(tables, inputs, COLUMNS, _window_gaps)
 
 
-def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+def _window_gaps(window: Tables, inputs: Inputs) -> pl.DataFrame:
     work = LateLaunches.of(window, inputs.options.communication)
-    steps, found = step_windows(window["annotations"], window["device_events"])
-    number, starts, ends = steps["step"], found.start, found.end
+    steps, windows = step_windows(window["annotations"], window["device_events"])
+    number, starts, ends = steps["step"], windows.start, windows.end
     if not steps.height:
-        # A file without any piece has nothing to say.
-        whole = covered_time(work.pieces)
-        starts, ends = whole.starts[:1], whole.ends[-1:]
+        # A file without any piece has no row.
+        recorded = covered_time(work.pieces)
+        starts, ends = recorded.starts[:1], recorded.ends[-1:]
         number = pl.Series("step", [None] * starts.size, dtype=pl.Int64)
-    # Before a piece outside the steps, the host may have been outside them as well.
-    gaps = work.gaps.filter(_place(work.gaps["end_ns"].to_numpy(), starts, ends) >= 0)
+    # Before a piece outside the steps the host may have been outside them, too.
+    gaps = work.gaps.filter(interval_at(starts, ends, work.gaps["end_ns"].to_numpy()) >= 0)
     waiting = covered_time(gaps)
     late = waiting - work.left_out
-    placed = _placed(work.pieces, starts, ends).filter("counts")
-    rows = pl.DataFrame({"place": np.arange(starts.size), "step": number}, schema={"place": pl.Int64, "step": pl.Int64})
-    own = placed.group_by("place").agg(
+    pieces = with_step_row(work.pieces, starts, ends).filter("counts")
+    rows = pl.DataFrame(
+        {"step_row": np.arange(starts.size), "step": number}, schema={"step_row": pl.Int64, "step": pl.Int64}
+    )
+    by_step = pieces.group_by("step_row").agg(
         pl.len().cast(pl.Int64).alias("pieces"),
         pl.col("short").sum().cast(pl.Int64).alias("short"),
         pl.col("duration").filter("short").sum().alias("short_ns"),
     )
     calls = (
-        _placed(work.allocator, starts, ends)
-        .group_by("place")
+        with_step_row(work.allocator, starts, ends)
+        .group_by("step_row")
         .agg(
             pl.col("name").str.contains(pattern).sum().cast(pl.Int64).alias(name)
             for name, pattern in (("allocations", DEVICE_MALLOC), ("frees", DEVICE_FREE), ("pinned", PINNED_MEMORY))
         )
     )
     return (
-        rows.join(own, on="place", how="left", maintain_order="left")
-        .join(calls, on="place", how="left", maintain_order="left")
+        rows.join(by_step, on="step_row", how="left", maintain_order="left")
+        .join(calls, on="step_row", how="left", maintain_order="left")
         .with_columns(
             pl.col("pieces", "short", "short_ns", "allocations", "frees", "pinned").fill_null(0),
             pl.Series("late_ns", late.within(starts, ends)),
@@ -98,21 +100,6 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
             pl.lit(work.on_device).alias("on_device"),
         )
     )
-
-
-def _placed(frame: pl.DataFrame, starts: Int64, ends: Int64) -> pl.DataFrame:
-    """Rows with the step's window that they start in; others are left out."""
-    place = pl.Series("place", _place(frame["start_ns"].to_numpy(), starts, ends), dtype=pl.Int64)
-    return frame.with_columns(place).filter(pl.col("place") >= 0)
-
-
-def _place(at: Int64, starts: Int64, ends: Int64) -> Int64:
-    """The window that an instant is in; −1 for none."""
-    if not starts.size:
-        return np.full(at.size, -1, dtype=np.int64)
-    place = np.searchsorted(starts, at, side="right") - 1
-    inside = (place >= 0) & (at < ends[np.maximum(place, 0)])
-    return np.where(inside, place, -1).astype(np.int64)
 
 
 analysis = Analysis(

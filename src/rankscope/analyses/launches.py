@@ -89,21 +89,21 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The launches of a rank over all its windows; the queue per window."""
     by = str(inputs.parameters.get("by", "rank"))
     keys = _KEYS[by]
-    windows = [_launched(window, number, by, inputs) for number, window in enumerate(by_window(tables, inputs))]
+    windows = [_window_launches(window, number, by, inputs) for number, window in enumerate(by_window(tables, inputs))]
     events = pl.concat(window.events for window in windows)
-    # Over the whole rank: a rank that launched nothing still has a row.
-    found = _grouped(events, keys)
-    columns = {column.name: column for column in found.get_columns()}
+    # A rank that launched nothing still has a row.
+    groups = _grouped(events, keys)
+    columns = {column.name: column for column in groups.get_columns()}
     if by == "rank":
-        columns |= _columns_of([_queue_of([window.queue() for window in windows])])
+        columns |= _queue_columns([_queue_figures([window.queue() for window in windows])])
     elif by == "stream":
-        columns |= _columns_of(_by_stream(found, windows))
+        columns |= _queue_columns(_by_stream(groups, windows))
     elif by == "call":
         columns["name"] = columns.pop("call")
-    columns["rank"] = constant("rank", inputs.rank, pl.Int64, found.height)
+    columns["rank"] = constant("rank", inputs.rank, pl.Int64, groups.height)
     frame = pl.DataFrame(
         [
-            columns[name].alias(name) if name in columns else constant(name, None, dtype, found.height)
+            columns[name].alias(name) if name in columns else constant(name, None, dtype, groups.height)
             for name, dtype in schema_of(COLUMNS).items()
         ]
     )
@@ -119,7 +119,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     if frame.is_empty() or not (frame["negative"] > 0).any():
         return frame, []
     skewed = frame.filter(pl.col("negative") > 0)
-    least, negative = (int(skewed[name].to_numpy().min()) for name in ("min_latency_ns", "negative"))
+    lowest, negative = (int(skewed[name].to_numpy().min()) for name in ("min_latency_ns", "negative"))
     return frame, [
         Finding(
             id="host-device-clock-skew",
@@ -127,7 +127,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             title="Some device events start before their launch: the clocks of host and device disagree",
             ranks=tuple(skewed["rank"].unique().sort()),
             evidence=(
-                Evidence("disagreement of at least", -least, "ns"),
+                Evidence("disagreement of at least", -lowest, "ns"),
                 Evidence("such events on the rank with the fewest", negative, "count"),
             ),
             advice="Latencies, idle causes and queue depths of these ranks are off by as much. Newer drivers and "
@@ -137,20 +137,20 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 
 def _grouped(events: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """The figures of each group."""
-    figures = [*_FIGURES, _LAUNCHES if "call_id" in events.columns else _CALLED]
+    """The statistics of each group."""
+    figures = [*_FIGURES, _LAUNCHES if "call_id" in events.columns else _FIRST_EVENTS]
     if keys and events.is_empty():
         return events.select(*keys, *figures).clear()
-    # Grouping by a constant key, as the device mostly is, only costs time.
-    apart = [key for key in keys if events[key].n_unique() > 1]
-    figures = [*(pl.col(key).first() for key in keys if key not in apart), *figures]
-    return events.group_by(apart, maintain_order=True).agg(figures) if apart else events.select(figures)
+    # Skip constant keys, as the device mostly is: grouping by them costs time.
+    varying = [key for key in keys if events[key].n_unique() > 1]
+    figures = [*(pl.col(key).first() for key in keys if key not in varying), *figures]
+    return events.group_by(varying, maintain_order=True).agg(figures) if varying else events.select(figures)
 
 
 _LATENCY = pl.col("latency")
-# A call whose events may be in several groups counts in each, else only in the group of the first.
+# If a call's events may be in several groups it counts in each, else only in the group of its first event.
 _LAUNCHES = pl.col("call_id").drop_nulls().n_unique().cast(pl.Int64).alias("launches")
-_CALLED = pl.col("first").sum().cast(pl.Int64).alias("launches")
+_FIRST_EVENTS = pl.col("first").sum().cast(pl.Int64).alias("launches")
 _FIGURES = (
     pl.len().cast(pl.Int64).alias("events"),
     _LATENCY.null_count().cast(pl.Int64).alias("launchless"),
@@ -167,16 +167,16 @@ _FIGURES = (
 
 
 @dataclass(frozen=True)
-class _Launched:
+class _WindowLaunches:
     """The device events of a window.
 
     Attributes:
-        events: a row each: what tells rows apart, latency, first (whether it is its call's first), call_ns (of that one
-            alone), unqueued; call_id if a call's events may be in different groups.
-        device: the table's rows.
-        streams: these stream by stream.
-        launch: when each launch starts, ns.
-        launched: whether there is one.
+        events: one row per event: the keys, latency, first (whether it is the first of its call), call_ns (only for the
+            first), unqueued; call_id if a call's events may be in different groups.
+        device: the rows of device_events.
+        streams: these by stream.
+        launch: start of each launch, ns.
+        launched: whether the launch is in the trace.
     """
 
     events: pl.DataFrame
@@ -186,43 +186,43 @@ class _Launched:
     launched: Bool
 
     def queue(self, rows: Int64 | slice = slice(None)) -> LaunchQueue:
-        """The queue of some of the events, or of all."""
+        """The queue of the given events; of all by default."""
         start, end = (self.device[name].to_numpy()[rows] for name in ("start_ns", "end_ns"))
         return LaunchQueue.of(start, end, self.launch[rows], self.launched[rows])
 
 
-def _launched(window: Tables, number: int, by: str, inputs: Inputs) -> _Launched:
-    """The device events of a window with their launches' latency, call and queueing."""
+def _window_launches(window: Tables, number: int, by: str, inputs: Inputs) -> _WindowLaunches:
+    """The device events of a window with the latency, call and queueing of their launches."""
     calls = window["runtime_calls"]
     device = chosen_launches(window["device_events"], window["annotations"], inputs)
     streams = Streams.of(device)
     row, _ = values_and_validity(device["launch_row"], -1)
     launch, launched = values_and_validity(device["launch_ns"])
-    # Without a launch, the last of these: 0.
-    lasted = np.append(calls["end_ns"].to_numpy() - calls["start_ns"].to_numpy(), 0)
-    # The first event of each call: of those written to one place the last stays.
-    event = np.arange(row.size)
-    first = np.empty(lasted.size, dtype=np.int64)
-    first[row[::-1]] = event[::-1]
-    # An event that found its stream empty: all that was on it before had ended.
-    empty = np.append(True, streams.reached[:-1] <= launch[streams.order][1:])[: row.size]
-    empty[streams.first] = True
+    # Row −1 (no launch) refers to the appended 0.
+    call_duration = np.append(calls["end_ns"].to_numpy() - calls["start_ns"].to_numpy(), 0)
+    # The first event of each call: written in reverse order, so that the first is written last.
+    index = np.arange(row.size)
+    first = np.empty(call_duration.size, dtype=np.int64)
+    first[row[::-1]] = index[::-1]
+    # An event is unqueued if everything before it on its stream had ended at its launch.
+    to_empty_stream = np.append(True, streams.reached[:-1] <= launch[streams.order][1:])[: row.size]
+    to_empty_stream[streams.first] = True
     unqueued = np.empty(row.size, dtype=np.bool_)
-    unqueued[streams.order] = empty
+    unqueued[streams.order] = to_empty_stream
     keys = [device[name] for name in _KEYS[by] if name != "call"]
     if by == "call":
         keys.append(calls["name"].gather(device["launch_row"]).alias("call"))
     if by in ("stream", "kernel"):
         # Rows of different windows are different calls.
         keys.append((device["launch_row"].cast(pl.Int64) * len(inputs.traces) + number).alias("call_id"))
-    firsts = (first[row] == event) & launched
+    firsts = (first[row] == index) & launched
     figures = [
         (device["start_ns"] - device["launch_ns"]).alias("latency"),
         pl.Series("first", firsts),
-        pl.Series("call_ns", np.where(firsts, lasted[row], 0)),
+        pl.Series("call_ns", np.where(firsts, call_duration[row], 0)),
         pl.Series("unqueued", unqueued & launched),
     ]
-    return _Launched(pl.DataFrame([*keys, *figures]), device, streams, launch, launched)
+    return _WindowLaunches(pl.DataFrame([*keys, *figures]), device, streams, launch, launched)
 
 
 _Queued = tuple[float | None, int | None, int | None, float | None, int | None]
@@ -235,30 +235,30 @@ _QUEUE = {
 }
 
 
-def _by_stream(found: pl.DataFrame, windows: Sequence[_Launched]) -> list[_Queued]:
-    """What the queue of each stream was like, in the order of `found`."""
+def _by_stream(groups: pl.DataFrame, windows: Sequence[_WindowLaunches]) -> list[_Queued]:
+    """The queue statistics of each stream, in the order of `groups`."""
     queues: dict[tuple[int | None, ...], list[LaunchQueue]] = {}
     for window in windows:
-        heads = window.streams.order[window.streams.first]
-        names = zip(*(window.device[name][heads] for name in ("device", "stream")), strict=True)
+        first_events = window.streams.order[window.streams.first]
+        names = zip(*(window.device[name][first_events] for name in ("device", "stream")), strict=True)
         for stream, rows in zip(names, window.streams.rows(), strict=True):
             queues.setdefault(stream, []).append(window.queue(rows))
-    return [_queue_of(queues[stream]) for stream in zip(found["device"], found["stream"], strict=True)]
+    return [_queue_figures(queues[stream]) for stream in zip(groups["device"], groups["stream"], strict=True)]
 
 
-def _columns_of(rows: Sequence[_Queued]) -> dict[str, pl.Series]:
-    # By column: building a frame by row takes three times as long.
+def _queue_columns(rows: Sequence[_Queued]) -> dict[str, pl.Series]:
+    # Build by column: by row takes three times as long.
     columns = zip(*rows, strict=True) if rows else [()] * len(_QUEUE)
     typed = zip(_QUEUE.items(), columns, strict=True)
     return {name: pl.Series(name, values, dtype=dtype) for (name, dtype), values in typed}
 
 
-def _queue_of(queues: Sequence[LaunchQueue]) -> _Queued:
+def _queue_figures(queues: Sequence[LaunchQueue]) -> _Queued:
     """Mean and maximum depth, launch-bound time, its share and its longest interval, over all windows."""
-    queued = lasted = deepest = bound = longest = span = 0
+    queued = duration = deepest = bound = longest = span = 0
     queues = [queue for queue in queues if queue.launch.size]
     for queue in queues:
-        queued, lasted = queued + queue.queued, lasted + queue.lasted
+        queued, duration = queued + queue.queued, duration + queue.lasted
         deepest = max(deepest, queue.deepest)
         if queue.span is None:
             continue
@@ -268,7 +268,7 @@ def _queue_of(queues: Sequence[LaunchQueue]) -> _Queued:
         longest = max(longest, int(np.max(waiting.ends - waiting.starts, initial=0)))
     if not queues:
         return None, None, None, None, None
-    return queued / lasted if lasted else None, deepest, bound, bound / span if span else None, longest
+    return queued / duration if duration else None, deepest, bound, bound / span if span else None, longest
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
@@ -277,7 +277,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if not isinstance(latency, float):
         return None
     values: dict[str, tuple[int | float | str, str]] = {}
-    # With disagreeing clocks, kernels start before they are launched.
+    # If the clocks disagree, kernels start before their launch.
     text = "Kernels start immediately after their launch"
     if round(latency) > 0:
         text, values["latency"] = "Median launch latency: {latency}", (round(latency), "ns")

@@ -5,16 +5,16 @@ innermost of nested ones), by the type of their first floating-point input.
 
     device       = Σ durations of the compute kernels that they launched
     tensor cores = Σ durations of these kernels that ran on tensor cores, by their names
-    unknown      = Σ durations of those whose names do not show it (Triton's, names that are cut, other libraries')
+    unknown      = Σ durations of those whose names do not show it (Triton's, truncated names, other libraries')
     off          = Σ durations of products and convolutions on ordinary cores, by their names, in calls that launched
-                   no other: neither a tensor core kernel nor an unknown one
+                   neither a tensor core kernel nor an unknown one
     saving       = time · (1 − slower peak / faster peak)
 
-`saving_ns` and `narrow_saving_ns` are upper bounds over the complete steps (the trace, where none is marked): the
-work off tensor cores sped up by the ratio of the device's peaks (32-bit numbers as TF32, if supported), and all of it
-computed in bfloat16 (float16 if the device has no bfloat16). Kernels rarely reach their peak; many are memory bound.
-They are null if the device's peaks are not known, or without a device. Types need `record_shapes`. Without a device
-`host_ns` shows how much work there is, and no bound is given.
+`saving_ns` and `narrow_saving_ns` are upper bounds over the complete steps (the whole trace if it has no steps): for
+the work off tensor cores sped up by the ratio of the device's peaks (32-bit numbers as TF32, if supported), and for all
+work computed in bfloat16 (float16 if the device has no bfloat16). Kernels rarely reach their peak; many are memory
+bound. They are null if the device's peaks are not known, or without a device; then `host_ns` shows how much work there
+is. Types need `record_shapes`.
 
 How to read it: float32 with most of its work off tensor cores means that TF32 is not enabled
 (`torch.set_float32_matmul_precision("high")`); much float32 in general means that autocast to bfloat16 could save up to
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.device_peaks import peak_flops
+from rankscope.primitives.device_peaks import device_model, peak_flops
 from rankscope.primitives.matrix_operators import matrix_operators
 from rankscope.results import (
     Analysis,
@@ -64,31 +64,32 @@ _WIDE = ("float64", "float32")
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's types."""
-    parts = [_of_window(window, inputs) for window in by_window(tables, inputs)]
+    parts = [_window_types(window, inputs) for window in by_window(tables, inputs)]
     frame = pl.concat(parts).group_by("number").agg(pl.col(_SUMS).sum()).sort("number", nulls_last=True)
-    name = _device_name(tables["device_events"], inputs)
-    factors = {number: _factors(name, number) for number in frame["number"].to_list()}
+    used = tables["device_events"]["device"].drop_nulls().unique()
+    name = device_model((device for info in inputs.traces for device in info.devices), used)
+    factors = {number: _saving_factors(name, number) for number in frame["number"].to_list()}
     plain, narrow = (
-        pl.Series([factors[number][place] for number in frame["number"]], dtype=pl.Float64) for place in (0, 1)
+        pl.Series([factors[number][column] for number in frame["number"]], dtype=pl.Float64) for column in (0, 1)
     )
-    rest, fast = pl.col("steps_off_ns"), pl.col("steps_tensor_ns")
+    off, on = pl.col("steps_off_ns"), pl.col("steps_tensor_ns")
     frame = frame.with_columns(
-        (rest * plain).round().cast(pl.Int64).alias("saving_ns"),
-        # What runs on tensor cores gains by the narrower type alone, the rest by both.
+        (off * plain).round().cast(pl.Int64).alias("saving_ns"),
+        # Work on tensor cores gains only from the narrower type, the rest from both.
         pl.when(pl.col("number").is_in(_WIDE))
-        .then(pl.when(fast > 0).then(fast * _tensor_to_narrow(name)).otherwise(0.0) + rest * narrow)
+        .then(pl.when(on > 0).then(on * _narrow_factor(name)).otherwise(0.0) + off * narrow)
         .round()
         .cast(pl.Int64)
         .alias("narrow_saving_ns"),
         pl.lit(inputs.rank, pl.Int64).alias("rank"),
     )
     if tables["device_events"].is_empty():
-        lost = ("device_ns", "tensor_ns", "unknown_ns", "off_ns", "saving_ns", "narrow_saving_ns")
-        frame = frame.with_columns(pl.lit(None, pl.Int64).alias(each) for each in lost)
+        unknown = ("device_ns", "tensor_ns", "unknown_ns", "off_ns", "saving_ns", "narrow_saving_ns")
+        frame = frame.with_columns(pl.lit(None, pl.Int64).alias(name) for name in unknown)
     return frame.select(column.name for column in COLUMNS)
 
 
-def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+def _window_types(window: Tables, inputs: Inputs) -> pl.DataFrame:
     annotations = window["annotations"]
     kept = chosen_starts(window["host_ops"], annotations, inputs).to_numpy()
     device = chosen_launches(window["device_events"], annotations, inputs)
@@ -114,32 +115,24 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def _device_name(device: pl.DataFrame, inputs: Inputs) -> str | None:
-    used = set(device["device"].drop_nulls().unique().to_list())
-    known = [each for info in inputs.traces for each in info.devices]
-    names = {each.get("name") for each in known if each.get("id") in used} or {each.get("name") for each in known}
-    found = names.pop() if len(names) == 1 else None
-    return str(found) if found else None
-
-
-def _factors(device: str | None, number: str | None) -> tuple[float | None, float | None]:
-    """The largest share of the time outside tensor cores that can be saved: on them, and on them in 16 bits."""
-    # Off tensor cores 16-bit types are not faster than 32-bit ones.
-    plain = peak_flops(device, "float64" if number == "float64" else "float32") if number else None
-    cored = peak_flops(device, number, tensor_cores=True)
-    narrow = _narrow(device)
+def _saving_factors(device: str | None, number: str | None) -> tuple[float | None, float | None]:
+    """The largest share of the time off tensor cores that tensor cores can save, and that they can save in 16 bits."""
+    # Off tensor cores, 16-bit types are not faster than 32-bit ones.
+    ordinary = peak_flops(device, "float64" if number == "float64" else "float32") if number else None
+    tensor = peak_flops(device, number, tensor_cores=True)
+    narrow = _narrow_peak(device)
     return (
-        None if not plain or not cored else max(0.0, 1 - plain / cored),
-        None if not plain or not narrow else max(0.0, 1 - plain / narrow),
+        None if not ordinary or not tensor else max(0.0, 1 - ordinary / tensor),
+        None if not ordinary or not narrow else max(0.0, 1 - ordinary / narrow),
     )
 
 
-def _tensor_to_narrow(device: str | None) -> pl.Expr:
-    cored, narrow = peak_flops(device, "float32", tensor_cores=True), _narrow(device)
-    return pl.lit(None if not cored or not narrow else max(0.0, 1 - cored / narrow), pl.Float64)
+def _narrow_factor(device: str | None) -> pl.Expr:
+    tensor, narrow = peak_flops(device, "float32", tensor_cores=True), _narrow_peak(device)
+    return pl.lit(None if not tensor or not narrow else max(0.0, 1 - tensor / narrow), pl.Float64)
 
 
-def _narrow(device: str | None) -> float | None:
+def _narrow_peak(device: str | None) -> float | None:
     return peak_flops(device, "bfloat16") or peak_flops(device, "float16")
 
 

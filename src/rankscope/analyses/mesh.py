@@ -1,17 +1,16 @@
 """Differences along each dimension of the mesh: data, tensor, pipeline parallel, hosts.
 
 One row per dimension and coordinate (all ranks with `pp=1`), and, in a mesh of at least three dimensions, one per
-group along a dimension (the ranks of one tensor-parallel group; `level` says which). The mesh is that of the job's
-metadata, else of its process groups' names and ranks (`mesh_dp`, `TENSOR_MODEL_PARALLEL_GROUP`, …), else there is none;
-`host` is a dimension if several hosts are known (`source` says where a dimension comes from). Times are means over the
-steps and over the ranks whose files are not truncated: of compute and exposed communication (`step_time`), waiting for
-later ranks (`collectives`: the sum of a step's waits, null if a group is incomplete) and lateness (`stragglers`).
-Imbalance compares compute within a dimension and level:
+group along a dimension (the ranks of one tensor-parallel group; see `level`). The mesh comes from the job's metadata,
+else from the names and ranks of its process groups (`mesh_dp`, `TENSOR_MODEL_PARALLEL_GROUP`, …); see `source`. `host`
+is a dimension if several hosts are known. Times are means over the steps and over the ranks whose files are complete:
+compute and exposed communication (`step_time`), waiting for later ranks (`collectives`: the sum of a step's waits, null
+if a group is incomplete) and lateness (`stragglers`). Imbalance compares compute within a dimension and level:
 
     imbalance = (max − mean) / mean
 
-as usual for load (Pearce et al., 2012: percent imbalance): 0 is balanced, 0.5 means that the slowest has half as much
-again as the average. Balancing saves x / (1 + x) of its compute: for an imbalance of 0.5 a third.
+This is percent imbalance (Pearce et al., 2012): 0 is balanced, 0.5 means that the slowest has 1.5 times the mean.
+Balancing saves x / (1 + x) of its compute: for an imbalance of 0.5 a third.
 
 How to read it: an imbalance along `pp` is layers spread unevenly over stages, along `dp` batches of unequal work, along
 `ep` experts; one along `host`, or of single groups, points at machines. Much waiting without imbalance: see
@@ -24,7 +23,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.communicators import parse_group_ranks
+from rankscope.primitives.communicators import named_group_ranks
 from rankscope.primitives.mesh import HOST, Mesh, infer_mesh
 from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, greatest, schema_of
 
@@ -51,18 +50,15 @@ REPORTED_IMBALANCE = 0.05
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Average each rank's steps over the ranks of each coordinate."""
-    collectives = inputs.results["collectives"]
-    listed = collectives.select("group", "group_ranks").unique().drop_nulls().sort("group")
-    mesh = infer_mesh(
-        inputs.traces,
-        [(group, ranks) for group, text in listed.iter_rows() if (ranks := parse_group_ranks(text)) is not None],
-    )
+    mesh = infer_mesh(inputs.traces, named_group_ranks(inputs.results["collectives"]))
     if not mesh.frame.height:
         return pl.DataFrame(schema=schema_of(COLUMNS)), []
-    rows = _sliced(mesh).join(_of_ranks(inputs), on="rank", how="left")
-    cut = [info.rank for info in inputs.traces if info.is_incomplete]
-    # How much was computed is not known for a file that lacks events.
-    rows = rows.with_columns(pl.when(~pl.col("rank").is_in(cut)).then(pl.col(name)).alias(name) for name in _TIMES)
+    rows = _by_coordinate(mesh).join(_mean_times(inputs), on="rank", how="left")
+    incomplete = [info.rank for info in inputs.traces if info.is_incomplete]
+    # If a file lacks events, its times are unknown.
+    rows = rows.with_columns(
+        pl.when(~pl.col("rank").is_in(incomplete)).then(pl.col(name)).alias(name) for name in _TIMES
+    )
     frame = (
         rows.group_by("dimension", "level", "label", "coordinate", maintain_order=True)
         .agg(
@@ -84,13 +80,13 @@ def _imbalance() -> pl.Expr:
     return pl.when(several & (mean > 0)).then((compute.max().over("dimension", "level") - mean) / mean)
 
 
-def _sliced(mesh: Mesh) -> pl.DataFrame:
-    """Every rank under each of its coordinates, and under each of its groups: rank, dimension, level, label, …"""
+def _by_coordinate(mesh: Mesh) -> pl.DataFrame:
+    """One row per rank and coordinate, and per rank and group: rank, dimension, level, label, coordinate."""
     several = pl.col("coordinate").n_unique().over("dimension") > 1
     coordinates = mesh.frame.filter(several).select(
         "rank", "dimension", pl.lit("coordinate").alias("level"), "label", "coordinate"
     )
-    order = {dim: at for at, dim in enumerate((*mesh.dims, *mesh.other_dims))}
+    order = {dim: index for index, dim in enumerate((*mesh.dims, *mesh.other_dims))}
     parts = [coordinates]
     if len(mesh.dims) > 2:
         parts += [_groups(mesh, dim) for dim in mesh.dims]
@@ -108,10 +104,10 @@ def _groups(mesh: Mesh, dim: str) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _of_ranks(inputs: Inputs) -> pl.DataFrame:
+def _mean_times(inputs: Inputs) -> pl.DataFrame:
     """Mean times of each rank's steps."""
     steps = inputs.results["step_time"]
-    # For a trace without a device, step_time has the operators as compute.
+    # For a trace without a device, compute in step_time is operators.
     means = steps.group_by("rank").agg(
         pl.col("window_ns").mean().alias("step_ns"),
         pl.col("compute_ns").mean(),
@@ -129,7 +125,7 @@ def _of_ranks(inputs: Inputs) -> pl.DataFrame:
 
 
 def _findings(frame: pl.DataFrame, rows: pl.DataFrame) -> list[Finding]:
-    """The dimensions whose compute differs, the worst coordinate of each."""
+    """A finding for the slowest coordinate of each dimension whose compute differs."""
     worst = (
         frame.filter((pl.col("level") == "coordinate") & (pl.col("imbalance") > REPORTED_IMBALANCE))
         .with_columns(pl.col("compute_ns").mean().over("dimension").alias("mean_ns"))

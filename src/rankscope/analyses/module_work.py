@@ -20,7 +20,7 @@ import polars as pl
 from rankscope.primitives.allocation_sites import allocation_sites
 from rankscope.primitives.modules import TOP
 from rankscope.primitives.phases import MODULE_FRAME
-from rankscope.primitives.steps import host_steps, step_numbers
+from rankscope.primitives.steps import host_steps, step_at
 from rankscope.results import Analysis, Column, Inputs, Tables, by_window, concat_ranks
 
 COLUMNS = (
@@ -63,7 +63,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     path = sites["module"].str.replace_all(r"::\w+", "").str.replace_all(r"\)\.", f"){TOP}")
     named = operators.select(path.alias("module"), pl.col("name").alias("operator"), "self_ns", "start_ns")
     host = (
-        named.with_columns(step_numbers(named["start_ns"], steps))
+        named.with_columns(step_at(steps, named["start_ns"]))
         .group_by(*_KEYS)
         .agg(pl.len().cast(pl.Int64).alias("calls"), pl.col("self_ns").sum().alias("host_self_ns"))
     )
@@ -71,7 +71,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     by = named.select("module", "operator")[launched["op_row"].cast(pl.Int64)]
     on_device = (
         by.with_columns(
-            step_numbers(launched["launch_ns"], steps), (launched["end_ns"] - launched["start_ns"]).alias("device_ns")
+            step_at(steps, launched["launch_ns"]), (launched["end_ns"] - launched["start_ns"]).alias("device_ns")
         )
         .group_by(*_KEYS)
         .agg(pl.col("device_ns").sum())

@@ -4,7 +4,7 @@ One row per rank and module, in tree order. A module is its class and instance n
 (`nn.Module: Linear_3`) records them; its path lists the modules whose calls enclose its calls:
 
     host_total    = Σ durations of its calls
-    host_self     = host_total less the calls of modules directly inside
+    host_self     = host_total − the calls of modules directly inside
     device_total  = |union of the kernels, copies and fills launched inside its calls|
     device_self   = the same for those launched in no nested module
 
@@ -55,11 +55,11 @@ COLUMNS = (
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """A rank's modules, its files taken together."""
-    frame = pl.concat(_of_window(window, inputs) for window in by_window(tables, inputs))
+    """A rank's modules in all its files."""
+    frame = pl.concat(_window_modules(window, inputs) for window in by_window(tables, inputs))
     values = ("calls", "host_total_ns", "host_self_ns", "device_total_ns", "device_self_ns", "kernels")
     merged = frame.group_by("path", maintain_order=True).agg(
-        # A sum of nothing but nulls is null.
+        # The sum of nulls only is null.
         pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
         for name in values
     )
@@ -75,7 +75,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+def _window_modules(window: Tables, inputs: Inputs) -> pl.DataFrame:
     frames, device = window["python_frames"], window["device_events"]
     steps = host_steps(window["annotations"]).filter(inputs.options.keeps(pl.col("step")))
     calls = module_calls(frames)
@@ -106,31 +106,33 @@ def _by_hierarchy(window: Tables, steps: pl.DataFrame | None) -> pl.DataFrame:
     )
     levels = recorded.with_columns(pl.col("innermost_path").str.split(TOP).alias("parts"))
     longest = int(levels["parts"].list.len().to_numpy().max(initial=0))
-    around = [
+    by_level = [
         levels.filter(pl.col("parts").list.len() > depth).with_columns(
             pl.col("parts").list.head(depth + 1).list.join(TOP).alias("path")
         )
         for depth in range(longest)
     ]
-    each = pl.concat(around) if around else levels.with_columns(pl.col("innermost_path").alias("path"))
-    own = pl.col("path") == pl.col("innermost_path")
-    host = each.group_by("path", maintain_order=True).agg(
+    by_module = pl.concat(by_level) if by_level else levels.with_columns(pl.col("innermost_path").alias("path"))
+    is_innermost = pl.col("path") == pl.col("innermost_path")
+    host = by_module.group_by("path", maintain_order=True).agg(
         pl.lit(None, pl.Int64).alias("calls"),
         pl.col("self_ns").sum().alias("host_total_ns"),
-        pl.col("self_ns").filter(own).sum().alias("host_self_ns"),
+        pl.col("self_ns").filter(is_innermost).sum().alias("host_self_ns"),
     )
     kernels = device.filter(pl.col("op_row").is_not_null()).with_columns(pl.col("op_row").cast(pl.Int64).alias("row"))
-    launched = kernels.join(each, on="row", how="inner").select("start_ns", "end_ns", "path", own.alias("innermost"))
+    launched = kernels.join(by_module, on="row", how="inner").select(
+        "start_ns", "end_ns", "path", is_innermost.alias("innermost")
+    )
     return _with_device(host, launched, bool(device.height))
 
 
 def _with_device(host: pl.DataFrame, launched: pl.DataFrame, has_device: bool) -> pl.DataFrame:
     total = union_length_by(launched, ["path"], "device_total_ns")
-    own = union_length_by(launched.filter(pl.col("innermost")), ["path"], "device_self_ns")
+    self_time = union_length_by(launched.filter(pl.col("innermost")), ["path"], "device_self_ns")
     count = launched.group_by("path").agg(pl.len().cast(pl.Int64).alias("kernels"))
     names = ("device_total_ns", "device_self_ns", "kernels")
     joined = host
-    for part in (total, own, count):
+    for part in (total, self_time, count):
         joined = joined.join(part, on="path", how="left", maintain_order="left")
     known = pl.lit(has_device)
     return joined.with_columns(pl.when(known).then(pl.col(name).fill_null(0)).alias(name) for name in names)
@@ -140,15 +142,15 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     column = "device_self_ns" if total_of(frame, "device_self_ns") else "host_self_ns"
     total = total_of(frame, column)
-    most = greatest(frame.group_by("module", maintain_order=True).agg(pl.col(column).sum()), column)
-    if most is None:
+    top = greatest(frame.group_by("module", maintain_order=True).agg(pl.col(column).sum()), column)
+    if top is None:
         return None
     return Headline.of(
         f"Top module by {{where}} self time: {{module}}, {{time}}{over_ranks(frame)} ({{share}} of all modules).",
-        module=(most["module"], ""),
+        module=(top["module"], ""),
         where=("device" if column.startswith("device") else "host", ""),
-        time=(most[column], "ns"),
-        share=(most[column] / total, "ratio"),
+        time=(top[column], "ns"),
+        share=(top[column] / total, "ratio"),
     )
 
 

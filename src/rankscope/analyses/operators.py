@@ -14,11 +14,11 @@ runtime calls, as torch's `key_averages()` has them: shares are then of the same
     rate          = FLOPs / device total (host total where the trace has no device)
     MFU           = Σ FLOPs / peak of the device for the data type / device total
 
-A device event belongs to the operator with its External id; without one, to the innermost operator that was open on the
+A device event belongs to the operator with its External id; without one, to the innermost operator open on the
 launching thread. FLOPs follow torch.utils.flop_counter: matrix products, convolutions and attention, from the recorded
 shapes (`record_shapes=True`), and for an enclosing operator their sum; null where none is known. Causal masks are not
 taken into account. Peaks are vendors' dense figures (`primitives/device_peaks.json`), TF32's where 32-bit numbers ran
-on tensor cores. Tensor cores are detected by kernel name, as the TensorBoard plugin does; Triton kernels' names do not
+on tensor cores. Tensor cores are detected by kernel name, as in the TensorBoard plugin; names of Triton kernels do not
 show it.
 
 How to read it: a high device self time names the kernel to look at; a host self time far above the device's means that
@@ -41,7 +41,7 @@ from rankscope.primitives.call_stack import (
     nested_with,
     with_ancestors,
 )
-from rankscope.primitives.device_peaks import peak_flops
+from rankscope.primitives.device_peaks import device_model, peak_flops
 from rankscope.primitives.flops import operator_flops
 from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.shapes import floating_point_type
@@ -95,7 +95,7 @@ COLUMNS = (
         "memory_self_bytes",
         pl.Int64,
         "bytes",
-        "allocated less released by itself, on the device (on the host without one); null without memory events",
+        "bytes allocated minus bytes released by itself, on the device (or else the host); null without memory events",
     ),
     Column("tensor_core_eligible", pl.Boolean, "", "whether tensor cores can run it"),
     Column(
@@ -116,11 +116,11 @@ COLUMNS = (
         "mfu", pl.Float64, "ratio", "model FLOPs utilization: share of the device's peak; null if the peak is not known"
     ),
 )
-# How many callers distinguish stacks.
+# Stacks are distinguished by this many callers.
 _CALLERS = 6
 _KEYS = ("kind", "name", "input_shapes", "stack")
-_NAMED = ("name", "kind", "input_shapes", "stack")
-_SORTED = {
+_SORT_NAMES = ("name", "kind", "input_shapes", "stack")
+_SORT_COLUMNS = {
     "self_cpu": "host_self_ns",
     "cpu": "host_total_ns",
     "self_device": "device_self_ns",
@@ -128,7 +128,7 @@ _SORTED = {
     "count": "calls",
     "memory": "memory_self_bytes",
 }
-_INCLUDED = {
+_INCLUDED_TABLES = {
     "operators": (),
     "annotations": ("annotations",),
     "frames": ("python_frames",),
@@ -139,13 +139,13 @@ _KINDS = {"annotations": "annotation", "runtime_calls": "runtime", "python_frame
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """The operators of a rank: its windows' figures added."""
-    parts = [_operators_of(window, inputs) for window in by_window(tables, inputs)]
+    """The operators of a rank, added up over its windows."""
+    parts = [_window_operators(window, inputs) for window in by_window(tables, inputs)]
     added = pl.concat(parts).group_by(_KEYS, maintain_order=True).agg(pl.all().sum())
     device = tables["device_events"].height > 0
     total = pl.col("device_total_ns")
     seconds = (total if device else pl.col("host_total_ns")) / 1e9
-    some = pl.col("formulas") > 0
+    has_flops = pl.col("formulas") > 0
     frame = added.with_columns(
         pl.lit(inputs.rank, pl.Int64).alias("rank"),
         _share("host_self_ns"),
@@ -153,9 +153,9 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.col("name").is_in(list(eligible_operators(added["name"].drop_nulls()))).alias("tensor_core_eligible"),
         pl.when(total > 0).then(pl.col("tensor_ns") / total).alias("tensor_core_share"),
         pl.when(total > 0).then(pl.col("unknown_ns") / total).alias("tensor_core_unknown_share"),
-        pl.when(some).then("flops").alias("flops"),
-        pl.when(some & (seconds > 0)).then(pl.col("flops") / seconds / 1e12).alias("tflops_per_s"),
-        pl.when(some & (total > 0) & (pl.col("unrated") == 0)).then(pl.col("ideal_ns") / total).alias("mfu"),
+        pl.when(has_flops).then("flops").alias("flops"),
+        pl.when(has_flops & (seconds > 0)).then(pl.col("flops") / seconds / 1e12).alias("tflops_per_s"),
+        pl.when(has_flops & (total > 0) & (pl.col("unrated") == 0)).then(pl.col("ideal_ns") / total).alias("mfu"),
     )
     if not device:
         names = ("device_self_ns", "device_self_share", "device_total_ns", "device_events")
@@ -164,20 +164,20 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         frame = frame.filter(pl.col("name").str.contains(f"(?i){inputs.parameters['match']}"))
     if all(window["memory_events"].is_empty() for window in by_window(tables, inputs)):
         frame = frame.with_columns(pl.lit(None, pl.Int64).alias("memory_self_bytes"))
-    first = _SORTED[str(inputs.parameters.get("sort_by", "self_device"))]
+    first = _SORT_COLUMNS[str(inputs.parameters.get("sort_by", "self_device"))]
     order = list(dict.fromkeys([first, "device_self_ns", "host_self_ns"]))
-    return frame.sort(*order, *_NAMED, descending=[True] * len(order) + [False] * len(_NAMED), nulls_last=True).select(
-        column.name for column in COLUMNS
-    )
+    return frame.sort(
+        *order, *_SORT_NAMES, descending=[True] * len(order) + [False] * len(_SORT_NAMES), nulls_last=True
+    ).select(column.name for column in COLUMNS)
 
 
 def _share(name: str) -> pl.Expr:
-    whole = pl.col(name).sum()
-    return pl.when(whole > 0).then(pl.col(name) / whole).alias(name.replace("_ns", "_share"))
+    total = pl.col(name).sum()
+    return pl.when(total > 0).then(pl.col(name) / total).alias(name.replace("_ns", "_share"))
 
 
-def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    """Figures of one window by key: sums that can be added over windows."""
+def _window_operators(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    """Sums of one window by key, which can be added over windows."""
     operators, device = _included(window, inputs)
     by = inputs.parameters.get("by", "name")
     no_text = pl.lit(None, pl.String)
@@ -189,7 +189,7 @@ def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     parent = operators["parent_row"].fill_null(-1).to_numpy()
     kept = chosen_starts(operators, window["annotations"], inputs).to_numpy()
 
-    # Each device event with each operator around its launch.
+    # Pair each device event with each operator around its launch.
     owner = launching_operators(device, window["runtime_calls"], operators)
     event, around = with_ancestors(parent, owner)
     use = tensor_core_use(device.filter(pl.col("kind") == "kernel")["name"].unique().drop_nulls())
@@ -206,11 +206,13 @@ def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
         }
     ).filter(pl.Series(kept[around]))
 
+    used_devices = device["device"].drop_nulls().unique()
+    model = device_model((known for info in inputs.traces for known in info.devices), used_devices)
     on_tensor, maybe_on_tensor = np.zeros((2, operators.height), dtype=np.bool_)
     on_tensor[around[tensor[event]]] = True
     maybe_on_tensor[around[(tensor | unknown)[event]]] = True
     keyed = keyed.with_columns(
-        *_flops(operators, parent, (on_tensor, maybe_on_tensor), _device_name(device, inputs)),
+        *_flops(operators, parent, (on_tensor, maybe_on_tensor), model),
         pl.Series("outer", is_outermost(parent, group)),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
     ).filter(pl.Series(kept))
@@ -243,10 +245,10 @@ def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _included(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The operators, nested with other host events if these are requested; and the device events that point to them."""
+    """The operators, nested with other host events if requested; and the device events with their rows in it."""
     operators = window["host_ops"].with_columns(pl.lit("operator").alias("kind"))
     device, others = window["device_events"], []
-    tables = _INCLUDED[str(inputs.parameters.get("include", "operators"))]
+    tables = _INCLUDED_TABLES[str(inputs.parameters.get("include", "operators"))]
     if not tables:
         return operators, device
     for table in tables:
@@ -256,30 +258,22 @@ def _included(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, pl.DataFram
                 pl.col("name").str.replace(r"^ProfilerStep#\d+$", "ProfilerStep*")
             )
         others.append(rows)
-    every, moved = nested_with(operators, others)
-    return every, device.with_columns(moved.gather(device["op_row"].cast(pl.Int64)).alias("op_row"))
+    all_ranges, new_rows = nested_with(operators, others)
+    return all_ranges, device.with_columns(new_rows.gather(device["op_row"].cast(pl.Int64)).alias("op_row"))
 
 
 def _memory(window: Tables, operators: pl.DataFrame, group: np.ndarray, kept: np.ndarray) -> pl.DataFrame:
-    """The bytes that the calls of each group allocated less those that they released themselves."""
+    """Bytes that the calls of each group allocated minus those that they released themselves."""
     events = memory_samples(window["memory_events"], operators, window["annotations"])
     on_device = events.filter(pl.col("memory") != "cpu")
     events = (on_device if on_device.height else events).filter(pl.col("operator_row") >= 0)
     row = events["operator_row"].to_numpy()
-    own = pl.DataFrame({"group": group[row], "memory_self_bytes": events["bytes"]}).filter(pl.Series(kept[row]))
-    return own.group_by("group").agg(pl.col("memory_self_bytes").sum())
+    allocated = pl.DataFrame({"group": group[row], "memory_self_bytes": events["bytes"]}).filter(pl.Series(kept[row]))
+    return allocated.group_by("group").agg(pl.col("memory_self_bytes").sum())
 
 
 def _union(pairs: pl.DataFrame, name: str) -> pl.DataFrame:
     return union_length_by(pairs, ["group"], name)
-
-
-def _device_name(device: pl.DataFrame, inputs: Inputs) -> str | None:
-    """The name of the device that the rank uses."""
-    used = device["device"].drop_nulls().unique().to_list()
-    named = {each.get("id"): each.get("name") for info in inputs.traces for each in info.devices}
-    names = {named.get(index) for index in used if named.get(index)} or set(named.values())
-    return str(names.pop()) if len(names) == 1 else None
 
 
 def _flops(
@@ -290,40 +284,40 @@ def _flops(
     Args:
         tensor: whether each call ran on tensor cores for certain, and whether it may have.
     """
-    own = operator_flops(operators)
-    counted = own.is_not_null().to_numpy()
+    operator_flops_ = operator_flops(operators)
+    counted = operator_flops_.is_not_null().to_numpy()
     # A formula inside an operator with a formula is the same work: count it once.
-    alone = counted & is_outermost(parent, np.where(counted, -1, np.arange(counted.size)))
-    flops = own.fill_null(0.0).to_numpy().copy()
+    outermost = counted & is_outermost(parent, np.where(counted, -1, np.arange(counted.size)))
+    flops = operator_flops_.fill_null(0.0).to_numpy().copy()
     types = {text: floating_point_type(text) for text in operators["input_types"].unique()}
     peaks = {
         (text, used): peak_flops(device, number, tensor_cores=used) or 0.0
         for text, number in types.items()
         for used in (False, True)
     }
-    plain, cored = (
+    ordinary_peak, tensor_peak = (
         operators["input_types"].replace_strict(
             list(types), [peaks[text, used] for text in types], return_dtype=pl.Float64, default=0.0
         ).to_numpy()
         for used in (False, True)
     )  # fmt: skip
     certain, possible = tensor
-    peak = np.where(certain, cored, plain)
-    # Where it may have run on either, and the peaks differ, there is none.
-    peak[possible & ~certain & (plain != cored)] = 0.0
+    peak = np.where(certain, tensor_peak, ordinary_peak)
+    # If it may have run on either, and the peaks differ, the peak is unknown.
+    peak[possible & ~certain & (ordinary_peak != tensor_peak)] = 0.0
     ideal = np.divide(flops * 1e9, peak, out=np.zeros_like(flops), where=peak > 0)
     depth = operators["depth"].to_numpy()
-    found: list[pl.Series] = []
+    sums: list[pl.Series] = []
     for name, value in (
         ("flops", flops),
         ("ideal_ns", ideal),
         ("formulas", counted.astype(np.float64)),
         ("unrated", (counted & (peak <= 0)).astype(np.float64)),
     ):
-        summed = np.where(alone, value, 0.0)
+        summed = np.where(outermost, value, 0.0)
         add_to_parents(parent, depth, summed)
-        found.append(pl.Series(name, np.where(counted, value, summed)))
-    return found
+        sums.append(pl.Series(name, np.where(counted, value, summed)))
+    return sums
 
 
 def _stacks(operators: pl.DataFrame, frames: pl.DataFrame) -> pl.Series:
@@ -339,36 +333,38 @@ def _stacks(operators: pl.DataFrame, frames: pl.DataFrame) -> pl.Series:
         lines.append(frames["name"].gather(row).alias(f"line{len(lines)}"))
         row = frames["parent_row"].gather(row).cast(pl.Int64)
     # `<built-in method add of Tensor object at 0x7f…>`: without addresses, or every object is a different caller.
-    whole = pl.concat_str(pl.all(), separator="; ", ignore_nulls=True).str.replace_all(r" at 0x[0-9a-fA-F]+", "")
-    joined = pl.DataFrame(lines).select(whole).to_series()
-    found: pl.Series = recorded.zip_with(recorded.is_not_null(), joined.set(joined == "", None))
-    return found
+    text = pl.concat_str(pl.all(), separator="; ", ignore_nulls=True).str.replace_all(r" at 0x[0-9a-fA-F]+", "")
+    joined = pl.DataFrame(lines).select(text).to_series()
+    stacks: pl.Series = recorded.zip_with(recorded.is_not_null(), joined.set(joined == "", None))
+    return stacks
 
 
-def reads_more(parameters: Parameters) -> dict[str, tuple[str, ...]]:
+def extra_columns(parameters: Parameters) -> dict[str, tuple[str, ...]]:
     """Python frames, the largest table of a trace, and other host events only if they are requested."""
     ranges = ("start_ns", "end_ns", "name", "pid", "tid")
-    more: dict[str, tuple[str, ...]] = dict.fromkeys(_INCLUDED[str(parameters.get("include", "operators"))], ranges)
+    columns: dict[str, tuple[str, ...]] = dict.fromkeys(
+        _INCLUDED_TABLES[str(parameters.get("include", "operators"))], ranges
+    )
     if parameters.get("by") != "stack":
-        return more
-    return {**more, "host_ops": ("call_stack",), "python_frames": (*ranges, "parent_row")}
+        return columns
+    return {**columns, "host_ops": ("call_stack",), "python_frames": (*ranges, "parent_row")}
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     column = "device_self_ns" if total_of(frame, "device_self_ns") else "host_self_ns"
     total = total_of(frame, column)
-    most = greatest(frame.group_by("name", maintain_order=True).agg(pl.col(column, "calls").sum()), column)
-    if most is None:
+    top = greatest(frame.group_by("name", maintain_order=True).agg(pl.col(column, "calls").sum()), column)
+    if top is None:
         return None
-    calls = f"{{calls}} {plural('call', most['calls'])}{over_ranks(frame)}"
+    calls = f"{{calls}} {plural('call', top['calls'])}{over_ranks(frame)}"
     return Headline.of(
         f"Top operator by {{where}} self time: {{name}}, {{share}} of all operators ({{total}} in {calls}).",
-        name=(most["name"], ""),
-        share=(most[column] / total, "ratio"),
+        name=(top["name"], ""),
+        share=(top[column] / total, "ratio"),
         where=("device" if column.startswith("device") else "host", ""),
-        total=(most[column], "ns"),
-        calls=(most["calls"], "count"),
+        total=(top[column], "ns"),
+        calls=(top["calls"], "count"),
     )
 
 
@@ -391,8 +387,10 @@ analysis = Analysis(
     parameters=(
         Parameter("match", "only operators whose name matches, ignoring case", kind="regex"),
         Parameter("by", "what to group rows by", default="name", choices=("name", "shape", "stack")),
-        Parameter("sort_by", "the column to sort by, the largest first", default="self_device", choices=tuple(_SORTED)),
-        Parameter("include", "further host events as rows", default="operators", choices=tuple(_INCLUDED)),
+        Parameter(
+            "sort_by", "the column to sort by, the largest first", default="self_device", choices=tuple(_SORT_COLUMNS)
+        ),
+        Parameter("include", "further host events as rows", default="operators", choices=tuple(_INCLUDED_TABLES)),
     ),
-    reads_more=reads_more,
+    reads_more=extra_columns,
 )  # fmt: skip

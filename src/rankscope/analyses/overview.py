@@ -9,11 +9,11 @@ steps, and shares are of the mean step, Σ windows / their number, because parts
 Overlap covers the complete traces, over all ranks together, Σ overlap / Σ communication; `distributed` has the overlap
 within steps.
 
-The slowest rank is the one with the most local time: its window less its exposed communication. In a synchronous job
-the other ranks spend the difference waiting inside their collectives. The margin is to the median of the other ranks;
-below 5 % of the mean step no rank stands out. It is an indication only: a rank can be early in one collective and late
-in the next. Ranks with truncated or damaged traces are left out of everything except the number of ranks; if every
-rank's trace is damaged, all are included, and no rank is the slowest.
+The slowest rank is the one with the most local time: its window − its exposed communication. In a synchronous job the
+other ranks spend the difference waiting inside their collectives. The margin is to the median of the other ranks; below
+5 % of the mean step no rank stands out. It is an indication only: a rank can be early in one collective and late in the
+next. Ranks with truncated or damaged traces only count in the number of ranks; if every rank's trace is damaged, all
+are included, and no rank is the slowest.
 
 How to read it: the largest share says where to look next. Exposed communication: `collectives` and `stragglers`.
 Copies: `copies`. Data loading: `data_loading`. Other: `idle`. Compute: `kernels` and `operators`.
@@ -36,7 +36,7 @@ COLUMNS = (
         "steps",
         pl.Int64,
         "count",
-        "distinct steps in the traces; 0 if no step is marked: each trace then counts as one step, from its first "
+        "distinct steps in the traces; 0 if there are none: each trace then counts as one step, from its first "
         "to its last device event (without a device, all of it)",
     ),
     Column("step_ns", pl.Int64, "ns", "step time: median over steps of the slowest rank's window"),
@@ -66,8 +66,10 @@ COLUMNS = (
     ),
     Column("busy_share", pl.Float64, "ratio", "share of the devices' spans in which they were busy"),
     Column("slowest_rank", pl.Int64, "", "the rank with the most local time; null with a single rank"),
-    Column("slowest_own_ns", pl.Int64, "ns", "its local time (window less exposed communication), mean over its steps"),
-    Column("slowest_margin_ns", pl.Int64, "ns", "its local time less the median of the other ranks'"),
+    Column(
+        "slowest_own_ns", pl.Int64, "ns", "its local time (window minus exposed communication), mean over its steps"
+    ),
+    Column("slowest_margin_ns", pl.Int64, "ns", "its local time minus the median of the other ranks'"),
     Column(
         "slowest_margin_share",
         pl.Float64,
@@ -117,19 +119,19 @@ def _complete_ranks(frame: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
 
 
 def _slowest(steps: pl.DataFrame, mean_step: float) -> dict[str, int | float | None]:
-    own = (
+    local_time = (
         steps.group_by("rank")
         .agg((pl.col("window_ns") - pl.col("exposed_communication_ns")).mean().alias("own"))
         .sort("own", "rank", descending=[True, False])
     )
-    if own.height < 2:
+    if local_time.height < 2:
         return dict.fromkeys(("slowest_rank", "slowest_own_ns", "slowest_margin_ns", "slowest_margin_share"))
-    others = _rounded(own["own"][1:].median())
-    first = round(own["own"][0])
-    margin = None if others is None else first - others
+    others = _rounded(local_time["own"][1:].median())
+    longest = round(local_time["own"][0])
+    margin = None if others is None else longest - others
     return {
-        "slowest_rank": int(own["rank"][0]),
-        "slowest_own_ns": first,
+        "slowest_rank": int(local_time["rank"][0]),
+        "slowest_own_ns": longest,
         "slowest_margin_ns": margin,
         "slowest_margin_share": margin / mean_step if margin is not None and mean_step else None,
     }

@@ -1,8 +1,8 @@
 """Training phases per step: forward, backward, optimizer, data loading, waiting, on host and device.
 
-One row per rank and step (`ProfilerStep#N` on the host; a trace without steps gives one row for all of it, with step
-null). The host's columns are mutually exclusive and sum to `wall_ns`, the step's range, exactly. Each instant counts
-for the first that applies:
+One row per rank and step (`ProfilerStep#N` on the host; one row with step null for a trace without steps). The host's
+columns are mutually exclusive and sum to `wall_ns`, the step's range, exactly. Each instant counts for the first that
+applies:
 
     sync          the host is in a call that waits for the device (…Synchronize, a blocking copy); without a
                   device, Gloo communicates and no operator computes
@@ -88,10 +88,10 @@ _HOST = ("host_ops", "annotations", "runtime_calls", "python_frames")
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The steps of a rank, window by window."""
-    return steps_by_window(tables, inputs, COLUMNS, _of_window)
+    return steps_by_window(tables, inputs, COLUMNS, _window_phases)
 
 
-def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+def _window_phases(window: Tables, inputs: Inputs) -> pl.DataFrame:
     steps = host_steps(window["annotations"])
     start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     step = steps["step"]
@@ -115,11 +115,11 @@ def _host(window: Tables, sets: dict[str, IntervalSet], start: Int64, end: Int64
     if not window["device_events"].height:
         host = activity(window["device_events"], window["host_ops"], window["annotations"])
         waiting = waiting | (host.communication - host.compute)
-    found = {"sync": waiting.within(start, end)}
+    times = {"sync": waiting.within(start, end)}
     for phase in PHASES:
-        found[phase] = (sets[phase] - waiting).within(start, end)
-    rest = (end - start) - sum(found.values(), np.zeros(start.size, dtype=np.int64))
-    return {f"{name}_ns": value for name, value in found.items()} | {"other_ns": rest}
+        times[phase] = (sets[phase] - waiting).within(start, end)
+    rest = (end - start) - sum(times.values(), np.zeros(start.size, dtype=np.int64))
+    return {f"{name}_ns": value for name, value in times.items()} | {"other_ns": rest}
 
 
 def _device(
@@ -127,26 +127,26 @@ def _device(
 ) -> dict[str, Int64 | pl.Series]:
     names = ("device", *(f"{name}_device" for name in (*PHASES, "communication", _OTHER)))
     if not window["device_events"].height:
-        nothing = pl.Series([None] * start.size, dtype=pl.Int64)
-        return {f"{name}_ns": nothing for name in names}
+        no_times = pl.Series([None] * start.size, dtype=pl.Int64)
+        return {f"{name}_ns": no_times for name in names}
     events = with_category(window["device_events"], inputs.options.communication)
-    at, launched = values_and_validity(events["launch_ns"])
-    owned = events.with_columns(
+    launch_at, launched = values_and_validity(events["launch_ns"])
+    with_phase = events.with_columns(
         pl.when(pl.col("category") == COMMUNICATION)
         .then(pl.lit("communication"))
-        .otherwise(phase_at(sets, at).fill_null(_OTHER))
+        .otherwise(phase_at(sets, launch_at).fill_null(_OTHER))
         .alias("phase"),
-        pl.Series("owner", owning_steps(start, end, at, launched)),
+        pl.Series("owner", owning_steps(start, end, launch_at, launched)),
     ).filter(pl.col("owner") >= 0)
-    found = {name: np.zeros(start.size, dtype=np.int64) for name in names}
-    for (owner,), mine in owned.partition_by("owner", as_dict=True).items():
+    times = {name: np.zeros(start.size, dtype=np.int64) for name in names}
+    for (owner,), events_of_step in with_phase.partition_by("owner", as_dict=True).items():
         covered = EMPTY
         for phase in (*PHASES, _OTHER, "communication"):
-            reached = covered.length
-            covered = covered | covered_time(mine.filter(pl.col("phase") == phase))
-            found[f"{phase}_device"][int(owner)] = covered.length - reached
-        found["device"][int(owner)] = covered.length
-    return {f"{name}_ns": value for name, value in found.items()}
+            before = covered.length
+            covered = covered | covered_time(events_of_step.filter(pl.col("phase") == phase))
+            times[f"{phase}_device"][int(owner)] = covered.length - before
+        times["device"][int(owner)] = covered.length
+    return {f"{name}_ns": value for name, value in times.items()}
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
@@ -158,8 +158,8 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     shares = {name: (amount / wall, "ratio") for name, amount in parts.items() if amount}
     if not shares:
         return Headline.of("These traces do not record forward, backward or optimizer.")
-    of = "Step time" if frame["step"].drop_nulls().len() else "Time"
-    return Headline.of(f"{of} on the host: {listed([f'{name} {{{name}}}' for name in shares])}.", **shares)
+    subject = "Step time" if frame["step"].drop_nulls().len() else "Time"
+    return Headline.of(f"{subject} on the host: {listed([f'{name} {{{name}}}' for name in shares])}.", **shares)
 
 
 analysis = Analysis(

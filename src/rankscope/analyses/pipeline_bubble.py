@@ -18,8 +18,8 @@ the equivalent (p − 1) / m of the time without bubble); interleaved stages hav
 to one neighbour in a step. The stage is the rank's coordinate on the mesh (`mesh`); null if no mesh is known, in which
 case one row covers all such ranks.
 
-The saving of the finding is what a step would be shorter with stages of equal work: its window less the mean compute of
-the stages / (1 − ideal ratio), at most what the largest bubble exceeds the ideal by. Without an ideal there is none.
+The saving of the finding is how much shorter a step would be with stages of equal work: its window − mean compute of
+the stages / (1 − ideal ratio), at most the excess of the largest bubble over the ideal. Without an ideal there is none.
 
 How to read it: a first stage near the ideal has the inherent cost of its schedule: more microbatches or interleaved
 stages reduce it. If it is far above, a stage is slower than the others (`step_time`, `stragglers`), or the transfers
@@ -33,7 +33,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.activity import covered_time
-from rankscope.primitives.communicators import parse_group_ranks
+from rankscope.primitives.communicators import named_group_ranks
 from rankscope.primitives.mesh import infer_mesh
 from rankscope.results import (
     Analysis,
@@ -65,41 +65,41 @@ COLUMNS = (
         "bubble ratio of a balanced pipeline without interleaving; null if not known",
     ),
 )
-_OF_RANK = tuple(
+_RANK_COLUMNS = tuple(
     Column(name, pl.Int64, "", "")
     for name in ("rank", "window", "step", "window_ns", "p2p_ns", "bubble_ns", "sends")
 )  # fmt: skip
 P2P = ("send", "recv", "send_recv")
 # Reported if the bubble exceeds the ideal by this share of the step.
-BEYOND = 0.05
+REPORTED_EXCESS = 0.05
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """Each step's bubble on this rank."""
-    found = inputs.results["collectives"].filter(pl.col("source") != "launch")
+    collectives_of_rank = inputs.results["collectives"].filter(pl.col("source") != "launch")
     steps = inputs.results["step_time"].filter(pl.col("step").is_not_null())
     parts = []
-    for number, window in enumerate(by_window(tables, inputs)):
-        collectives = found.filter(pl.col("window") == number)
+    for file_number, window in enumerate(by_window(tables, inputs)):
+        collectives = collectives_of_rank.filter(pl.col("window") == file_number)
         p2p = collectives.filter(pl.col("collective").is_in(P2P))
-        mine = steps.filter(pl.col("window") == number)
-        if not p2p.height or not mine.height:
+        steps_of_file = steps.filter(pl.col("window") == file_number)
+        if not p2p.height or not steps_of_file.height:
             continue
-        parts.append(_bubbles(window["device_events"], collectives, p2p, mine))
-    return concat_ranks(parts, _OF_RANK)
+        parts.append(_bubbles(window["device_events"], collectives, p2p, steps_of_file))
+    return concat_ranks(parts, _RANK_COLUMNS)
 
 
 def _bubbles(device: pl.DataFrame, collectives: pl.DataFrame, p2p: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    passing = covered_time(p2p)
+    p2p_time = covered_time(p2p)
     # Device events other than point-to-point operations, by exact times and streams.
     others = device.join(p2p.select("start_ns", "end_ns", "stream"), on=["start_ns", "end_ns", "stream"], how="anti")
     merged = p2p.filter(pl.col("kernels") > 1)
     busy = covered_time(others) if not merged.height else covered_time(others) - covered_time(merged)
     host = covered_time(collectives.filter(~pl.col("collective").is_in(P2P)))
-    alone = passing - (busy | host)
+    bubble = p2p_time - (busy | host)
     start = steps["start_ns"].to_numpy()
     end = start + steps["window_ns"].to_numpy()
-    to_one = (
+    sends = (
         p2p.filter(pl.col("collective").is_in(["send", "send_recv"]))
         .group_by("step", "peers", "stream")
         .agg(pl.len().cast(pl.Int64).alias("sends"))
@@ -108,26 +108,25 @@ def _bubbles(device: pl.DataFrame, collectives: pl.DataFrame, p2p: pl.DataFrame,
     )
     return steps.select(
         "rank", "window", "step", "window_ns",
-        pl.Series("p2p_ns", passing.within(start, end)), pl.Series("bubble_ns", alone.within(start, end)),
-    ).join(to_one, on="step", how="left", maintain_order="left")  # fmt: skip
+        pl.Series("p2p_ns", p2p_time.within(start, end)), pl.Series("bubble_ns", bubble.within(start, end)),
+    ).join(sends, on="step", how="left", maintain_order="left")  # fmt: skip
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Average over the ranks of each stage."""
-    rows = concat_ranks(parts, _OF_RANK)
+    rows = concat_ranks(parts, _RANK_COLUMNS)
     if not rows.height:
         return pl.DataFrame(schema=schema_of(COLUMNS)), []
-    listed = inputs.results["collectives"].select("group", "group_ranks").unique().drop_nulls().sort("group")
-    groups = [(group, ranks) for group, text in listed.iter_rows() if (ranks := parse_group_ranks(text)) is not None]
+    groups = named_group_ranks(inputs.results["collectives"])
     mesh = infer_mesh(inputs.traces, groups)
     stages = mesh.frame.filter(pl.col("dimension") == (mesh.pipeline or "")).select(
         "rank", pl.col("coordinate").alias("stage")
     )
     count = _depth(mesh.pipeline, groups, stages)
-    placed = rows.join(stages, on="rank", how="left")
+    by_stage = rows.join(stages, on="rank", how="left")
     p, m = pl.lit(count, pl.Int64), pl.col("microbatches")
     frame = (
-        placed.group_by("stage", "step")
+        by_stage.group_by("stage", "step")
         .agg(
             pl.col("rank").n_unique().cast(pl.Int64).alias("ranks"),
             *(pl.col(name).mean().round().cast(pl.Int64) for name in ("window_ns", "p2p_ns", "bubble_ns")),
@@ -139,11 +138,11 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             pl.when(p > 1).then((p - 1) / (m + p - 1)).alias("ideal_ratio"),
         )
     )
-    return frame.select(column.name for column in COLUMNS), _findings(frame, placed, count, _compute(stages, inputs))
+    return frame.select(column.name for column in COLUMNS), _findings(frame, by_stage, count, _compute(stages, inputs))
 
 
 def _depth(pipeline: str | None, groups: Sequence[tuple[str, tuple[int, ...]]], stages: pl.DataFrame) -> int | None:
-    """How many stages there are: as many as the pipeline's groups have ranks, else as were seen."""
+    """The number of stages: the size of the pipeline's groups, else the number of recorded stages."""
     if pipeline is None or not stages.height:
         return None
     named = [
@@ -151,8 +150,8 @@ def _depth(pipeline: str | None, groups: Sequence[tuple[str, tuple[int, ...]]], 
         for group, ranks in groups
         if group.lower().endswith((f"mesh_{pipeline}", "pipeline_model_parallel_group"))
     ]
-    seen = int(stages["stage"].to_numpy().max()) + 1
-    return max([seen, *named])
+    recorded = int(stages["stage"].to_numpy().max()) + 1
+    return max([recorded, *named])
 
 
 def _compute(stages: pl.DataFrame, inputs: Inputs) -> float:
@@ -171,7 +170,7 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None, compu
     )
     ratio = worst["bubble_ns"] / max(worst["window_ns"], 1)
     ideal = worst["ideal_ratio"]
-    if ratio <= BEYOND + (ideal or 0.0):
+    if ratio <= REPORTED_EXCESS + (ideal or 0.0):
         return []
     stage = worst["stage"]
     waits = "The ranks of the pipeline wait" if stage is None else f"Stage {stage} of the pipeline waits"
@@ -180,7 +179,7 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None, compu
     if ideal is not None:
         beyond = worst["bubble_ns"] - ideal * worst["window_ns"]
         saving = max(0, round(min(beyond, worst["window_ns"] - compute / (1 - ideal))))
-    more = "" if ideal is None else f", {100 * ideal:.1f} % in a balanced pipeline"
+    ideal_text = "" if ideal is None else f", {100 * ideal:.1f} % in a balanced pipeline"
     evidence = [
         Evidence("mean bubble per step", round(worst["bubble_ns"]), "ns"),
         Evidence("mean window of a step", round(worst["window_ns"]), "ns"),
@@ -196,7 +195,7 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None, compu
         Finding(
             id="pipeline-bubble",
             severity="warning" if ideal is not None else "info",
-            title=f"{waits} for its neighbours {100 * ratio:.1f} % of the step{more}",
+            title=f"{waits} for its neighbours {100 * ratio:.1f} % of the step{ideal_text}",
             ranks=tuple(ranks),
             evidence=tuple(evidence),
             saving_ns=saving,

@@ -3,7 +3,7 @@
 One row per rank with a trace, and two ways to arrange them as a grid. `host_row` and `host_column` put one host in each
 row: hosts ordered by their lowest rank, ranks on a host by local rank. `mesh_row` and `mesh_column` put the fastest
 dimension of the mesh along a row (usually tensor parallel: the ranks that communicate most) and all slower ones down
-the rows. The mesh is that of the job's metadata, else of its process groups, as in `mesh`; columns are null if the
+the rows. The mesh comes from the job's metadata, else from its process groups, as in `mesh`; columns are null if the
 host, or the mesh, is not known.
 
     host_row = index of the host among the hosts      host_column = index of the rank on its host
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.communicators import parse_group_ranks
+from rankscope.primitives.communicators import named_group_ranks
 from rankscope.primitives.mesh import Mesh, infer_mesh
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, schema_of
 from rankscope.rundir.plurals import plural
@@ -41,32 +41,27 @@ COLUMNS = (
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Each rank's host and mesh, laid out."""
-    seen = {info.rank: info for info in inputs.traces if info.rank is not None}
-    hosts = {rank: info.host for rank, info in seen.items()}
+    first_traces = {info.rank: info for info in inputs.traces if info.rank is not None}
+    hosts = {rank: info.host for rank, info in first_traces.items()}
     for info in inputs.traces:
-        # One of several windows may lack the host.
+        # Some of a rank's traces may lack the host.
         if info.rank is not None and info.host:
             hosts[info.rank] = info.host
-    rows = [(rank, hosts[rank], seen[rank].local_rank) for rank in sorted(seen)]
+    rows = [(rank, hosts[rank], first_traces[rank].local_rank) for rank in sorted(first_traces)]
     frame = pl.DataFrame(rows, schema={"rank": pl.Int64, "host": pl.String, "local_rank": pl.Int64}, orient="row")
-    laid = frame.with_columns(_on_hosts()).join(_in_mesh(_mesh(inputs)), on="rank", how="left").sort("rank")
-    return laid.select(pl.col(name).cast(kind) for name, kind in schema_of(COLUMNS).items()), []
+    mesh = infer_mesh(inputs.traces, named_group_ranks(inputs.results["collectives"]))
+    placed = frame.with_columns(_on_hosts()).join(_in_mesh(mesh), on="rank", how="left").sort("rank")
+    return placed.select(pl.col(name).cast(kind) for name, kind in schema_of(COLUMNS).items()), []
 
 
 def _on_hosts() -> list[pl.Expr]:
     known = pl.col("host").is_not_null()
     lowest = pl.col("rank").min().over("host")
-    by_place = pl.struct(pl.col("local_rank").fill_null(0), "rank").rank("ordinal").over("host") - 1
+    position = pl.struct(pl.col("local_rank").fill_null(0), "rank").rank("ordinal").over("host") - 1
     return [
         pl.when(known).then(pl.when(known).then(lowest).rank("dense") - 1).alias("host_row"),
-        pl.when(known).then(by_place).alias("host_column"),
+        pl.when(known).then(position).alias("host_column"),
     ]
-
-
-def _mesh(inputs: Inputs) -> Mesh:
-    groups = inputs.results["collectives"].select("group", "group_ranks").drop_nulls().unique().sort("group")
-    named = [(name, found) for name, text in groups.iter_rows() if (found := parse_group_ranks(text)) is not None]
-    return infer_mesh(inputs.traces, named)
 
 
 def _in_mesh(mesh: Mesh) -> pl.DataFrame:
@@ -79,13 +74,15 @@ def _in_mesh(mesh: Mesh) -> pl.DataFrame:
         on="dimension", index="rank", values="coordinate"
     )
     labels = pl.DataFrame(list(mesh.labels().items()), schema={"rank": pl.Int64, "mesh": pl.String}, orient="row")
-    words = pl.concat_str([pl.format(f"{dim}={{}}", pl.col(dim)) for dim in slower], separator=" ") if slower else None
+    row_label = (
+        pl.concat_str([pl.format(f"{dim}={{}}", pl.col(dim)) for dim in slower], separator=" ") if slower else None
+    )
     order = pl.struct(slower).rank("dense") - 1 if slower else pl.lit(0)
     return wide.join(labels, on="rank").select(
         "rank",
         "mesh",
         order.alias("mesh_row"),
-        (pl.lit(fastest) if words is None else words).alias("mesh_row_label"),
+        (pl.lit(fastest) if row_label is None else row_label).alias("mesh_row_label"),
         pl.col(fastest).alias("mesh_column"),
         pl.lit(fastest).alias("mesh_column_dimension"),
     )

@@ -11,7 +11,7 @@ time. FSDP's and DDP's hooks are excluded, and so is a function that its own bac
 
 The shares are of the host's time in the backward (as in `phases`) and of the device time of what was launched there.
 Without checkpointing there is no row. `create_graph=True` numbers the operators of the backward too: a gradient of a
-gradient looks the same, and is not distinguished.
+gradient then looks like a recomputation.
 
 How to read it: the shares are the cost of the memory that checkpointing saves. Checkpointing every other block halves
 it; checkpointing only what is cheap to recompute (selective checkpointing) saves most of it. With memory to spare
@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.call_stack import enclosing, parent_rows, range_at, with_ancestors
+from rankscope.primitives.call_stack import enclosing, launch_instants, parent_rows, range_at, with_ancestors
 from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.phases import BACKWARD, phase_at, phase_sets
 from rankscope.primitives.steps import Bool, host_steps
@@ -59,8 +59,8 @@ _HOOKS = r"^FSDP::|^FullyShardedDataParallel\._"
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """A rank's operators that were run again, its files taken together."""
-    frame = pl.concat(_of_window(window, inputs) for window in by_window(tables, inputs))
+    """A rank's recomputed operators in all its files."""
+    frame = pl.concat(_window_operators(window, inputs) for window in by_window(tables, inputs))
     values = ("calls", "forward_calls", "host_ns", "device_ns", "kernels", "backward_ns", "backward_device_ns")
     merged = frame.group_by("name").agg(
         pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in values
@@ -79,10 +79,10 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+def _window_operators(window: Tables, inputs: Inputs) -> pl.DataFrame:
     operators, device = window["host_ops"], window["device_events"]
-    again, forward = _run_again(operators, window["annotations"])
-    repeated = operators.select("start_ns", "end_ns", "name", "pid", "tid").filter(pl.Series(again))
+    recomputed, forward = _recomputed(operators, window["annotations"])
+    repeated = operators.select("start_ns", "end_ns", "name", "pid", "tid").filter(pl.Series(recomputed))
     launched = device.filter(pl.col("launch_row").is_not_null())
     others = operators.select("start_ns", "name").filter(pl.Series(forward))
     if inputs.options.steps is not None:
@@ -92,19 +92,22 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         )
         launched = launched.filter(pl.Series(range_at(steps, launched["launch_ns"].to_numpy()) >= 0))
     sets = phase_sets(operators, window["annotations"], window["python_frames"])
-    launch, runtime = launched["launch_row"], window["runtime_calls"]
-    threads = pl.DataFrame(
-        {"time_ns": launched["launch_ns"], "pid": runtime["pid"].gather(launch), "tid": runtime["tid"].gather(launch)}
-    )
+    threads = launch_instants(launched, window["runtime_calls"])
     owner = enclosing(repeated, threads)
-    own = launched.filter(pl.Series(owner >= 0)).with_columns(repeated["name"].gather(owner[owner >= 0]).alias("name"))
-    back = launched.filter(phase_at(sets, launched["launch_ns"].to_numpy()).eq(BACKWARD).fill_null(False))
+    launched_inside = launched.filter(pl.Series(owner >= 0)).with_columns(
+        repeated["name"].gather(owner[owner >= 0]).alias("name")
+    )
+    launched_in_backward = launched.filter(
+        phase_at(sets, launched["launch_ns"].to_numpy()).eq(BACKWARD).fill_null(False)
+    )
     backward = sets[BACKWARD]
     if inputs.options.steps is not None:
         backward_ns = int(backward.within(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()).sum())
     else:
         backward_ns = backward.length
-    whole = union_length_by(back.with_columns(pl.lit(0).alias("all")), ["all"], "ns")["ns"].sum()
+    backward_device_ns = union_length_by(launched_in_backward.with_columns(pl.lit(0).alias("all")), ["all"], "ns")[
+        "ns"
+    ].sum()
     known = pl.lit(bool(device.height))
     return (
         repeated.group_by("name")
@@ -113,44 +116,44 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
             (pl.col("end_ns") - pl.col("start_ns")).sum().alias("host_ns"),
         )
         .join(others.group_by("name").agg(pl.len().cast(pl.Int64).alias("forward_calls")), on="name", how="left")
-        .join(union_length_by(own, ["name"], "device_ns"), on="name", how="left")
-        .join(own.group_by("name").agg(pl.len().cast(pl.Int64).alias("kernels")), on="name", how="left")
+        .join(union_length_by(launched_inside, ["name"], "device_ns"), on="name", how="left")
+        .join(launched_inside.group_by("name").agg(pl.len().cast(pl.Int64).alias("kernels")), on="name", how="left")
         .with_columns(
             pl.col("forward_calls").fill_null(0),
             pl.when(known).then(pl.col("device_ns").fill_null(0)).alias("device_ns"),
             pl.when(known).then(pl.col("kernels").fill_null(0)).alias("kernels"),
             pl.lit(backward_ns, pl.Int64).alias("backward_ns"),
-            pl.when(known).then(pl.lit(int(whole), pl.Int64)).alias("backward_device_ns"),
+            pl.when(known).then(pl.lit(int(backward_device_ns), pl.Int64)).alias("backward_device_ns"),
         )
     )
 
 
-def _run_again(operators: pl.DataFrame, annotations: pl.DataFrame) -> tuple[Bool, Bool]:
-    """Whether an operator is an outermost one that the backward runs again, and whether it is the original forward."""
+def _recomputed(operators: pl.DataFrame, annotations: pl.DataFrame) -> tuple[Bool, Bool]:
+    """Whether each operator is an outermost recomputed one, and whether it is an original forward."""
     numbered = (operators["sequence"].is_not_null() & (operators["forward_thread"].fill_null(0) == 0)).to_numpy()
-    # `evaluate_function` is around the hooks as well, the node itself only around what it does.
+    # `evaluate_function` also encloses the hooks; the node itself only its own work.
     engine = operators["name"].str.starts_with("autograd::engine::").fill_null(False)
     node = ((operators["forward_thread"].fill_null(0) > 0) & ~engine).to_numpy()
     candidates = np.flatnonzero(numbered)
     hooks = annotations.filter(~pl.col("on_device") & pl.col("name").str.contains(_HOOKS).fill_null(False))
-    at = operators.select(pl.col("start_ns").alias("time_ns"), "pid", "tid")[candidates]
-    hooked = enclosing(hooks, at) >= 0
+    instants = operators.select(pl.col("start_ns").alias("time_ns"), "pid", "tid")[candidates]
+    excluded = enclosing(hooks, instants) >= 0
     position, rows = with_ancestors(parent_rows(operators), candidates)
-    inner_node, of = node[rows], operators["name"]
-    around_it, own = of.gather(rows[inner_node]), of.gather(candidates[position[inner_node]])
+    inner_node, name = node[rows], operators["name"]
+    node_name, own_name = name.gather(rows[inner_node]), name.gather(candidates[position[inner_node]])
     # A function that is its own gradient (an all-to-all) calls itself in its backward: not a recomputation.
-    itself = (around_it == own + "Backward").fill_null(False).to_numpy()
+    is_own_gradient = (node_name == own_name + "Backward").fill_null(False).to_numpy()
     in_node = np.isin(np.arange(candidates.size), position[inner_node])
-    hooked |= np.isin(np.arange(candidates.size), position[inner_node][itself])
-    again = np.zeros(operators.height, dtype=np.bool_)
-    again[candidates[in_node & ~hooked]] = True
+    excluded |= np.isin(np.arange(candidates.size), position[inner_node][is_own_gradient])
+    recomputed = np.zeros(operators.height, dtype=np.bool_)
+    recomputed[candidates[in_node & ~excluded]] = True
     outer = rows != candidates[position]
-    nested = np.isin(np.arange(candidates.size), position[outer & again[rows]])
+    nested = np.isin(np.arange(candidates.size), position[outer & recomputed[rows]])
     inner = np.zeros(operators.height, dtype=np.bool_)
     inner[candidates[nested]] = True
     forward = np.zeros(operators.height, dtype=np.bool_)
-    forward[candidates[~in_node & ~hooked]] = True
-    return again & ~inner, forward
+    forward[candidates[~in_node & ~excluded]] = True
+    return recomputed & ~inner, forward
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:

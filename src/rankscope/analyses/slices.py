@@ -18,11 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import polars as pl
 
-from rankscope.primitives.columns import values_and_validity
-from rankscope.primitives.steps import host_steps, owning_steps
+from rankscope.primitives.steps import host_steps, step_at
 from rankscope.results import Analysis, Column, Finding, Inputs, Parameter, Parameters, Tables, by_window
 
 COLUMNS = (
@@ -65,37 +63,39 @@ _KEYS = {
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """The events of a rank; but for one distribution over all ranks, their distribution."""
+    """The distribution of a rank's events; the events themselves if all ranks have one distribution."""
     parts = [pl.DataFrame(schema=_SCHEMA)]
     for number, window in enumerate(by_window(tables, inputs)):
         parts += _events_of(window, number, inputs)
     events = pl.concat(parts)
-    return events if inputs.parameters.get("by", "step") == "name" else _spread(events, inputs)
+    return events if inputs.parameters.get("by", "step") == "name" else _distribution(events, inputs)
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another, or all of them in one."""
+    """Concatenate the ranks, or compute one distribution over all of them."""
     frame = pl.concat(parts)
     if inputs.parameters.get("by", "step") == "name":
-        frame = _spread(frame, inputs)
+        frame = _distribution(frame, inputs)
     return frame, []
 
 
 def _events_of(window: Tables, number: int, inputs: Inputs) -> list[pl.DataFrame]:
-    """A file's events of the wanted names, table by table."""
+    """A file's events with the requested names, table by table."""
     steps = host_steps(window["annotations"])
-    found: list[pl.DataFrame] = []
+    parts: list[pl.DataFrame] = []
     for table, kind in _KINDS.items():
         if table in window:
             events = window[table] if table != "annotations" else window[table].filter(~pl.col("on_device"))
-            mine = _wanted(events, inputs)
-            found.append(_as_rows(mine, mine["start_ns"], steps, pl.lit(kind), "tid", number, inputs))
-    mine = _wanted(window["device_events"], inputs)
-    found.append(_as_rows(mine, mine["launch_ns"], steps, pl.col("kind"), "stream", number, inputs))
-    return found
+            events_of_name = _matching(events, inputs)
+            parts.append(
+                _as_rows(events_of_name, events_of_name["start_ns"], steps, pl.lit(kind), "tid", number, inputs)
+            )
+    events_of_name = _matching(window["device_events"], inputs)
+    parts.append(_as_rows(events_of_name, events_of_name["launch_ns"], steps, pl.col("kind"), "stream", number, inputs))
+    return parts
 
 
-def _wanted(events: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
+def _matching(events: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
     name, match = inputs.parameters.get("name"), inputs.parameters.get("match")
     if name is not None:
         events = events.filter(pl.col("name") == name)
@@ -103,14 +103,17 @@ def _wanted(events: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
 
 
 def _as_rows(
-    events: pl.DataFrame, at: pl.Series, steps: pl.DataFrame, kind: pl.Expr, track: str, number: int, inputs: Inputs
+    events: pl.DataFrame,
+    instants: pl.Series,
+    steps: pl.DataFrame,
+    kind: pl.Expr,
+    track: str,
+    number: int,
+    inputs: Inputs,
 ) -> pl.DataFrame:
-    owner = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *values_and_validity(at))
-    place = pl.Series(owner, dtype=pl.Int64)
-    step = steps["step"].gather(place.set(place < 0, None))
     rows = events.select(
         pl.lit(inputs.rank, pl.Int64).alias("rank"),
-        step.alias("step"),
+        step_at(steps, instants),
         kind.alias("kind"),
         "name",
         "start_ns",
@@ -119,16 +122,15 @@ def _as_rows(
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
     )
     if inputs.options.steps is not None:
-        keep = np.isin(owner, np.flatnonzero(steps.select(inputs.options.keeps(pl.col("step"))).to_series().to_numpy()))
-        rows = rows.filter(pl.Series(keep, dtype=pl.Boolean))
+        rows = rows.filter(inputs.options.keeps(pl.col("step")))
     return rows.cast(_SCHEMA)  # type: ignore[arg-type]  # instances of types are types to it, not to its stub
 
 
-def _spread(events: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
-    """The distribution of durations by what tells rows apart."""
+def _distribution(events: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
+    """The distribution of durations by the keys of the rows."""
     by = str(inputs.parameters.get("by", "step"))
     duration = pl.col("duration_ns")
-    found = events.group_by(_KEYS[by], maintain_order=True).agg(
+    groups = events.group_by(_KEYS[by], maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("calls"),
         duration.sum().alias("total_ns"),
         duration.mean().alias("mean_ns"),
@@ -138,15 +140,15 @@ def _spread(events: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
         duration.max().alias("max_ns"),
         duration.std().alias("std_ns"),
     )
-    missing = [column.name for column in COLUMNS if column.name not in found.columns]
-    frame = found.with_columns(pl.lit(None, _SCHEMA[name]).alias(name) for name in missing)
+    missing = [column.name for column in COLUMNS if column.name not in groups.columns]
+    frame = groups.with_columns(pl.lit(None, _SCHEMA[name]).alias(name) for name in missing)
     order = ("rank", "step", "total_ns", "kind", "name", *_EVENT)
-    by_time = ("rank", *_EVENT, "name") if by == "event" else order
-    descending = [name == "total_ns" for name in by_time]
-    return frame.sort(by_time, descending=descending, nulls_last=True).select(column.name for column in COLUMNS)
+    sort_columns = ("rank", *_EVENT, "name") if by == "event" else order
+    descending = [name == "total_ns" for name in sort_columns]
+    return frame.sort(sort_columns, descending=descending, nulls_last=True).select(column.name for column in COLUMNS)
 
 
-def reads_more(parameters: Parameters) -> dict[str, tuple[str, ...]]:
+def extra_columns(parameters: Parameters) -> dict[str, tuple[str, ...]]:
     """Python frames, the largest table of a trace, only if a name is given."""
     named = parameters.get("name") is not None or parameters.get("match") is not None
     return {"python_frames": ("start_ns", "end_ns", "name", "tid")} if named else {}
@@ -169,6 +171,6 @@ analysis = Analysis(
         Parameter("match", "events whose name matches, ignoring case", kind="regex"),
         Parameter("by", "what to group rows by", default="step", choices=("step", "rank", "name", "event")),
     ),
-    reads_more=reads_more,
+    reads_more=extra_columns,
     in_report=False,
 )

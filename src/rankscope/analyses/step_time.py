@@ -2,9 +2,9 @@
 
 One row per rank and step. A step is a host `ProfilerStep#N` range; it owns the device events whose launch starts
 inside it. Its window runs from completion to completion: it begins at the latest of its own start, the end of the
-previous window and, for the first step, the end of the last device event launched before it (or launchless and before
-the first launched event of its stream); it ends at the later of its own end and the end of its last owned event. Under
-a deep launch queue a window is therefore the device's time for the step, not the host's.
+previous window and, for the first step, the end of the last device event launched before it (or without a launch and
+before the first launched event of its stream); it ends at the later of its own end and the end of its last device
+event. Under a deep launch queue a window is therefore the device's time for the step, not the host's.
 
 The columns are mutually exclusive and sum to the window exactly. Each instant counts for the first of these that
 applies: compute, communication, copy, fill on the device; the host in a device runtime call; in data loading (a
@@ -72,9 +72,9 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 def _steps_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     device, annotations = window["device_events"], window["annotations"]
     sets = activity(device, window["host_ops"], annotations, inputs.options.communication)
-    steps, found = step_windows(annotations, device)
+    steps, windows = step_windows(annotations, device)
     if steps.height:
-        begin, end = found.start, found.end
+        begin, end = windows.start, windows.end
     else:
         begin, end = recorded_span(window)
     gap: list[int | None] = [None, *(begin[1:] - end[:-1]).tolist()]
@@ -92,7 +92,7 @@ def _steps_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _breakdown(sets: Activity, window: Tables, begin: Int64, end: Int64) -> dict[str, Int64]:
-    """Each category less those before it, within each window."""
+    """Time in each category but in none of those before it, per window."""
     layers: tuple[IntervalSet, ...] = (
         sets.compute,
         sets.communication,
@@ -102,14 +102,14 @@ def _breakdown(sets: Activity, window: Tables, begin: Int64, end: Int64) -> dict
         data_loading_time(window["annotations"]),
         covered_time(window["host_ops"]),
     )
-    covered, reached = EMPTY, np.zeros(begin.size, dtype=np.int64)
+    covered, before = EMPTY, np.zeros(begin.size, dtype=np.int64)
     parts: dict[str, Int64] = {}
     for column, layer in zip(CATEGORIES, layers, strict=False):
         covered = covered | layer
-        now = covered.within(begin, end)
-        parts[column.name] = now - reached
-        reached = now
-    parts["other_ns"] = (end - begin) - reached
+        total = covered.within(begin, end)
+        parts[column.name] = total - before
+        before = total
+    parts["other_ns"] = (end - begin) - before
     return parts
 
 
@@ -125,8 +125,8 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     values["median"] = (round(median), "ns")
     if longest["step"] is None:
         return Headline.of("Longest recorded span: {window} on rank {rank}; median {median}.", **values)
-    several = "ranks and steps" if frame["rank"].n_unique() > 1 else "steps"
-    text = f"Longest step: {{window}} (step {{step}} on rank {{rank}}); median over all {several}: {{median}}."
+    scope = "ranks and steps" if frame["rank"].n_unique() > 1 else "steps"
+    text = f"Longest step: {{window}} (step {{step}} on rank {{rank}}); median over all {scope}: {{median}}."
     return Headline.of(text, step=(longest["step"], ""), **values)
 
 

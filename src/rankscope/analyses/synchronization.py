@@ -3,8 +3,8 @@
 One row per rank, call and place in the code: the operator that made the call (`aten::item`, `aten::nonzero`, …) and the
 user's range around it. Calls are runtime calls that return only when the device is done (`cudaStreamSynchronize`,
 `hipDeviceSynchronize`, `zeEventHostSynchronize`, …); `cudaStreamWaitEvent` makes a stream wait and not the host, so it
-is not included. If the trace has steps, only calls inside steps count. The profiler's own call is left out: to stop, it
-waits for the device, outside of operators, when nothing is launched any more.
+is not included. If the trace has steps, only calls inside steps count. The profiler's own call does not count: to stop,
+it waits for the device, outside of operators, after the last launch.
 
 While the host waits it launches nothing. When the device has finished, it is idle until the host continues. `idle_ns`
 is the time around the call's end, from when the device became idle (but not before the call) to its next event, and at
@@ -25,7 +25,7 @@ import polars as pl
 from rankscope.primitives.activity import covered_time
 from rankscope.primitives.call_stack import innermost
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.steps import host_steps, owning_steps
+from rankscope.primitives.steps import host_steps, step_rows
 from rankscope.primitives.synchronization import host_waits, idle_after, without_profilers_wait
 from rankscope.results import (
     Analysis,
@@ -51,7 +51,7 @@ COLUMNS = (
     Column("idle_ns", pl.Int64, "ns", "time that the device was idle because of them"),
     Column("per_step_ns", pl.Int64, "ns", "idle time per step"),
 )
-_OF_STEPS = "ProfilerStep#"
+_STEP_PREFIX = "ProfilerStep#"
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -60,7 +60,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     calls = pl.concat(
         _calls_of(window, inputs).with_columns(window=pl.lit(number)) for number, window in enumerate(windows)
     )
-    steps = max(sum(_chosen(window, inputs).height for window in windows), 1)
+    steps = max(sum(_selected_steps(window, inputs).height for window in windows), 1)
     return (
         calls.group_by("call", "operator", "range")
         .agg(
@@ -75,7 +75,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def _chosen(window: Tables, inputs: Inputs) -> pl.DataFrame:
+def _selected_steps(window: Tables, inputs: Inputs) -> pl.DataFrame:
     steps = host_steps(window["annotations"])
     return steps if inputs.options.steps is None else steps.filter(inputs.options.keeps(pl.col("step")))
 
@@ -83,35 +83,34 @@ def _chosen(window: Tables, inputs: Inputs) -> pl.DataFrame:
 def _calls_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     runtime, operators = window["runtime_calls"], window["host_ops"]
     calls = without_profilers_wait(host_waits(runtime), operators, window["device_events"])
-    steps = _chosen(window, inputs)
-    at = calls["start_ns"].to_numpy()
-    owner = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), at, np.ones(at.size, dtype=np.bool_))
+    steps = _selected_steps(window, inputs)
+    owner = step_rows(steps, calls["start_ns"])
     if steps.height or inputs.options.steps is not None:
         calls, owner = calls.filter(pl.Series(owner >= 0, dtype=pl.Boolean)), owner[owner >= 0]
     instants = calls.select(pl.col("start_ns").alias("at_ns"), "pid", "tid")
-    ranges = _users(window["annotations"])
+    ranges = _user_ranges(window["annotations"])
     return calls.select(
         pl.col("name").alias("call"),
-        pl.Series("operator", _named(operators, innermost(operators, instants)), dtype=pl.String),
-        pl.Series("range", _named(ranges, innermost(ranges, instants)), dtype=pl.String),
+        pl.Series("operator", _names_at(operators, innermost(operators, instants)), dtype=pl.String),
+        pl.Series("range", _names_at(ranges, innermost(ranges, instants)), dtype=pl.String),
         pl.Series("step", owner, dtype=pl.Int64),
         (pl.col("end_ns") - pl.col("start_ns")).alias("total_ns"),
         pl.Series("idle_ns", idle_after(calls, covered_time(window["device_events"])), dtype=pl.Int64),
     )
 
 
-def _users(annotations: pl.DataFrame) -> pl.DataFrame:
-    """The host's ranges with the rows of their parents, without steps, which are not a place in the code."""
+def _user_ranges(annotations: pl.DataFrame) -> pl.DataFrame:
+    """The host's ranges without steps, which are not a place in the code. Rows stay, as parent_row refers to them."""
     return annotations.with_columns(
-        # A range without a name is passed over like an ended one: it never covers an instant.
-        pl.when(pl.col("on_device") | pl.col("name").str.starts_with(_OF_STEPS))
+        # Steps get no duration, so that they never contain an instant.
+        pl.when(pl.col("on_device") | pl.col("name").str.starts_with(_STEP_PREFIX))
         .then(pl.col("start_ns"))
         .otherwise(pl.col("end_ns"))
         .alias("end_ns")
     )
 
 
-def _named(ranges: pl.DataFrame, rows: Int64) -> pl.Series:
+def _names_at(ranges: pl.DataFrame, rows: Int64) -> pl.Series:
     if not ranges.height:
         return pl.Series([None] * rows.size, dtype=pl.String)
     names = ranges["name"].gather(np.maximum(rows, 0))
@@ -121,15 +120,15 @@ def _named(ranges: pl.DataFrame, rows: Int64) -> pl.Series:
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     idle, calls = total_of(frame, "idle_ns"), total_of(frame, "calls")
-    most = greatest(frame.group_by("call", maintain_order=True).agg(pl.col("idle_ns").sum()), "idle_ns")
-    if most is None:
+    top = greatest(frame.group_by("call", maintain_order=True).agg(pl.col("idle_ns").sum()), "idle_ns")
+    if top is None:
         return None
     return Headline.of(
         f"{{calls}} synchronizing {plural('call', calls)}{over_ranks(frame)} left the device idle for {{idle}}; "
         "most of it after {call}.",
         calls=(calls, "count"),
         idle=(idle, "ns"),
-        call=(most["call"], ""),
+        call=(top["call"], ""),
     )
 
 

@@ -4,7 +4,7 @@ One row per rank and device it used, over the span of its steps: from the start 
 last (windows as in `step_time`); for a trace without steps, over the recorded span, from the first to the last device
 event.
 
-    utilization          = |kernels| / span                       |A|: the union over all streams; copies left out
+    utilization          = |kernels| / span                       |A|: the union over all streams, without copies
     compute utilization  = |kernels other than communication| / span
     SM efficiency        = Σ min(Σ blocks per SM of the kernels that run, 1) · dt / span        (estimated)
     occupancy            = Σ occupancy · duration / Σ duration, over kernels that record it     (estimated, achieved)
@@ -43,7 +43,7 @@ _SUMS = ("kernel_ns", "compute_ns", "efficient_ns", "weighted", "weight", "with_
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """The devices of a rank: its windows' figures added."""
+    """The devices of a rank, added up over its windows."""
     spans: list[int] = []
     parts: list[pl.DataFrame] = []
     for window in by_window(tables, inputs):
@@ -56,19 +56,19 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     span = pl.lit(sum(spans), pl.Int64)
     if not parts:
         parts = [pl.DataFrame([dict.fromkeys(_SCHEMA)], schema=_SCHEMA)]
-    # A device of one window's file may be silent in another's: its span is the rank's all the same.
+    # A device may have events in one window only; its span is the rank's in any case.
     added = (
         pl.concat(parts)
         .group_by("device", maintain_order=True)
         .agg(pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in _SUMS)
     )
-    wide = pl.col("span_ns") > 0
+    has_span = pl.col("span_ns") > 0
     return (
         added.with_columns(pl.lit(inputs.rank, pl.Int64).alias("rank"), span.alias("span_ns"))
         .with_columns(
-            pl.when(wide).then(pl.col("kernel_ns") / pl.col("span_ns")).alias("utilization"),
-            pl.when(wide).then(pl.col("compute_ns") / pl.col("span_ns")).alias("compute_utilization"),
-            pl.when(wide & (pl.col("with_blocks") > 0))
+            pl.when(has_span).then(pl.col("kernel_ns") / pl.col("span_ns")).alias("utilization"),
+            pl.when(has_span).then(pl.col("compute_ns") / pl.col("span_ns")).alias("compute_utilization"),
+            pl.when(has_span & (pl.col("with_blocks") > 0))
             .then(pl.col("efficient_ns") / pl.col("span_ns"))
             .alias("sm_efficiency"),
             pl.when(pl.col("weight") > 0).then(pl.col("weighted") / pl.col("weight")).alias("occupancy"),
@@ -90,21 +90,21 @@ _SCHEMA: dict[str, pl.DataType] = {
 
 
 def _span(window: Tables, inputs: Inputs) -> tuple[int, int]:
-    """From when to when: of the chosen steps' windows, else the recorded span."""
-    steps, found = step_windows(window["annotations"], window["device_events"])
+    """Start and end of the selected steps' windows, else of the recorded span."""
+    steps, windows = step_windows(window["annotations"], window["device_events"])
     if steps.height:
-        chosen = np.ones(steps.height, dtype=np.bool_)
+        selected = np.ones(steps.height, dtype=np.bool_)
         if inputs.options.steps is not None:
-            chosen = steps.select(inputs.options.keeps(pl.col("step"))).to_series().to_numpy()
-        return (int(found.start[chosen][0]), int(found.end[chosen][-1])) if chosen.any() else (0, 0)
+            selected = steps.select(inputs.options.keeps(pl.col("step"))).to_series().to_numpy()
+        return (int(windows.start[selected][0]), int(windows.end[selected][-1])) if selected.any() else (0, 0)
     begin, end = recorded_span(window)
     return (int(begin[0]), int(end[0])) if begin.size and inputs.options.steps is None else (0, 0)
 
 
 def _measure(kernels: pl.DataFrame, start: int, end: int) -> dict[str, list[int | float]]:
-    """What kernels of one device did within a span."""
+    """Sums over the kernels of one device within a span."""
     inside = kernels.with_columns(pl.col("start_ns", "end_ns").clip(start, end))
-    lasted = (inside["end_ns"] - inside["start_ns"]).to_numpy()
+    duration = (inside["end_ns"] - inside["start_ns"]).to_numpy()
     occupancy = inside["occupancy"].cast(pl.Float64)
     known = (occupancy.is_not_null() & occupancy.is_finite().fill_null(False)).to_numpy()
     blocks = inside["blocks_per_sm"].cast(pl.Float64)
@@ -119,8 +119,8 @@ def _measure(kernels: pl.DataFrame, start: int, end: int) -> dict[str, list[int 
                 sized["blocks_per_sm"].cast(pl.Float64).to_numpy(),
             )
         ],
-        "weighted": [float((occupancy.fill_null(0.0).to_numpy()[known] * lasted[known]).sum())],
-        "weight": [int(lasted[known].sum())],
+        "weighted": [float((occupancy.fill_null(0.0).to_numpy()[known] * duration[known]).sum())],
+        "weight": [int(duration[known].sum())],
         "with_blocks": [sized.height],
     }
 
@@ -132,7 +132,7 @@ def _efficient(start: Int64, end: Int64, blocks: np.ndarray) -> float:
     instants, index = np.unique(np.concatenate([start, end]), return_inverse=True)
     change = np.zeros(instants.size)
     np.add.at(change, index, np.concatenate([blocks, -blocks]))
-    # Sums of floats end at 1e-16 where nothing runs: of no weight.
+    # Rounding leaves about 1e-16 where nothing runs, which does not matter.
     running = np.clip(np.cumsum(change)[:-1], 0.0, 1.0)
     return float((running * np.diff(instants)).sum())
 
@@ -142,7 +142,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     known = frame.filter(pl.col("utilization").is_not_null()).sort("utilization", maintain_order=True)
     if not known.height:
         return None
-    least = known.row(0, named=True)
+    lowest = known.row(0, named=True)
     mean = total_of(known, "kernel_ns") / total_of(known, "span_ns") if total_of(known, "span_ns") else 0.0
     if not mean:
         return Headline.of("No kernel runs within the steps.")
@@ -151,8 +151,8 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     return Headline.of(
         "Mean device utilization: {mean}; lowest on rank {rank}: {least}.",
         mean=(mean, "ratio"),
-        rank=(least["rank"], ""),
-        least=(least["utilization"], "ratio"),
+        rank=(lowest["rank"], ""),
+        least=(lowest["utilization"], "ratio"),
     )
 
 

@@ -1,7 +1,7 @@
 """Work of each step: every kernel and operator by name, shapes and step.
 
 One row per rank, step, kind, name, shapes and launching operator. A kernel's time is the sum of its durations, an
-operator's its self time on the host: its duration less the operators inside it. A kernel belongs to the step in whose
+operator's its self time on the host: its duration minus the operators inside it. A kernel belongs to the step in whose
 range its launch starts, an operator to the one in which it starts; outside steps, step is null. These are the samples
 that `rankscope diff` compares, step by step and rank by rank, so that a change can be compared with the spread.
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.primitives.activity import with_category
-from rankscope.primitives.steps import host_steps, step_numbers
+from rankscope.primitives.steps import host_steps, step_at
 from rankscope.results import Analysis, Column, Inputs, Tables, by_window, concat_ranks
 
 COLUMNS = (
@@ -38,9 +38,9 @@ _KEYS = ("step", "kind", "category", "name", "shapes", "operator")
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """What a rank ran, window by window."""
+    """A rank's kernels and operators, window by window."""
     parts = [
-        _of_window(window, inputs).with_columns(
+        _window_work(window, inputs).with_columns(
             pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
         )
         for number, window in enumerate(by_window(tables, inputs))
@@ -48,7 +48,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     return concat_ranks(parts, COLUMNS)
 
 
-def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+def _window_work(window: Tables, inputs: Inputs) -> pl.DataFrame:
     device, operators = window["device_events"], window["host_ops"]
     steps = host_steps(window["annotations"])
     named = operators.select(
@@ -56,14 +56,14 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     ).with_columns(pl.col("op_row").cast(pl.Int32))
     kernels = (
         with_category(device, inputs.options.communication)
-        .with_columns(step_numbers(device["launch_ns"], steps))
+        .with_columns(step_at(steps, device["launch_ns"]))
         .join(named, on="op_row", how="left", maintain_order="left")
         .select(
             "step", pl.lit("kernel").alias("kind"), "category", "name", "shapes", "operator",
             (pl.col("end_ns") - pl.col("start_ns")).alias("total_ns"),
         )
     )  # fmt: skip
-    on_host = operators.with_columns(step_numbers(operators["start_ns"], steps)).select(
+    on_host = operators.with_columns(step_at(steps, operators["start_ns"])).select(
         "step", pl.lit("operator").alias("kind"), pl.lit(None, pl.String).alias("category"), "name",
         pl.col("input_dims").alias("shapes"), pl.lit(None, pl.String).alias("operator"),
         pl.col("self_ns").alias("total_ns"),

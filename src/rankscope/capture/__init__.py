@@ -3,23 +3,28 @@
 In: the options of ``CaptureConfig``, from the script or from ``RANKSCOPE_*`` variables, and the steps of the loop.
 Out: traces and manifests in the run directory.
 
-- What a user calls: ``profiler`` (with ``torch_compat``, torch's methods), ``integrations``.
-- The loop: ``window_recorder`` follows the schedule, ``votes`` decides for all ranks, ``recording`` drives torch,
-  ``stop_mode`` chooses where it is stopped, ``step_log`` times the steps, ``collectives`` (with ``flight_recorder`` and
-  ``inflight``) notes what the job communicates.
-- Off the loop: ``writer`` is the thread, ``trace_queue`` what it does: ``staging``, ``packing``, ``trace_edits``,
-  ``uploads``, and the manifest in ``rank_log``.
+A window, module by module: ``profiler`` passes each step to ``window_recorder``, which follows the schedule. Some steps
+before the warm-up, ``votes`` decides for all ranks whether the window is recorded. ``recording`` starts torch's
+profiler, ``step_log`` times the steps, and ``collectives`` notes what the job communicates. At the end of the window
+``inflight`` waits for pending collectives, the recording is stopped in the loop or off it (``stop_mode``), and
+``trace_queue`` takes it. From there on all happens in the thread of ``writer``: ``votes`` confirms the window,
+``staging`` has the saved file, ``trace_edits`` and ``packing`` put in the metadata of ``this_rank``, compress the file
+and move it into the run directory, ``rank_log`` lists it in the rank's manifest, and ``uploads`` copies it.
+
 - This rank: ``this_rank``, from ``process``, ``rank_owner``, ``environment`` and ``parallelism``.
-- The end: ``exit_hooks`` and ``signals``.
+- The end: ``exit_hooks`` and ``signals``. What a user reads: ``notices``.
+- A job that hangs: ``hang_watch`` notices it, ``hang_dump`` writes what this rank does.
 - An unmodified script: ``hook/sitecustomize.py`` loads ``auto_profiler``, which counts the steps of ``optimizers``.
 - The script's own torch profilers: ``script_profilers`` notices them, ``adoption`` and ``adopted_window`` save what
-  they record, ``inert_profile`` replaces them, ``profiler_conflicts`` gives them priority.
+  they record, ``profiler_conflicts`` gives them priority.
+- Code written for torch's profiler: ``torch_compat``, ``integrations``. The doctor's questions to torch: ``probe``.
 """
 
 from __future__ import annotations
 
+from rankscope.capture.hang_watch import HangWatch
 from rankscope.capture.notices import CaptureWarning
 from rankscope.capture.profiler import Profiler
 from rankscope.rundir.config import CaptureConfig
 
-__all__ = ["CaptureConfig", "CaptureWarning", "Profiler"]
+__all__ = ["CaptureConfig", "CaptureWarning", "HangWatch", "Profiler"]

@@ -114,7 +114,7 @@ class AdoptedWindow:
     # --- what the trace queue calls -------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Nothing: the script has stopped it."""
+        """Does nothing: the script has stopped it."""
 
     def save(self, path: Path) -> None:
         """Write the trace as plain JSON, and keep it for the script.
@@ -142,7 +142,7 @@ class AdoptedWindow:
         weakref.finalize(profile, remove_saved, served)
 
     def free(self) -> None:
-        """Nothing: the script still has it."""
+        """Does nothing: the script still uses it."""
 
     def abandon(self) -> None:
         """Stop collecting calls; the script's profiler goes on."""

@@ -155,7 +155,7 @@ class AdoptingProfiler(Profiler):
         known = self._log.manifest.script_profilers if self._log is not None else ()
         return next((each.exported for each in known if each.name == source), ())
 
-    # --- what differs from a profiler with a schedule of its own --------------------------------------------
+    # --- what a profiler does otherwise that defers to the script's ------------------------------------------
 
     def _plan_windows(self, step: int) -> None:
         if not self._deferring:

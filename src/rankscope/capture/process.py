@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
@@ -29,8 +31,11 @@ from rankscope.rundir.metadata import Mesh, ProcessGroup
 
 CONNECT_LIMIT_S = 5.0
 """How long torchrun's store is tried."""
-_unreachable: set[tuple[str, int]] = set()
-"""Where torchrun's store was tried in vain: not again."""
+_connecting = threading.Lock()
+_torchrun_stores: dict[tuple[str, int], Any] = {}
+"""The connection to torchrun's store by its address; ``None`` where it was tried in vain: not again."""
+_group_stores: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""The connection of this module's own, by the store of a default process group."""
 
 
 @dataclass(frozen=True)
@@ -96,39 +101,41 @@ def this_process(environ: Mapping[str, str] | None = None) -> tuple[Process | No
 
 
 def job_store() -> Any:
-    """The key-value store that all ranks of the job share, over a connection of its own; ``None`` if there is none.
+    """The key-value store that all ranks of the job share, over one connection of this process; ``None`` if there is
+    none.
 
     torchrun's, which is there before and without a process group, so that all ranks use the same one; else that of the
     default group.
     """
-    store: Any = _torchrun_store() if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else None
-    if store is not None:
-        return store
-    if not (dist.is_available() and dist.is_initialized()):
-        return None
-    # Torch has no public name for it.
-    store = dist.distributed_c10d._get_default_store()
-    with suppress(Exception):
-        return store.clone()
-    return store
+    with _connecting:
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and (store := _torchrun_store()) is not None:
+            return store
+        if not (dist.is_available() and dist.is_initialized()):
+            return None
+        # Torch has no public name for it.
+        default: Any = dist.distributed_c10d._get_default_store()
+        if default not in _group_stores:
+            _group_stores[default] = default.clone() if hasattr(default, "clone") else default
+        return _group_stores[default]
 
 
 def _torchrun_store() -> Any:
     """torchrun's store, tried once; ``None`` if it cannot be reached, as where the script has changed its address."""
-    where = None
-    with suppress(Exception):
+    try:
         where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        if where in _unreachable:
-            return None
-        # Where nothing listens, torch's client would print its tries among the job's lines.
-        socket.create_connection(where, CONNECT_LIMIT_S).close()
-        limit = timedelta(seconds=CONNECT_LIMIT_S)
-        return dist.TCPStore(*where, is_master=False, timeout=limit)  # type: ignore[attr-defined]  # has no types
-    if where is not None:
-        _unreachable.add(where)
-        other = "the ranks agree on windows through their process group, or each records every window"
-        warn(f"torchrun's store at {where[0]}:{where[1]} does not answer: {other}")
-    return None
+    except (KeyError, ValueError):
+        return None
+    if where not in _torchrun_stores:
+        _torchrun_stores[where] = None
+        with suppress(Exception):
+            # Where nothing listens, torch's client would print its tries among the job's lines.
+            socket.create_connection(where, CONNECT_LIMIT_S).close()
+            limit = timedelta(seconds=CONNECT_LIMIT_S)
+            _torchrun_stores[where] = dist.TCPStore(*where, is_master=False, timeout=limit)  # type: ignore[attr-defined]  # has no types
+        if _torchrun_stores[where] is None:
+            other = "the ranks agree on windows through their process group, or each records every window"
+            warn(f"torchrun's store at {where[0]}:{where[1]} does not answer: {other}")
+    return _torchrun_stores[where]
 
 
 def agree(key: str, own_value: str, process: Process) -> str | None:

@@ -18,18 +18,20 @@ import torch
 
 from rankscope.capture import profiler_conflicts, rank_owner, script_profilers, signals
 from rankscope.capture.notices import warn
-from rankscope.capture.rank_log import rank_log_for
+from rankscope.capture.rank_log import RankLog, rank_log_for
 from rankscope.capture.recording import load_torch_parts
 from rankscope.capture.step_log import RunSnapshot, StepTimes
-from rankscope.capture.this_rank import resolve_rank
+from rankscope.capture.this_rank import ThisRank, resolve_rank
 from rankscope.capture.torch_compat import TorchProfilerMethods
 from rankscope.capture.trace_queue import TraceQueue
 from rankscope.capture.votes import WindowDecisions, WindowVotes
+from rankscope.capture.watch.watcher import Watcher
 from rankscope.capture.window_recorder import NEVER, WindowRecorder
 from rankscope.capture.writer import exit_time_left
 from rankscope.rundir.config import CaptureConfig, option_docs
 from rankscope.rundir.measurement import PLAN_VARIABLE
 from rankscope.rundir.ranks import RanksLike
+from rankscope.rundir.schedule import windows
 
 STOP_TIMEOUT_S = 60.0
 """How long ``stop()`` waits for the last trace; what is not written by then is finished when the process exits."""
@@ -91,6 +93,11 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         stop_off_loop: str | None = None,
         run_id: str | None = None,
         upload_to: str | None = None,
+        watch: bool | None = None,
+        watch_windows: int | None = None,
+        watch_pause: int | None = None,
+        watch_bytes: int | None = None,
+        hang_timeout: int | None = None,
         take_over: bool | None = None,
         activities: Sequence[torch.profiler.ProfilerActivity] | None = None,
     ) -> None:
@@ -133,7 +140,9 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         """End a step and begin the next one."""
         self.step_num += 1
         if self._times is not None:
-            self._times.mark(time.perf_counter_ns())
+            self._times.mark(now := time.perf_counter_ns())
+            if self._watcher is not None and self._watcher.step_ended(self.step_num - 1, now, profiled=self._busy):
+                self._guarded("step", self._take_requested_windows)
         if self.step_num >= self._next:
             self._guarded("step", self._begin_step)
 
@@ -145,6 +154,9 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         """
         if self._log is None or self._pid != os.getpid():
             return  # never started, stopped already, or a forked child
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            self._guarded("stop", watcher.stop)
         self._guarded("stop", self._stop)
         log, times, self._log, self._times, self._next = self._log, self._times, None, None, NEVER
         try:
@@ -205,14 +217,16 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         if rank is None:
             return
         self._rank, self.run_id, self.run_dir = rank, rank.run_id, rank.run_dir
-        self._log = self._last_log = rank_log_for(rank.run_dir, rank.rank_manifest(), rank.kept_folder())
+        log = self._log = self._last_log = rank_log_for(rank.run_dir, rank.rank_manifest(), rank.kept_folder())
         self._lost.begin(self._log)
         if rank.run_id_doubt:
             self._log.warn_once("run_id", rank.run_id_doubt)
         self._writer.submit(self._log.save)
         votes = None
         if rank.process.world_size > 1:
-            votes = WindowVotes(f"rankscope/windows/{rank.process.restart_count}/{Profiler._starts}")
+            # Without the restart count: on several nodes, torchrun's agents may count differently.
+            scope = f"rankscope/windows/{Profiler._starts}"
+            votes = WindowVotes(scope, rank.process.rank, rank.process.world_size)
             votes.connect()
         queue = self._queue = TraceQueue(rank, self._log, self._writer, self._lost, votes)
         between = self.config.steps_between
@@ -226,7 +240,21 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         if first_began_ns is not None:
             self._times.mark(time.perf_counter_ns())
         self._anchors.add()
+        if self.config.watch:
+            self._guarded("watch", lambda: self._watch(rank, log))
         self._begin_step()
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a profiler warms up or records, or a trace is being written."""
+        return self._recording is not None or (self._queue is not None and self._queue.busy)
+
+    def _watch(self, rank: ThisRank, log: RankLog) -> None:
+        first, scope = self._first_step, f"rankscope/watch/{rank.process.restart_count}/{Profiler._starts}"
+        if rank.run_id_doubt is None:
+            scope += f"/{rank.run_id}"  # without a store, the directory may have the requests of an earlier run
+        self._watcher = Watcher(rank, log, lambda: windows(self.config, first), scope, self.step_num)
+        self._watcher.start()
 
     def _stop_at_exit(self) -> None:
         self.stop(exit_time_left())

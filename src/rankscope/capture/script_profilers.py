@@ -1,7 +1,7 @@
 """The torch profilers that the script itself makes: noticed, so that their windows can be adopted, or made inert.
 
 Adopted (`rankscope run` and `exec`): the script's profiler runs as it was written, its handlers too. Around its own
-methods, whoever is registered by ``adopt`` is called: at its warm-up, its beginning and its end (`adoption`).
+methods, the adopter is called: at its warm-up, its beginning and its end (`adoption`).
 
 Taken over (the option ``take_over``): its methods do nothing, and the results that it gives are empty.
 
@@ -30,8 +30,8 @@ import torch
 
 from rankscope.capture import profiler_conflicts
 from rankscope.capture.adopted_window import AdoptedWindow
-from rankscope.capture.inert_profile import InertProfile
 from rankscope.capture.notices import warn
+from rankscope.capture.torch_compat import InertProfile
 
 TORCH_PROFILER = "torch.profiler.profiler"
 # On the script's profilers.
@@ -42,7 +42,7 @@ _PROFILER_FILES = (f"{_TORCH}profiler{os.sep}", str(Path(_TORCH, "autograd", "pr
 
 
 class Adopter(Protocol):
-    """Whoever writes the windows of the script's profilers."""
+    """Writes the windows of the script's profilers; given to ``adopt``."""
 
     def window(self, profile: Any, owner: Any, source: str) -> AdoptedWindow | None:
         """A profiler of the script begins its warm-up; ``None`` if its window is not to be written."""
@@ -118,7 +118,7 @@ def any_open() -> bool:
 
 
 def name_of_open() -> str:
-    """One of these: its class, and where it was created."""
+    """The class of a started profiler of the script, and where it was created."""
     started = [f"{_class_name(each)}, {vars(each).get(_CREATED) or 'unknown line'}" for each in list(_open)]
     return (started or [window.source for window, _ in _recording] or ["torch.profiler.profile"])[0]
 
@@ -152,7 +152,7 @@ class _Call:
 
 
 def _calls() -> list[_Call]:
-    """Those of this thread, the outermost first."""
+    """The running calls of this thread, the outermost first."""
     if not hasattr(_local, "calls"):
         _local.calls = []
     calls: list[_Call] = _local.calls
@@ -163,7 +163,7 @@ def _calls() -> list[_Call]:
 
 
 def _within(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A method during which it is known which profiler's it is."""
+    """A method that is in ``_calls()`` while it runs: what torch does meanwhile is this profiler's."""
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **options: Any) -> Any:
@@ -244,7 +244,7 @@ def _export(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _note_export(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Where a script's traces are, for the end of a job in which there are no others."""
+    """Note where a script's traces are: a job without other traces names them at its end."""
 
     @functools.wraps(original)
     def export_chrome_trace(self: Any, path: Any, *args: Any, **options: Any) -> Any:
@@ -332,7 +332,7 @@ def _class_name(profile: Any) -> str:
 
 
 def _call_before(action: Callable[..., object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What makes of a method one that calls ``action`` first, with the same arguments."""
+    """A replacement for a method, for `_replace`: it calls ``action`` first, with the same arguments."""
 
     def replaced(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -346,7 +346,7 @@ def _call_before(action: Callable[..., object]) -> Callable[[Callable[..., Any]]
 
 
 def _call_after(action: Callable[..., object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What makes of a method one that calls ``action`` afterwards."""
+    """A replacement for a method that calls ``action`` afterwards."""
 
     def replaced(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

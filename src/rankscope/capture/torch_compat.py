@@ -1,21 +1,24 @@
 """The other methods of ``torch.profiler.profile``, so that code written for it also runs with ``rankscope.Profiler``.
 
 A method that would delay the training, or needs a result that the training does not keep, warns where to find it
-instead and does nothing. Nothing here raises.
+instead and does nothing. Nothing here raises. With ``take_over``, the script's profilers (`script_profilers`) become an
+``InertProfile``, which records nothing and gives empty results.
 
-In: calls of torch's methods. Out: the same result as from torch, or a warning.
+In: calls of torch's methods. Out: the same result as from torch, or a warning and an empty one.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, cast
 
 import torch
+from torch.autograd.profiler_util import EventList
 
 from rankscope.capture.notices import warn
 from rankscope.capture.rank_log import RankLog
@@ -58,7 +61,7 @@ class EmptyAverages(list[Any]):
         return self._command
 
     def total_average(self) -> None:
-        """Nothing."""
+        """There is none."""
 
     def __str__(self) -> str:
         return self._command
@@ -118,13 +121,13 @@ class TorchProfilerMethods:
             warn(f"export_chrome_trace() failed: {error}")
 
     def key_averages(self, *_args: object, **_options: object) -> EmptyAverages:
-        """Nothing: torch would block the training for as long as nine stops. The analysis makes the table."""
+        """An empty list: torch would block the training for as long as nine stops. The analysis makes the table."""
         command = f"rankscope analyze operators {self.run_dir or 'RUN'} --format table"
         warn(f"key_averages() would block the training; print the table afterwards: {command}")
         return EmptyAverages(command)
 
     def events(self) -> list[Any]:
-        """Nothing, for the same reason."""
+        """An empty list, for the same reason."""
         warn(f"events() would block the training; read them afterwards with rankscope.open({self.run_dir or 'RUN'!r})")
         return []
 
@@ -146,36 +149,36 @@ class TorchProfilerMethods:
             warn(f"wait_for_exports() failed: {error}")
 
     def take_pending_cupti_export(self) -> None:
-        """Nothing is pending: torch's own CUPTI monitor (2.14) is not used here."""
+        """Does nothing: torch's own CUPTI monitor (2.14) is not used here."""
 
     def take_pending_cuspy_export(self) -> None:
-        """Nothing, for the same reason (its name in 2.15)."""
+        """Does nothing, for the same reason (its name in 2.15)."""
 
     def _unsupported(self, method: str, advice: str) -> None:
         warn(f"{method}() does nothing here: {advice}")
 
     def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
-        """Nothing."""
+        """Does nothing but warn."""
         self._unsupported("export_stacks", "with_stack=True puts stacks into the trace")
 
     def export_memory_timeline(self, path: str, device: str | None = None) -> None:
-        """Nothing."""
+        """Does nothing but warn."""
         self._unsupported("export_memory_timeline", "profile_memory=True puts allocations into the trace")
 
     def set_custom_trace_id_callback(self, callback: Callable[[], str]) -> None:
-        """Nothing."""
+        """Does nothing but warn."""
         self._unsupported("set_custom_trace_id_callback", "the run's id is in every trace; set it with run_id=")
 
     def prepare_trace(self) -> None:
-        """Nothing."""
+        """Does nothing but warn."""
         self._unsupported("prepare_trace", "the schedule decides when the warm-up begins")
 
     def start_trace(self) -> None:
-        """Nothing."""
+        """Does nothing but warn."""
         self._unsupported("start_trace", "the schedule decides when a recording begins")
 
     def stop_trace(self) -> None:
-        """Nothing."""
+        """Does nothing but warn."""
         self._unsupported("stop_trace", "the schedule decides when a recording ends")
 
 
@@ -183,3 +186,71 @@ def _opened(path: Path, mode: str) -> IO[bytes]:
     if path.name.endswith(".gz"):
         return cast("IO[bytes]", gzip.open(path, cast("Any", mode), compresslevel=1))
     return cast("IO[bytes]", path.open(mode))
+
+
+# --- a script's profiler that is taken over ----------------------------------------------------------------
+
+
+class InertProfile(torch.autograd.profiler.profile):
+    """Records nothing, and gives empty results."""
+
+    def __init__(self) -> None:
+        super().__init__(enabled=False)
+        self.kineto_results = None
+        self.trace_id = ""
+
+    def __enter__(self) -> InertProfile:
+        return self
+
+    def __exit__(self, *_args: Any) -> None: ...
+
+    @property
+    def function_events(self) -> Any:
+        """No events."""
+        make: Any = EventList
+        events = make([])
+        events._build_tree()  # without it, torch makes no averages
+        return events
+
+    def key_averages(self, *_args: Any, **_options: Any) -> Any:
+        """No averages; the analysis of rankscope's trace has them."""
+        warn("key_averages() is empty: the script's profiler was taken over; see `rankscope analyze operators`")
+        return self.function_events.key_averages()
+
+    def table(self, *_args: Any, **_options: Any) -> str:
+        """Empty."""
+        return ""
+
+    def total_average(self) -> Any:
+        """The average of no events."""
+        return self.function_events.total_average()
+
+    @property
+    def self_cpu_time_total(self) -> int:
+        """Zero."""
+        return 0
+
+    def export_chrome_trace(self, path: str, *_args: Any, **_options: Any) -> None:
+        """A trace without events: the script may read it."""
+        warn(f"{path} has no events: the script's profiler was taken over, and rankscope records instead")
+        content = b'{"traceEvents": []}'
+        _write(path, gzip.compress(content, mtime=0) if os.fspath(path).endswith(".gz") else content)
+
+    def export_stacks(self, path: str, *_args: Any, **_options: Any) -> None:
+        """An empty file."""
+        _write(path, b"")
+
+    def toggle_collection_dynamic(self, *_args: Any, **_options: Any) -> None:
+        """Does nothing: it would switch off what rankscope records."""
+
+    def __repr__(self) -> str:
+        return "<torch profiler, taken over by rankscope>"
+
+    __str__ = __repr__
+
+
+def _write(path: str, content: bytes) -> None:
+    try:
+        Path(path).write_bytes(content)
+    except OSError as error:
+        warn(f"{path} could not be written: {error}")

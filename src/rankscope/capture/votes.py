@@ -3,7 +3,8 @@
 A window that only some ranks recorded cannot be compared. So a rank that cannot record one does not decide alone: some
 steps before the warm-up it votes to skip, and later, still before the warm-up, the ranks that can record vote to do so.
 A vote is one `compare_set` of the job's store: the first wins, and each rank gets the winning one as its answer. It is
-made in a thread, over a connection of its own, and nothing waits for another rank.
+made in a thread, and nothing waits for another rank. torchrun keeps its store when it restarts the ranks, so each vote
+names the process that made it, and a vote of a process that has been replaced does not count.
 
 A rank that has no answer when the warm-up begins records, and asks again before the trace gets its final name: a window
 that was to be skipped is dropped then. Without a store (neither torchrun nor a process group), or with one that fails,
@@ -18,6 +19,7 @@ In: votes. Out: decisions.
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -126,10 +128,13 @@ class WindowVotes:
 
     Args:
         scope: begins the keys in the store; the same on all ranks of a run and for no other.
+        rank, world_size: of this process.
     """
 
-    def __init__(self, scope: str) -> None:
-        self._scope = scope
+    def __init__(self, scope: str, rank: int, world_size: int) -> None:
+        self._scope, self._rank, self._world_size = scope, rank, world_size
+        self._voter = f"{rank}:{uuid.uuid4().hex[:16]}"
+        """Names this process, and not the one that had its rank before a restart."""
         self._store: Any = None
         self._failed = False
         self._thread = Writer("rankscope-votes", exit_limit_s=_EXIT_LIMIT_S)
@@ -140,7 +145,8 @@ class WindowVotes:
         self._changed = threading.Condition()
 
     def connect(self) -> None:
-        """Connect to the store; returns at once. The job may destroy its process groups before the first vote."""
+        """Connect to the store; returns at once. The job may destroy its process groups before the first vote, and the
+        votes of the process that had this rank before a restart count until then."""
         self._thread.submit(self._note)
 
     def vote(self, first: int, skip: str = "") -> None:
@@ -218,12 +224,36 @@ class WindowVotes:
         if self._failed:
             return ""
         try:
-            self._store = self._store or job_store()
+            if self._store is None and (store := job_store()) is not None:
+                store.set(f"{self._scope}/rank{self._rank}", self._voter)
+                self._store = store
             if self._store is not None:
-                return bytes(self._store.compare_set(key, expected, wanted)).decode()
+                return self._exchange(key, expected, wanted)
         except Exception:
             self._failed = True
         return ""
+
+    def _exchange(self, key: str, expected: str, wanted: str) -> str:
+        """As `_ask`, with the voter's name before each value."""
+        vote = f"{self._voter} {wanted}" if wanted else ""
+        held = self._compare_set(key, "", vote)
+        while held != vote:
+            voter, _, value = held.partition(" ")
+            value = value if self._counts(voter) else ""
+            if not wanted or value != expected:
+                return value
+            held = self._compare_set(key, held, vote)
+        return wanted
+
+    def _counts(self, voter: str) -> bool:
+        """Whether a vote's process still has its rank: torchrun may have started another one, or have fewer ranks."""
+        rank = int(voter.partition(":")[0])
+        if rank == self._rank:
+            return voter == self._voter
+        return rank < self._world_size and self._compare_set(f"{self._scope}/rank{rank}", "", "") == voter
+
+    def _compare_set(self, key: str, expected: str, wanted: str) -> str:
+        return bytes(self._store.compare_set(key, expected, wanted)).decode()
 
     def _wait(self, first: int, limit_s: float) -> str | None:
         with self._changed:

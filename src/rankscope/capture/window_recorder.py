@@ -24,10 +24,12 @@ from rankscope.capture.this_rank import ThisRank
 from rankscope.capture.torch_compat import UserMetadata
 from rankscope.capture.trace_queue import EndedRecording, TraceQueue
 from rankscope.capture.votes import WindowDecisions
+from rankscope.capture.watch.requests import TOO_LATE
+from rankscope.capture.watch.watcher import Watcher
 from rankscope.capture.writer import Writer
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.metadata import METADATA_KEY
-from rankscope.rundir.schedule import Window, windows
+from rankscope.rundir.schedule import Window, WindowPlan, windows
 
 NEVER = sys.maxsize
 SETTLE_S = 0.005
@@ -64,10 +66,30 @@ class WindowRecorder:
         self._end = EndOfRun(stop_at_exit, self._note_loss)
         self._lost = LostWindows()
         self._decisions: WindowDecisions | None = None
+        self._watcher: Watcher | None = None
 
     def _plan_windows(self, step: int) -> None:
-        self._windows = windows(self.config, step)
+        self._windows = WindowPlan(windows(self.config, step))
         self._window = next(self._windows, None)
+
+    def _take_requested_windows(self) -> None:
+        """Add the windows that the watch asks for to those of the schedule."""
+        for window in self._watcher.take_windows() if self._watcher is not None else ():
+            reason = f"{TOO_LATE} for step {self.step_num}" if self.step_num >= window.warmup else ""
+            if not isinstance(self._windows, WindowPlan):
+                reason = "the script's own profiler records instead"
+            if reason or not isinstance(self._windows, WindowPlan):
+                skip = self._decisions.withdraw(window, reason) if self._decisions is not None else reason
+                self._lost.skipped(window.first, window.last, skip)
+                continue
+            self._windows.add(window)
+            if self._log is not None and (requested := self._log.manifest.requested_steps) is not None:
+                self._log.update(requested_steps=requested + window.last - window.first + 1)
+            if self._recording is None:
+                if self._window is not None:
+                    self._windows.add(self._window)
+                self._window = next(self._windows, None)
+                self._rest_until(self._window)
 
     def _begin_step(self) -> None:
         """Do what the schedule has for this step: nothing, a warm-up, a recording, or the end of one."""
@@ -201,6 +223,8 @@ class WindowRecorder:
             self._report_nothing_recorded(window)
 
     def _report_nothing_recorded(self, window: Window | None) -> None:
+        if self.config.watch:
+            return  # the log is what it was started for
         deferred = self._decisions.why_deferred() if self._decisions is not None else ""
         self._lost.too_short(self.step_num - self._first_step, window, deferred)
 

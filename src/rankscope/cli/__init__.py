@@ -1,9 +1,9 @@
-"""The command line: one file a subcommand, discovered.
+"""The command line: one file per subcommand, discovered.
 
-A module here with a function of its own name is a subcommand; the function's docstring is its help. One with a
-``typer.Typer`` of its own name is a group of subcommands. A name that Python keeps for itself, or that a module of the
-standard library has, takes a trailing underscore. A command line imports the module of its own subcommand alone; the
-help of the others is read from their source.
+A module here with a function of the same name is a subcommand; the function's docstring is its help. One with a
+``typer.Typer`` of the same name is a group of subcommands. A name that is reserved in Python or used by the standard
+library takes a trailing underscore. A command line imports only the module of its subcommand; the help of the others is
+read from their source.
 
 In: the arguments of a command line. Out: the output of a subcommand; errors without a traceback, with status 2.
 """
@@ -29,8 +29,8 @@ from rankscope.errors import RankscopeError
 _ORDER = ("demo", "run", "summary", "findings", "report", "diff", "measure", "analyze", "analyses")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(show: bool) -> None:
+    if show:
         typer.echo(f"rankscope {__version__}")
         raise typer.Exit
 
@@ -45,7 +45,7 @@ def make_app(arguments: Sequence[str] | None = None) -> typer.Typer:
     """The application with every subcommand.
 
     Args:
-        arguments: of the command line that it is for; only the subcommand that they name is imported. All by default.
+        arguments: the command line; only its subcommand is imported. By default all are.
     """
     app = typer.Typer(
         no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
@@ -69,11 +69,11 @@ def make_app(arguments: Sequence[str] | None = None) -> typer.Typer:
 
 
 def _not_imported() -> None:
-    """A subcommand that this command line does not name."""
+    """A subcommand that this command line does not use."""
 
 
 def _help_in_source(name: str) -> str | None:
-    """The help of a subcommand: its function's docstring, or what its group has as `help`; None if it has neither."""
+    """The help of a subcommand: its function's docstring or its group's `help`; None if it has neither."""
     folder = Path(__path__[0])
     package = folder / name / "__init__.py"
     tree = ast.parse((package if package.exists() else folder / f"{name}.py").read_text(encoding="utf-8"))
@@ -81,9 +81,12 @@ def _help_in_source(name: str) -> str | None:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return inspect.cleandoc(ast.get_docstring(node) or "")
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            given = {keyword.arg: keyword.value for keyword in node.value.keywords}
-            if any(isinstance(target, ast.Name) and target.id == name for target in node.targets) and "help" in given:
-                return str(ast.literal_eval(given["help"]))
+            keywords = {keyword.arg: keyword.value for keyword in node.value.keywords}
+            if (
+                any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+                and "help" in keywords
+            ):
+                return str(ast.literal_eval(keywords["help"]))
     return None
 
 
@@ -95,7 +98,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """A warning as a line for the user, without the place in the code: a package whose analysis cannot be loaded."""
+    """Print a warning for the user, without the line of code: for example that a plugin cannot be loaded."""
     from rankscope.report.formatting import plain
 
     typer.echo(f"warning: {plain(str(message), limit=2000)}", err=True)
@@ -105,7 +108,7 @@ def main() -> None:
     """Run the command line. Errors that are meant for the user are shown without a traceback; status 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal without UTF-8 shows `?` for what it has no letter for: better than not showing a result.
+            # A terminal without UTF-8 shows `?` for missing characters, which is better than no result.
             stream.reconfigure(errors="replace")
     try:
         with warnings.catch_warnings():
@@ -117,6 +120,6 @@ def main() -> None:
         print_error(error)
         sys.exit(2)
     except BrokenPipeError:
-        # Piped into `head`: what was wanted has been shown.
+        # Piped into `head`, which has read enough.
         sys.stderr.close()
         sys.exit(0)

@@ -20,7 +20,7 @@ def analyses(
     name: Annotated[str | None, typer.Argument(help="Show one analysis: its documentation and its columns.")] = None,
 ) -> None:
     """List the analyses, or explain one of them."""
-    # A list that is piped on has a line for each.
+    # In a pipe each row is one line.
     console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 10_000)
     if name is None:
         table = Table.grid(padding=(0, 3))
@@ -43,7 +43,7 @@ def analyses(
 
 
 def _unfolded(text: str) -> str:
-    """Paragraphs as one line each, for the terminal to fold; indented lines, such as formulas, stay as they are."""
+    """Join the lines of each paragraph, for the terminal to wrap; indented lines, such as formulas, stay."""
     parts = text.split("\n\n")
     return "\n\n".join(part if part.startswith(" ") or "\n " in part else part.replace("\n", " ") for part in parts)
 

@@ -18,16 +18,16 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove the tables; traces stay as they are.")] = False,
 ) -> None:
     """List the traces whose tables are cached, or clear the cache."""
-    console, kept = Console(highlight=False), Cache()
+    console, store = Console(highlight=False), Cache()
     if clear:
-        console.print(f"{kept.clear()} removed from {plain(str(kept.root))}", markup=False)
+        console.print(f"{store.clear()} removed from {plain(str(store.root))}", markup=False)
         return
     table = Table.grid(padding=(0, 3))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
-    entries = kept.entries()
+    entries = store.entries()
     for entry in entries:
         table.add_row(number_of(entry.bytes, "bytes"), Text(plain(entry.info.path)))
     console.print(table)
     total = number_of(sum(entry.bytes for entry in entries), "bytes")
-    console.print(f"{counted(len(entries), 'trace')}, {total} in {plain(str(kept.root))}", markup=False)
+    console.print(f"{counted(len(entries), 'trace')}, {total} in {plain(str(store.root))}", markup=False)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import Enum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from rankscope.cli.analyze import Format, TableOptions
 from rankscope.cli.options import DEFAULTS, RunOptions, opened
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import refuse_terminal, show, width_for, write
@@ -24,19 +23,13 @@ from rankscope.rundir.ranges import parse_numbers
 from rankscope.rundir.ranks import MAX_RANK
 
 FAILED = 1
-"""Exit status if a condition of `--fail-on` holds; an error's is 2."""
+"""Exit status if a condition of `--fail-on` holds; for an error it is 2."""
 
 
-class Format(str, Enum):
-    """How a diff is written."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-    parquet = "parquet"
+_TABLE = TableOptions(limit=12)
 
 
-@with_options()
+@with_options(without=("sort", "reverse"))
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="The first run: a directory or a trace.")],
     b: Annotated[
@@ -49,38 +42,37 @@ def diff(
         list[str] | None,
         typer.Option(metavar="CONDITION", help="Exit with status 1 if it holds: 'step_time > 5%'. Repeatable."),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
-    limit: Annotated[int, typer.Option(help="Rows to show per section; 0 for all.", min=0)] = 12,
+    table: TableOptions = _TABLE,
     run_b: Annotated[str | None, typer.Option(help="Run id in B, if it has several runs.")] = None,
     options: RunOptions = DEFAULTS,
 ) -> None:
     """Compare two runs, or two ranks of one: what changed, and whether that is significant."""
+    form, output = table.form, table.output
     refuse_terminal(form.value, output)
     conditions = [parse_condition(text) for text in fail_on or []]
-    chosen = _ranks_of(ranks)
+    rank_numbers = _parse_ranks(ranks)
     with opened([a], options) as first:
         if b is None:
-            found = diff_runs(first, ranks=chosen)
+            result = diff_runs(first, ranks=rank_numbers)
         else:
             with opened([b], replace(options, run=run_b)) as second:
-                found = diff_runs(first, second, ranks=chosen)
+                result = diff_runs(first, second, ranks=rank_numbers)
     # A condition on something that does not exist is an error, reported before anything is written.
-    failed = [breach for condition in conditions if (breach := condition.fails(found)) is not None]
+    failed = [breach for condition in conditions if (breach := condition.fails(result)) is not None]
     if form is Format.table:
         width = width_for(output) or Console().width
-        show(_verdict(found, limit or None, width), output)
+        show(_tables_and_findings(result, table.limit or None, width), output)
     elif form is Format.json:
-        write(as_json(found.to_json()), output)
+        write(as_json(result.to_json()), output)
     else:
-        write(FORMATS[form.value](found.result(), {}), output)
+        write(FORMATS[form.value](result.result(), {}), output)
     for breach in failed:
         Console(stderr=True, highlight=False).print(Text(f"fails: {breach_line(breach)}", style="bold red"))
     if failed:
         raise typer.Exit(FAILED)
 
 
-def _ranks_of(text: str | None) -> list[int] | None:
+def _parse_ranks(text: str | None) -> list[int] | None:
     if text is None:
         return None
     try:
@@ -89,9 +81,12 @@ def _ranks_of(text: str | None) -> list[int] | None:
         raise ConfigError(f"{text!r} is not a list of ranks: {error}", hint="write --ranks 0,1") from None
 
 
-def _verdict(found: Diff, limit: int | None, width: int) -> RenderableType:
-    parts: list[RenderableType] = [diff_tables(found, limit, width)]
-    for title, findings, run in (("Findings gained", found.gained, found.b), ("Findings lost", found.lost, found.a)):
+def _tables_and_findings(result: Diff, limit: int | None, width: int) -> RenderableType:
+    parts: list[RenderableType] = [diff_tables(result, limit, width)]
+    for title, findings, run in (
+        ("Findings gained", result.gained, result.b),
+        ("Findings lost", result.lost, result.a),
+    ):
         if findings:
             parts += [Text(), Text(title, style="bold"), findings_list(findings, run["steps"])]
     return Group(*parts)

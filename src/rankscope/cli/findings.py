@@ -19,7 +19,7 @@ from rankscope.report.terminal import findings_list, not_judged_list
 from rankscope.results import RESULT_SCHEMA_VERSION
 
 FOUND = 1
-"""Exit status of `--fail-on` if there is such a finding; an error's is 2."""
+"""Exit status of `--fail-on` if there is such a finding; for an error it is 2."""
 _WEIGHT = ("error", "warning", "info")
 
 
@@ -50,7 +50,8 @@ def findings(
 ) -> None:
     """Show what is wrong with a run and what to do about it, most severe first, with the evidence.
 
-    Findings about the same time are one: the cause, with its symptoms below it. Savings add up to a step at most.
+    Findings about the same time are merged into one: the cause, with its symptoms below it. Savings add up to at most
+    a step.
     """
     with opened(source, options) as opened_run:
         found = opened_run.diagnose()
@@ -65,7 +66,7 @@ def findings(
         }
         write(as_json(content), output)
     else:
-        parts: list[RenderableType] = [Text("Nothing is wrong with this run, as far as these traces tell.")]
+        parts: list[RenderableType] = [Text("Nothing is wrong with this run, as far as these traces show.")]
         if found:
             listed = findings_list(found, about["steps"], with_evidence=True)
             parts = [Text(sentence(diagnosis.headline), style="bold"), Text(), listed]

@@ -27,7 +27,7 @@ class _Command(CaptureCommand):
     module_is_script = True
 
     def unknown(self, name: str, command: str | None) -> None:
-        near = difflib.get_close_matches(name, sorted({*OPTIONS, "--help", *self.own}), 2, 0.7)
+        near = difflib.get_close_matches(name, sorted({*OPTIONS, "--help", *self.command_options}), 2, 0.7)
         raise ConfigError(
             f"{name} is not an option of rankscope job {command}",
             hint=f"did you mean {' or '.join(near)}?" if near else f"rankscope job {command} --help lists them",
@@ -69,7 +69,7 @@ def write(
         if os.name == "posix":
             output.chmod(output.stat().st_mode | 0o111)
     except FileExistsError:
-        raise RankscopeError("exists already", path=output, hint="--force, or another -o") from None
+        raise RankscopeError("exists already", path=output, hint="add --force, or choose another -o") from None
     except OSError as error:
         raise RankscopeError(f"cannot be written: {error.strerror}", path=output, hint="choose another -o") from error
     typer.echo(f"{output}: review it, then {_SUBMIT[request.scheduler]} {output}", err=True)

@@ -36,7 +36,9 @@ class RunOptions:
         str | None,
         typer.Option("--communication", metavar="REGEX", help="Further kernel names that are communication."),
     ] = None
-    executor: Annotated[str, typer.Option("--executor", help="Where tasks run: processes or serial.")] = "processes"
+    executor: Annotated[
+        str, typer.Option("--executor", help="Where tasks run: processes, serial, dask, dask:ADDRESS or mpi.")
+    ] = "processes"
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Number of tasks to run at once. Default: one per core.")
     ] = None
@@ -45,48 +47,48 @@ class RunOptions:
 DEFAULTS = RunOptions()
 
 
-def own_options(analysis: Analysis, words: Sequence[str]) -> tuple[list[str], dict[str, Value]]:
-    """What the command line does not know among its words, apart: the sources, and the analysis's own options.
+def analysis_options(analysis: Analysis, words: Sequence[str]) -> tuple[list[str], dict[str, Value]]:
+    """Split the words that the command line does not know into sources and the analysis's options.
 
     Raises:
-        ConfigError: an option that neither the command nor the analysis has, one without its value, or no source.
+        ConfigError: an unknown option, an option without its value, or no source.
     """
     known = {parameter.name: parameter for parameter in analysis.parameters}
     sources: list[str] = []
-    given: dict[str, Value] = {}
+    options: dict[str, Value] = {}
     values: list[str] = []
-    rest = iter(words)
-    for word in rest:
+    remaining = iter(words)
+    for word in remaining:
         if not word.startswith("-"):
             sources.append(word)
             continue
         option, has_value, value = word.partition("=")
         name = option.lstrip("-").replace("-", "_")
         if not option.startswith("--") or name not in known:
-            own = ", ".join(f"--{each.replace('_', '-')}" for each in known) or "none"
+            names = ", ".join(f"--{known_name.replace('_', '-')}" for known_name in known) or "none"
             raise ConfigError(
                 f"{analysis.name} has no option {option!r}",
-                hint=f"its own: {own}; those of all analyses: rankscope analyze --help",
+                hint=f"its options: {names}; those of all analyses: rankscope analyze --help",
             )
         if known[name].kind == "flag" and not has_value:
-            given[name] = True
+            options[name] = True
             continue
-        taken = value if has_value else next(rest, None)
-        if taken is None:
-            raise ConfigError(f"{option} wants a value", hint=f"{known[name].usage}: {known[name].doc}")
-        given[name] = taken
-        values.append(f"{option} {taken!r}" if not has_value else "")
-    analysis.choose(given)
+        argument = value if has_value else next(remaining, None)
+        if argument is None:
+            raise ConfigError(f"{option} needs a value", hint=f"{known[name].usage}: {known[name].doc}")
+        options[name] = argument
+        values.append(f"{option} {argument!r}" if not has_value else "")
+    analysis.choose(options)
     if not sources:
         # The directory may have been read as an option's value.
-        took = f"; {values[-1]} was read as an option and its value" if values and values[-1] else ""
-        raise ConfigError("there is no directory and no trace to read", hint=f"name one behind the analysis{took}")
-    return sources, given
+        note = f"; {values[-1]} was read as an option and its value" if values and values[-1] else ""
+        raise ConfigError("there is no directory and no trace to read", hint=f"name one after the analysis{note}")
+    return sources, options
 
 
 @contextmanager
 def opened(source: list[str], options: RunOptions) -> Iterator[Run]:
-    """A run, with progress on the terminal while it works; none where standard error is not a terminal."""
+    """Open a run; if standard error is a terminal, show progress there."""
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
@@ -98,18 +100,18 @@ def opened(source: list[str], options: RunOptions) -> Iterator[Run]:
         console=console,
         transient=True,
         disable=not console.is_terminal,
-    ) as bars:
+    ) as progress_bars:
         tasks: dict[str, tuple[TaskID, float]] = {}
 
         def on_progress(what: str, done: int, total: int, read: int) -> None:
             if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total, speed=""), time.monotonic()
+                tasks[what] = progress_bars.add_task(what, total=total, speed=""), time.monotonic()
             task, since = tasks[what]
             elapsed = time.monotonic() - since
             speed = f"{read / 1e6 / elapsed:.0f} MB/s" if read and elapsed > 0.1 else ""
-            bars.update(task, completed=done, total=total, speed=speed)
+            progress_bars.update(task, completed=done, total=total, speed=speed)
             if done >= total:
-                bars.remove_task(tasks.pop(what)[0])
+                progress_bars.remove_task(tasks.pop(what)[0])
 
         yield open_run(
             source if len(source) > 1 else source[0],

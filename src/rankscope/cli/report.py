@@ -43,7 +43,7 @@ def report(
     save(page, output)
     message = f"report: {plain(output, limit=4096)} ({number_of(len(page), 'bytes')})"
     if len(page) > limit:
-        message += f"; that is more than --max-mb {max_mb:g}: the tables alone exceed it, and they are always complete"
+        message += f"; more than --max-mb {max_mb:g}, because the tables, which are always complete, are larger"
     Console(highlight=False, soft_wrap=True).print(Text(message))
 
 

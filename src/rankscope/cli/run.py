@@ -80,7 +80,7 @@ def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
             typer.echo(_uploads(result, result.upload_to), err=True)
         if by_script := recorded_by_script(result.run_dir):
             typer.echo(by_script, err=True)
-    if kept := _kept(result.run_dir, variables, began):
+    if kept := _unwritten_traces(result.run_dir, variables, began):
         typer.echo(kept, err=True)
     elif not written:
         _explain(result, variables)
@@ -88,7 +88,7 @@ def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
 
 
 def _explain(result: JobResult, variables: Mapping[str, str]) -> None:
-    """Say why there is no trace, if it is known."""
+    """Print why there is no trace, if it is known."""
     if profilers := script_profilers(result.run_dir):
         typer.echo(SCRIPT_PROFILERS.format(run_dir=result.run_dir, profilers="\n".join(profilers)), err=True, nl=False)
     elif result.exit_code == 0:
@@ -97,35 +97,36 @@ def _explain(result: JobResult, variables: Mapping[str, str]) -> None:
             typer.echo(f"The job must also have some of the chosen ranks: {chosen}.", err=True)
 
 
-def _kept(run_dir: Path, variables: Mapping[str, str], since: float) -> str:
-    """Where this host's traces are that could not be written to the run directory; empty if there are none."""
+def _unwritten_traces(run_dir: Path, variables: Mapping[str, str], since: float) -> str:
+    """Paths of this host's traces that could not be written to the run directory; empty if there are none."""
     from rankscope.capture.staging import kept_traces
 
-    found = kept_traces(variables.get(_STAGING, os.environ.get(_STAGING)), run_dir, since)
+    folders = kept_traces(variables.get(_STAGING, os.environ.get(_STAGING)), run_dir, since)
     return "\n".join(
-        f"{counted(many, 'trace')} could not be written to {run_dir}, kept in {folder}\n  rankscope gather RUN {folder}"
-        for folder, many in found.items()
+        f"{counted(count, 'trace')} could not be written to {run_dir}, kept in {folder}\n"
+        f"  rankscope gather RUN {folder}"
+        for folder, count in folders.items()
     )
 
 
 def script_profilers(run_dir: Path) -> list[str]:
-    """The torch profilers of the script's own, as the ranks have noted them, with the files that they wrote."""
+    """The script's torch profilers according to the ranks' manifests, with the files that they wrote."""
     from rankscope.jobs.gather.merge import rank_manifests  # only where no trace was written
 
-    return sorted({f"  {each}" for manifest in rank_manifests(run_dir) for each in manifest.script_profilers})
+    return sorted({f"  {profiler}" for manifest in rank_manifests(run_dir) for profiler in manifest.script_profilers})
 
 
 def recorded_by_script(run_dir: Path) -> str:
-    """Which ranks only the script's own profilers have recorded, where other ranks have no trace; empty if all have."""
+    """A note if only the script's profiler recorded traces, and not on all ranks; else empty."""
     from rankscope.jobs.gather.complete import ranges
     from rankscope.jobs.gather.merge import rank_manifests
 
-    known = [each for each in rank_manifests(run_dir) if each.rank is not None]
-    adopted = {each.rank or 0 for each in known if any(trace.adopted for trace in each.written)}
-    without = {each.rank or 0 for each in known if not each.written} - adopted
+    manifests = [manifest for manifest in rank_manifests(run_dir) if manifest.rank is not None]
+    adopted = {manifest.rank or 0 for manifest in manifests if any(trace.adopted for trace in manifest.written)}
+    without = {manifest.rank or 0 for manifest in manifests if not manifest.written} - adopted
     if not adopted or not without:
         return ""
-    names = sorted({trace.recorded_by or "" for each in known for trace in each.written if trace.adopted})
+    names = sorted({trace.recorded_by or "" for manifest in manifests for trace in manifest.written if trace.adopted})
     return (
         f"The script's own profiler ({'; '.join(names[:3])}) recorded {ranges(tuple(sorted(adopted)))} alone; "
         f"there is no trace of {ranges(tuple(sorted(without)))}. --take-over records all ranks instead."
@@ -133,7 +134,7 @@ def recorded_by_script(run_dir: Path) -> str:
 
 
 def _uploads(result: JobResult, url: str) -> str:
-    """Whether this host's traces are behind the URL too."""
+    """A note on which of this host's traces were uploaded."""
     url, kept = without_user(url), result.not_uploaded()
     if not kept:
         return f"Uploaded to {url}"

@@ -33,8 +33,8 @@ from rankscope.web.server import make_app, token_address
 
 # After Ctrl-C, how long pending responses may take.
 GRACE_S = 2
-# How long the address waits for the files to be read: what is small, or was read before, is there by then, and what is
-# wrong with it is an error like any other. Whatever takes longer fills the page.
+# Wait this long for the files to be read before printing the address: small or cached runs are ready by then, and their
+# errors end the command. Larger runs fill the page as they are read.
 READ_S = 1.5
 _ANY = ("0.0.0.0", "::")
 
@@ -73,7 +73,7 @@ def serve(
     """
     _check_public_host(public_host, host)
     settings = {name: value for name, value in asdict(options).items() if name != "run"}
-    if follow and not Watch.can(source):
+    if follow and not Watch.supports(source):
         raise ConfigError("a URL cannot be followed", hint="leave --follow out, or name a directory of this machine")
     try:
         open_run(list(source), **settings)  # an error is reported before the page opens
@@ -84,8 +84,8 @@ def serve(
                 path=source[0],
                 hint=f"its result: rankscope summary {source[0]}; to see its steps, measure with --trace-steps",
             ) from error
-        # A directory in which a job will write is there before its first trace.
-        if not follow or not all(Path(each).is_dir() for each in source):
+        # The directory of a job may exist before its first trace.
+        if not follow or not all(Path(path).is_dir() for path in source):
             raise
     runs = Runs(list(source), options.run, follow=follow, **settings)
     listener = _listen(host, port)
@@ -114,7 +114,7 @@ def serve(
 
 
 def _say_failure(loaded: LoadedRun) -> None:
-    """Print an error of reading, which the page shows, on the terminal too."""
+    """Print an error of reading on the terminal, in addition to the page."""
     loaded.wait_read()
     if isinstance(loaded.error, RankscopeError):
         print_error(loaded.error)
@@ -125,7 +125,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         if sys.platform != "win32":
-            # A port that has just been left may be taken again. On Windows this would let others share it.
+            # Allow a port that was just released. On Windows this would let other programs share it.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(128)
@@ -183,7 +183,7 @@ def _has_browser() -> bool:
 
 
 def _run(app: object, listener: socket.socket) -> None:
-    """Serve until Ctrl-C, which also counts before the server has taken over the signal."""
+    """Serve until Ctrl-C, also if it comes before the server handles the signal."""
     servers: list[Any] = []
     interrupted: list[int] = []
 
@@ -192,13 +192,13 @@ def _run(app: object, listener: socket.socket) -> None:
         for server in servers:
             server.should_exit = True
 
-    before = signal.signal(signal.SIGINT, stop)
+    previous_handler = signal.signal(signal.SIGINT, stop)
     try:
         import uvicorn
 
         config = uvicorn.Config(
             app,  # type: ignore[arg-type]  # an ASGI application, whose protocol is not public
-            # Its warnings are about clients that ask for WebSockets or send no HTTP: not what this user can change.
+            # Its warnings are about clients that request WebSockets or send no HTTP, which the user cannot change.
             log_level="error",
             access_log=False,
             server_header=False,
@@ -211,16 +211,16 @@ def _run(app: object, listener: socket.socket) -> None:
         if not interrupted:
             servers[0].run(sockets=[listener])
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
         listener.close()
 
 
 def _leave() -> None:
-    """Exit now: reading in the background would keep the interpreter until its last task is done."""
+    """Exit now: reading in the background would keep the interpreter running until its last task ends."""
     for child in multiprocessing.active_children():
         child.terminate()
-    # Else the semaphores of the pool would be left to Python's tracker, which complains of them.
-    # Python runs these itself at a usual exit, and has no public name for it.
+    # Release the pool's semaphores, else Python's resource tracker warns. A normal exit does this; there is no public
+    # name for it.
     finalize = getattr(util, "_run_finalizers", None)
     if callable(finalize):
         finalize(0)

@@ -1,7 +1,6 @@
 """Commands whose options are the fields of dataclasses.
 
-In comes a command with parameters that are dataclasses; out comes one that typer reads as if it had a parameter for
-each of their options.
+In: a command with parameters that are dataclasses. Out: one that typer sees with a parameter for each of their fields.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ C = TypeVar("C", bound=Callable[..., None])
 def with_options(*, without: Collection[str] = (), panels: Mapping[str, str] = _NO_PANELS) -> Callable[[C], C]:
     """Give a command an option for each field of its dataclass parameters.
 
-    A field is an option if :func:`~rankscope.rundir.options.option` made it, or if it is annotated with one of typer's.
-    The parameter's default is the source of the options' defaults.
+    A field is an option if :func:`~rankscope.rundir.options.option` made it, or if it is annotated with a typer option.
+    Defaults of the options come from the parameter's default.
 
     Args:
         without: fields that this command does not offer.
@@ -41,15 +40,15 @@ def with_options(*, without: Collection[str] = (), panels: Mapping[str, str] = _
                 parameters[name] = _parameter(name, hints[name], parameter.default)
                 continue
             defaults = hints[name]() if parameter.default is parameter.empty else parameter.default
-            options = {each.name: each for each in _parameters(defaults, panels.get(name)) if each.name not in without}
+            options = {opt.name: opt for opt in _parameters(defaults, panels.get(name)) if opt.name not in without}
             parameters |= options
             groups[name] = defaults, list(options)
 
         @wraps(command)
         def called(**values: Any) -> None:
             for name, (defaults, names) in groups.items():
-                given = {each: values.pop(each) for each in names}
-                values[name] = replace(defaults, **{each: _as_field(defaults, each, given[each]) for each in given})
+                given = {field: _as_field(defaults, field, values.pop(field)) for field in names}
+                values[name] = replace(defaults, **given)
             command(**values)
 
         called.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]  # as PEP 362
@@ -60,24 +59,24 @@ def with_options(*, without: Collection[str] = (), panels: Mapping[str, str] = _
 
 
 def _annotated(hint: Any) -> Any:
-    """The hint of a parameter: Python 3.10 puts Optional around all of it if the default is None."""
+    """The hint of a parameter, without the Optional that Python 3.10 adds if the default is None."""
     parts = [part for part in get_args(hint) if part is not NoneType]
     return parts[0] if get_origin(hint) is Union and get_origin(parts[0]) is Annotated else hint
 
 
 def _parameters(defaults: Any, panel: str | None) -> list[inspect.Parameter]:
     hints, options = get_type_hints(type(defaults), include_extras=True), options_of(defaults)
-    found = []
+    parameters = []
     for field in fields(defaults):
         hint, default = hints[field.name], getattr(defaults, field.name)
         if field.name in options:
             repeated = isinstance(default, tuple)
             hint = list[str] | None if repeated else _on_command_line(hint)
             hint = Annotated[hint, _typer_option(options[field.name], field.name, default, panel)]
-            found.append(_parameter(field.name, hint, None if repeated else default))
+            parameters.append(_parameter(field.name, hint, None if repeated else default))
         elif get_origin(hint) is Annotated:
-            found.append(_parameter(field.name, hint, default))
-    return found
+            parameters.append(_parameter(field.name, hint, default))
+    return parameters
 
 
 def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
@@ -85,7 +84,7 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
 
 
 def _on_command_line(hint: Any) -> Any:
-    """The type in typer's sense: of several, text."""
+    """The type for typer: text if there are several."""
     kinds = [part for part in get_args(hint) if part is not NoneType]
     return str if len(kinds) > 1 else hint
 

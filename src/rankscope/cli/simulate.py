@@ -105,20 +105,20 @@ class RecordingOptions:
         """The recording."""
         from rankscope.simulate import Recording
 
-        lost = tuple(_lost(text) for text in self.lose or ())
-        offsets, spread = _by_rank(self.clock_offset, _time)
-        drifts, drift_spread = _by_rank(self.drift, float)
+        lost = tuple(_parse_lost(text) for text in self.lose or ())
+        offsets, spread = _parse_by_rank(self.clock_offset, _parse_time)
+        drifts, drift_spread = _parse_by_rank(self.drift, float)
         return Recording(
             clock_offset_ns=offsets,
             clock_spread_ns=spread or 0,
             drift_ppm=drifts,
             drift_spread_ppm=drift_spread or 0.0,
             lost=lost,
-            window_start_ns=_by_rank(self.window_start, _time)[0],
-            window_end_ns=_by_rank(self.window_end, _time)[0],
-            window_spread_ns=_time(self.window) if self.window else 0,
+            window_start_ns=_parse_by_rank(self.window_start, _parse_time)[0],
+            window_end_ns=_parse_by_rank(self.window_end, _parse_time)[0],
+            window_spread_ns=_parse_time(self.window) if self.window else 0,
             missing=tuple(int(rank) for rank in re.findall(r"\d+", self.missing)),
-            truncated=_by_rank(self.truncate, float)[0],
+            truncated=_parse_by_rank(self.truncate, float)[0],
             base_time=self.base_time,
             collective_metadata=self.collective_metadata,
             sequence_numbers=self.sequence_numbers,
@@ -156,7 +156,7 @@ def simulate(
     slow_network (dim=…, or link=A-B). Each takes rank=3, 0-3 or 1+5, or a slice of the mesh (dp=3); steps=11-12;
     magnitude= (a fraction of the undisturbed step) or ms=; pauses=. Durations vary as they do in real traces.
     """
-    # Imported here: every other subcommand starts without the simulation.
+    # Imported here, so that other subcommands start without the simulation.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -166,7 +166,7 @@ def simulate(
     job = scaled(
         job_options.job(recording_options.recording()),
         events_per_rank=events_per_rank,
-        bytes_per_rank=_size(target_size) if target_size else 0,
+        bytes_per_rank=_parse_size(target_size) if target_size else 0,
     )
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
@@ -177,10 +177,10 @@ def simulate(
             progress.advance(task)
 
         truth = write_run(out, job, jobs=jobs, costs=costs, progress=finished)
-    _say(truth, out)
+    _print_summary(truth, out)
 
 
-def _say(truth: Truth, out: Path) -> None:
+def _print_summary(truth: Truth, out: Path) -> None:
     from rankscope.simulate.jitter import MEASURED, QUANTILES
 
     job = truth.engine.job
@@ -188,24 +188,25 @@ def _say(truth: Truth, out: Path) -> None:
     steps = ", ".join(f"{ns / 1e6:.3f}" for ns in truth.step_ns)
     typer.echo(f"steps: {steps} ms (undisturbed, without jitter: {truth.nominal_step_ns / 1e6:.3f} ms)")
     for fault, cost in zip(job.faults, truth.fault_cost_ns, strict=False):
-        taken = truth.nominal.taken_ns(fault) / 1e6
+        taken_ms = truth.nominal.taken_ns(fault) / 1e6
         typer.echo(
-            f"{fault.kind} ({fault.style}): takes {taken:.3f} ms a step, costs the job {cost / 1e6:.3f} ms a step"
+            f"{fault.kind} ({fault.style}): takes {taken_ms:.3f} ms per step, "
+            f"costs the job {cost / 1e6:.3f} ms per step"
         )
     shown = [QUANTILES.index(q) for q in (0.01, 0.5, 0.95, 0.99)]
     for name, (source, _, values) in MEASURED.items():
-        figures = ", ".join(f"{QUANTILES[i]:.0%} {values[i]:g}" for i in shown)
-        typer.echo(f"jitter {name:13} {figures} (from {source})")
+        quantiles = ", ".join(f"{QUANTILES[i]:.0%} {values[i]:g}" for i in shown)
+        typer.echo(f"jitter {name:13} {quantiles} (from {source})")
 
 
-def _time(text: str) -> int:
+def _parse_time(text: str) -> int:
     match = re.fullmatch(r"([+-]?[\d.]+)(ns|us|µs|ms|s|m|h)", text)
     if match is None:
         raise ConfigError(f"{text!r} is no time", hint="for example 20us, -5s or 2h")
     return round(float(match[1]) * _TIMES[match[2]])
 
 
-def _size(text: str) -> int:
+def _parse_size(text: str) -> int:
     match = re.fullmatch(r"([\d.]+)\s*(B|[kK]B|MB|GB)?", text)
     if match is None:
         raise ConfigError(f"{text!r} is no size", hint="for example 200MB or 2GB")
@@ -215,24 +216,24 @@ def _size(text: str) -> int:
     return size
 
 
-def _by_rank(texts: list[str] | None, read: Callable[[str], T]) -> tuple[dict[int, T], T | None]:
+def _parse_by_rank(texts: list[str] | None, parse: Callable[[str], T]) -> tuple[dict[int, T], T | None]:
     """``RANK=VALUE`` as a mapping, and a bare ``VALUE``."""
-    found: dict[int, T] = {}
+    by_rank: dict[int, T] = {}
     bare: T | None = None
     for text in texts or ():
         rank, equals, value = text.rpartition("=")
         try:
-            number = read(value)
+            number = parse(value)
             if equals:
-                found[int(rank)] = number
+                by_rank[int(rank)] = number
             else:
                 bare = number
         except ValueError:
             raise ConfigError(f"{text!r} cannot be read", hint="RANK=VALUE, or VALUE for all ranks") from None
-    return found, bare
+    return by_rank, bare
 
 
-def _lost(text: str) -> Lost:
+def _parse_lost(text: str) -> Lost:
     from rankscope.simulate import Lost
 
     match = re.fullmatch(r"(\d+)=([\d.]+)(?::(\w+))?", text)

@@ -38,45 +38,45 @@ def slices(
     options: RunOptions = DEFAULTS,
 ) -> None:
     """Statistics of all events with one name, over ranks and steps: count, duration, spread."""
-    own = {"match" if regex else "name": name, "by": by or ("step" if compare is None else "name")}
+    parameters = {"match" if regex else "name": name, "by": by or ("step" if compare is None else "name")}
     if compare is not None and by == "event":
         raise ConfigError("single events of two runs cannot be paired", hint="write --by name, rank or step")
 
     def check(opened_run: Run, result: Result) -> None:
         if result.frame.is_empty():
-            _nowhere(opened_run, name, regex=regex)
+            _check_name(opened_run, name, regex=regex)
 
     def with_other(result: Result) -> Result:
         if compare is None:
             return result
         with opened([compare], replace(options, run=None)) as other:
-            return compare_slices(result, other.analyze("slices", parameters={"slices": own})["slices"])
+            return compare_slices(result, other.analyze("slices", parameters={"slices": parameters})["slices"])
 
-    write_result("slices", source, own, table, options, check, with_other)
+    write_result("slices", source, parameters, table, options, check, with_other)
 
 
-def _nowhere(run: Run, name: str, *, regex: bool) -> None:
-    """Suggest similar names, unless events of this name exist outside the chosen steps.
+def _check_name(run: Run, name: str, *, regex: bool) -> None:
+    """Check that the run has events of this name, at least outside the selected steps.
 
     Raises:
-        ConfigError: no event of the run is called so.
+        ConfigError: it has none; the hint suggests similar names.
     """
-    # A pattern searches Python's frames too.
-    every = run.of_all_steps().analyze("slices", parameters={"slices": {"match": ".", "by": "name"}})["slices"]
-    names = every.frame["name"].drop_nulls().unique().sort()
+    # With a pattern, Python frames are included.
+    all_names = run.of_all_steps().analyze("slices", parameters={"slices": {"match": ".", "by": "name"}})["slices"]
+    names = all_names.frame["name"].drop_nulls().unique().sort()
     if (names.str.contains(f"(?i){name}") if regex else names == name).any():
         return
-    near = ", ".join(plain(each, limit=80) for each in near_names(name, names))
+    suggestions = ", ".join(plain(near_name, limit=80) for near_name in near_names(name, names))
     raise ConfigError(
-        f"{'nothing is found by' if regex else 'no event is called'} {name!r} in {run.path}",
-        hint=f"nearest: {near}" if near else "rankscope analyze slices DIR --by name lists all names",
+        f"no event {'matches' if regex else 'is called'} {name!r} in {run.path}",
+        hint=f"nearest: {suggestions}" if suggestions else "rankscope analyze slices DIR --by name lists all names",
     )
 
 
 def near_names(name: str, names: Iterable[str], most: int = 5) -> list[str]:
     """Suggestions: names that contain the text, ignoring case, the shortest first; then similar ones."""
-    known, low = list(names), name.lower()
-    holding = sorted((each for each in known if low in each.lower()), key=lambda each: (len(each), each))
-    alike = difflib.get_close_matches(low, [each.lower() for each in known], n=most, cutoff=0.6)
-    back = {each.lower(): each for each in reversed(known)}
-    return list(dict.fromkeys([*holding, *(back[each] for each in alike)]))[:most]
+    names, lower = list(names), name.lower()
+    containing = sorted((known for known in names if lower in known.lower()), key=lambda known: (len(known), known))
+    by_lower = {known.lower(): known for known in reversed(names)}
+    similar = difflib.get_close_matches(lower, [known.lower() for known in names], n=most, cutoff=0.6)
+    return list(dict.fromkeys([*containing, *(by_lower[match] for match in similar)]))[:most]

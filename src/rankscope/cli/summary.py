@@ -25,12 +25,12 @@ def summary(
 
     For the output directory of `rankscope measure` it shows the result and lists the jobs.
     """
-    if len(source) == 1 and options.run is None and os.path.isdir(os.path.join(source[0], "jobs")):  # noqa: PTH112, PTH118  # no right to look raises nothing
-        from rankscope.report.experiments.tables import jobs_of  # with all that `measure` has
+    if len(source) == 1 and options.run is None and os.path.isdir(os.path.join(source[0], "jobs")):  # noqa: PTH112, PTH118  # pathlib raises without permission
+        from rankscope.report.experiments.tables import jobs_of  # imports `measure`, which is slow
 
         jobs = jobs_of(source[0])
         if jobs is not None:
-            _study(Path(source[0]), jobs)
+            _show_experiment(Path(source[0]), jobs)
             return
     with opened(source, options) as opened_run:
         console = Console(highlight=False)
@@ -38,8 +38,8 @@ def summary(
     console.print(shown)
 
 
-def _study(folder: Path, jobs: Mapping[str, str]) -> None:
-    """What was measured, and how each of its jobs is looked at."""
+def _show_experiment(folder: Path, jobs: Mapping[str, str]) -> None:
+    """Print an experiment's results, and the commands that show its jobs."""
     from rankscope.measure.files import load_all
     from rankscope.report.experiments.terminal import measured
 
@@ -49,5 +49,5 @@ def _study(folder: Path, jobs: Mapping[str, str]) -> None:
         return
     width = max(map(len, jobs.values()))
     lines = [f"  {label:<{width}}  rankscope summary {folder / job}" for job, label in jobs.items()]
-    served = f"  {'all':<{width}}  rankscope serve {folder}"
-    show(Text("\n".join(["", "Its jobs:", *(plain(line, limit=1000) for line in [*lines, served])])), None)
+    serve_line = f"  {'all':<{width}}  rankscope serve {folder}"
+    show(Text("\n".join(["", "Its jobs:", *(plain(line, limit=1000) for line in [*lines, serve_line])])), None)

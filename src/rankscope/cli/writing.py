@@ -15,12 +15,12 @@ from rich.console import Console, RenderableType
 from rankscope.errors import ConfigError, RankscopeError
 from rankscope.report.formatting import inert
 
-# Piped on, a table must not be folded to the 80 columns that no terminal has.
+# In a pipe there is no terminal to wrap tables for.
 _PAGE_WIDTH = 10_000
 
 
 def width_for(output: Path | None) -> int | None:
-    """How wide a table may be; None for as wide as the terminal."""
+    """The width of tables; None for that of the terminal."""
     fits = output is None and (sys.stdout.isatty() or "COLUMNS" in os.environ)
     return None if fits else _PAGE_WIDTH
 
@@ -41,13 +41,13 @@ def show(shown: RenderableType, output: Path | None) -> None:
 
 
 def refuse_terminal(form: str, output: Path | None) -> None:
-    """Refuse to write a binary format to a terminal, before any work is done for it.
+    """Refuse to write a binary format to a terminal, before any work is done.
 
     Raises:
         ConfigError: the format is Parquet, and it would be written to a terminal.
     """
     if form == "parquet" and output is None and sys.stdout.isatty():
-        raise ConfigError("Parquet cannot be shown in a terminal", hint="name a file with -o, or pipe it on")
+        raise ConfigError("Parquet cannot be shown in a terminal", hint="name a file with -o, or use a pipe")
 
 
 def write(data: bytes, output: Path | None) -> None:

@@ -1,8 +1,8 @@
 """The difference between two runs, or between ranks of one: `diff_runs`, in Python ``rankscope.diff``.
 
-In: two runs, or two ranks. Out: a `Diff`. Each run becomes samples, one value per rank and step (`samples`); rows of
-the two are paired by name, and where names changed by what launched them (`pairs`); changes are compared with the
-spread over steps (`rows`).
+In: two runs, or two ranks. Out: a `Diff`. Each run becomes samples, one value per rank and step (`samples`). Their rows
+are paired by name, or by the launching operator if names changed (`pairs`). Changes are compared with the spread over
+steps (`rows`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Diff:
     Attributes:
         a: a description of the first run as JSON values.
         b: the second.
-        frame: `COLUMNS`, row by row.
+        frame: one row per compared item, with the columns `COLUMNS`.
         gained: findings that only the second has.
         lost: findings that only the first has.
     """
@@ -46,8 +46,8 @@ class Diff:
         return self.frame.filter(pl.col("section") == name)
 
     def result(self) -> Result:
-        """It as a result, for those that write results."""
-        return Result(_SHAPE, self.frame, self.gained)
+        """The diff as a `Result`, for code that writes results."""
+        return Result(_ANALYSIS, self.frame, self.gained)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -72,10 +72,10 @@ def diff_runs(a: Run | Source, b: Run | Source | None = None, *, ranks: Sequence
     Args:
         a: the first run, or where its traces are.
         b: the second; None to compare two ranks of the first.
-        ranks: with one run the two ranks to compare; with two runs those that are looked at, in both.
+        ranks: with one run, the two ranks to compare; with two runs, the ranks to include of both.
 
     Raises:
-        ConfigError: neither a second run nor two different ranks were given, or a rank is not there.
+        ConfigError: neither a second run nor two different ranks were given, or a rank has no trace.
         NoTracesError: there is nothing to read.
     """
     first = a if isinstance(a, Run) else open_run(a)
@@ -88,21 +88,22 @@ def diff_runs(a: Run | Source, b: Run | Source | None = None, *, ranks: Sequence
                 hint="name two ranks: --ranks 0,1",
             )
         _check(first, ranks)
-        samples, findings = _samples(first), _findings(first)
+        samples, findings = _samples(first), first.diagnose()
         one, two = ranks
         about = first.about()
-        # A finding about several ranks is the run's: its figures are of the worst of them, not of the one compared.
+        # The figures of a finding about several ranks are those of the worst rank, not of the one compared.
         found = [[finding for finding in findings if finding.ranks == (rank,)] for rank in ranks]
         frame = compare(samples.of_ranks([one]), samples.of_ranks([two]))
-        return Diff({**about, "ranks": [one]}, {**about, "ranks": [two]}, frame, *_apart(*found, with_ranks=False))
+        changed = _gained_and_lost(*found, with_ranks=False)
+        return Diff({**about, "ranks": [one]}, {**about, "ranks": [two]}, frame, *changed)
     second = b if isinstance(b, Run) else open_run(b)
     for run in (first, second):
         _check(run, ranks or ())
     chosen = {id(run): sorted(set(ranks)) if ranks else _judged_ranks(run) for run in (first, second)}
     sides = [_samples(run).of_ranks(chosen[id(run)]) for run in (first, second)]
-    apart = _apart(_findings(first), _findings(second), with_ranks=True)
+    changed = _gained_and_lost(first.diagnose(), second.diagnose(), with_ranks=True)
     abouts = [{**run.about(), "ranks": chosen[id(run)]} for run in (first, second)]
-    return Diff(abouts[0], abouts[1], compare(sides[0], sides[1]), *apart)
+    return Diff(abouts[0], abouts[1], compare(sides[0], sides[1]), *changed)
 
 
 def _check(run: Run, ranks: Sequence[int]) -> None:
@@ -120,37 +121,35 @@ def _samples(run: Run) -> Samples:
         try:
             frames[name] = run.analyze(name)[name].frame
         except RankscopeError:
-            # What only one run has recorded is not compared. The run's findings give the reason.
+            # Not recorded, so not compared; the run's findings give the reason.
             continue
     return samples_of(frames)
 
 
 def _judged_ranks(run: Run) -> list[int]:
-    """The ranks that are compared where none is named: those whose files are complete, if there are any."""
+    """The ranks that are compared by default: those with complete files, if there are any."""
     return sorted(set(run.ranks) - incomplete_ranks(run.traces)) or run.ranks
 
 
-def _findings(run: Run) -> list[Finding]:
-    return run.diagnose()
-
-
 # Findings that depend on the rank: another straggler is another finding.
-_OF_A_RANK = ("straggler", "missing-ranks", "rank-not-analyzed")
+_PER_RANK = ("straggler", "missing-ranks", "rank-not-analyzed")
 
 
-def _apart(a: list[Finding], b: list[Finding], *, with_ranks: bool) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """Findings that only the second has, and those that only the first has: by kind, some by their ranks too."""
+def _gained_and_lost(
+    a: list[Finding], b: list[Finding], *, with_ranks: bool
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Findings that only the second has, and those that only the first has, by id and for some kinds by ranks too."""
 
     def key(finding: Finding) -> tuple[str, tuple[int, ...]]:
-        return finding.id, finding.ranks if with_ranks and finding.id in _OF_A_RANK else ()
+        return finding.id, finding.ranks if with_ranks and finding.id in _PER_RANK else ()
 
     # A finding that became the symptom of another one is not lost.
-    before, after = ({key(finding) for finding in with_symptoms(each)} for each in (a, b))
+    before, after = ({key(finding) for finding in with_symptoms(findings)} for findings in (a, b))
     return tuple(f for f in b if key(f) not in before), tuple(f for f in a if key(f) not in after)
 
 
-# What it is made of, for those that write results; it is not an analysis that a run could run.
-_SHAPE = Analysis(
+# Describes a diff's columns to code that writes results; no run can run it.
+_ANALYSIS = Analysis(
     name="diff",
     doc=__doc__,
     columns=COLUMNS,

@@ -17,7 +17,7 @@ from rankscope.compare import Diff
 from rankscope.compare.rows import SECTIONS
 from rankscope.errors import ConfigError
 
-# Names hold colons, too (`aten::mm`): a section is one only by its name.
+# Names may contain colons (`aten::mm`), so only known sections count as one.
 _CONDITION = re.compile(
     rf"^\s*(?:(?P<section>{'|'.join(SECTIONS)}):)?(?P<name>.+?)\s*(?P<sign>>=|<=|>|<)\s*(?P<limit>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>%|\w+)?\s*$"
 )
@@ -30,7 +30,7 @@ _UNITS = {
 }  # fmt: skip
 _TIMES = ("ns", "us", "µs", "ms", "s")
 _MEASURED = ("steps", "phases", "memory")
-"""The sections whose rows are measures, which a run has or has not recorded."""
+"""The sections with a fixed set of rows, which a run either recorded or not."""
 _HINT = "write for instance 'step_time > 5%', 'exposed_communication > 2ms', 'kernels:NAME > 10%' or 'findings > 0'"
 
 
@@ -41,10 +41,10 @@ class Breach:
     Attributes:
         name: the row's; ``findings`` for how many were gained.
         change: in `unit`.
-        unit: ``ns``, ``bytes``; ``count`` of findings.
+        unit: ``ns``, ``bytes``, or ``count`` for findings.
         ratio: change divided by the first run's value; None if that is 0.
         significant: whether the change is significant; None with too few steps to tell.
-        verdict: the same in words, with the test; None for what only one run has.
+        verdict: the same in words, with the test; None for rows that only one run has.
     """
 
     name: str
@@ -57,16 +57,16 @@ class Breach:
 
 @dataclass(frozen=True)
 class Condition:
-    """A limit on the change of a row, or of each row of one name: it fails where a change is beyond it.
+    """A limit on the change of the rows with one name: it fails if a change exceeds it.
 
     Attributes:
         text: as it was written.
-        section: which section's rows; None for the first section that has it.
+        section: the rows' section; None for the first section that has the name.
         name: the row's name; ``findings`` for how many were gained.
         sign: `>`, `>=`, `<` or `<=`.
         limit: the change, or its share of the first run where `relative`.
         relative: whether the limit is a share.
-        unit: ``ns``, ``bytes``, or empty where it was not written.
+        unit: ``ns``, ``bytes``, or empty if none was written.
     """
 
     text: str
@@ -78,10 +78,10 @@ class Condition:
     unit: str
 
     def fails(self, diff: Diff) -> Breach | None:
-        """By what it fails; None where it does not.
+        """The change that exceeds the limit; None if none does.
 
         Raises:
-            ConfigError: the diff has no such row, or it is of another unit.
+            ConfigError: the diff has no such row, or it has another unit.
         """
         if self.name == "findings":
             gained = len(diff.gained)
@@ -96,8 +96,8 @@ class Condition:
         if self.unit and same["unit"][0] != self.unit:
             raise ConfigError(f"{self.text!r}: {self.name} is in {same['unit'][0]}", hint=_HINT)
         for row in same.iter_rows(named=True):
-            # A kernel that one run lacks takes no time there; a step or a peak that it lacks is unknown, and a run
-            # that recorded nothing must not pass for a fast one.
+            # A kernel that one run lacks takes no time there. A step or a peak that it lacks is unknown, and a run that
+            # recorded nothing must not count as a fast one.
             lacking = " and ".join(side for side in ("a", "b") if row[side] is None).upper()
             if lacking and row["section"] in _MEASURED:
                 raise ConfigError(
@@ -105,8 +105,8 @@ class Condition:
                     hint="see what its traces contain: rankscope summary",
                 )
             # A change from 0 exceeds any relative limit.
-            endless = float("inf") if row["change"] > 0 else 0.0
-            ratio = endless if row["change_ratio"] is None else row["change_ratio"]
+            from_zero = float("inf") if row["change"] > 0 else 0.0
+            ratio = from_zero if row["change_ratio"] is None else row["change_ratio"]
             if _SIGNS[self.sign](ratio if self.relative else row["change"], self.limit):
                 about = (row["change_ratio"], row["significant"], row["verdict"])
                 return Breach(row["name"], row["change"], row["unit"], *about)
@@ -117,18 +117,18 @@ class Condition:
         if self.section is None or self.section in _MEASURED:
             measured = frame.filter(pl.col("section").is_in(_MEASURED))
             return f"there are: {', '.join(measured['name'].unique(maintain_order=True))}"
-        there = frame.filter(pl.col("section") == self.section)["name"].unique(maintain_order=True).to_list()
-        names = get_close_matches(self.name, there, n=3, cutoff=0.3) or there[:3]
+        names_in_section = frame.filter(pl.col("section") == self.section)["name"].unique(maintain_order=True).to_list()
+        names = get_close_matches(self.name, names_in_section, n=3, cutoff=0.3) or names_in_section[:3]
         if not names:
             return f"no {self.section} at all"
-        return f"nearest of the {len(there)} {self.section}: {', '.join(names)}"
+        return f"nearest of the {len(names_in_section)} {self.section}: {', '.join(names)}"
 
 
 def parse_condition(text: str) -> Condition:
     """A condition as it is written on the command line.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not a valid condition.
     """
     found = _CONDITION.match(text)
     unit = found["unit"] if found else None

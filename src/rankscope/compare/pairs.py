@@ -1,12 +1,12 @@
-"""Pairs the rows of two runs: by name and shapes, and where names changed by what launched them.
+"""Pair the rows of two runs: by name and shapes, or by the launching operator if names changed.
 
-In: the keys of both sides. Out: a pair for each. Each level takes what the levels before it left over:
+In: the keys of both sides. Out: a pair for each. Each level pairs what the levels before it did not:
 
 1. the same name, shapes and launching operator
-2. the same name: its shapes, or what launches it, changed
+2. the same name: its shapes or its launching operator changed
 3. kernels of the same operator and shapes under other names: another library, vendor or algorithm
 4. kernels of the same operator, whatever its shapes
-5. a compiler's fused kernels, whose names list the operators that went into them: `triton_poi_fused_add_gelu_0`
+5. a compiler's fused kernels, whose names list the operators in them: `triton_poi_fused_add_gelu_0`
 6. alone: only one run has it
 """
 
@@ -43,8 +43,8 @@ def match_keys(a: pl.DataFrame, b: pl.DataFrame) -> Pairs:
     """Pair the keys of two runs.
 
     Args:
-        a: `KEYS` of the one, without repetition.
-        b: of the other.
+        a: distinct `KEYS` of the first run.
+        b: those of the second.
     """
     rest = pl.concat([a.select(KEYS).with_columns(side=pl.lit(0)), b.select(KEYS).with_columns(side=pl.lit(1))])
     done: list[pl.DataFrame] = []
@@ -55,19 +55,19 @@ def match_keys(a: pl.DataFrame, b: pl.DataFrame) -> Pairs:
         ("operator", ("section", "unit", "operator"), True),
     )
     for method, by, kernels in levels:
-        fit = rest
+        candidates = rest
         if kernels:
-            # A collective's or a copy's kernel keeps its name; what no operator launched cannot be paired like this.
-            fit = rest.filter((pl.col("section") == KERNELS) & pl.col("operator").is_not_null())
-        both = fit.group_by(by).agg(pl.col("side").n_unique().alias("sides")).filter(pl.col("sides") == 2)
-        taken = fit.join(both, on=list(by), how="semi", nulls_equal=True)
+            # Only kernels of operators: those of collectives and copies keep their names.
+            candidates = rest.filter((pl.col("section") == KERNELS) & pl.col("operator").is_not_null())
+        both = candidates.group_by(by).agg(pl.col("side").n_unique().alias("sides")).filter(pl.col("sides") == 2)
+        matched = candidates.join(both, on=list(by), how="semi", nulls_equal=True)
         done.append(
-            taken.with_columns(
+            matched.with_columns(
                 method=pl.lit(method),
                 group=pl.concat_str(pl.lit(method), *(pl.col(name).fill_null("∅") for name in by), separator="\x1f"),
             )
         )
-        rest = rest.join(taken, on=[*KEYS, "side"], how="anti", nulls_equal=True)
+        rest = rest.join(matched, on=[*KEYS, "side"], how="anti", nulls_equal=True)
     fused = _fused(rest)
     done.append(fused)
     rest = rest.join(fused, on=[*KEYS, "side"], how="anti", nulls_equal=True)
@@ -78,25 +78,25 @@ def match_keys(a: pl.DataFrame, b: pl.DataFrame) -> Pairs:
 
 
 def _fused(rest: pl.DataFrame) -> pl.DataFrame:
-    """Fused kernels with the operators of the other run that went into them: one pair per connected set."""
-    made = rest.with_columns(method=pl.lit("fused"), group=pl.lit("")).clear()
+    """Pair fused kernels with the operators in them of the other run: one pair per connected set."""
+    paired = rest.with_columns(method=pl.lit("fused"), group=pl.lit("")).clear()
     for side in (0, 1):
-        theirs = rest.filter((pl.col("side") == side) & pl.col("name").str.contains("fused_"))
-        ours = rest.filter(pl.col("side") != side)
+        fused = rest.filter((pl.col("side") == side) & pl.col("name").str.contains("fused_"))
+        unfused = rest.filter(pl.col("side") != side)
         # An operator is represented by its kernels if there are any, else by its self time on the host.
         operator = pl.when(pl.col("section") == KERNELS).then(pl.col("operator")).otherwise(pl.col("name"))
-        ours = ours.filter(pl.col("section").is_in(["operators", KERNELS])).with_columns(by=operator)
-        for section in theirs["section"].unique():
-            mine = ours.filter((pl.col("section") == section) & pl.col("by").is_not_null())
-            names = theirs.filter(pl.col("section") == section)["name"].unique().to_list()
-            group = components(mine["by"].unique().to_list(), names)
+        unfused = unfused.filter(pl.col("section").is_in(["operators", KERNELS])).with_columns(by=operator)
+        for section in fused["section"].unique():
+            operators = unfused.filter((pl.col("section") == section) & pl.col("by").is_not_null())
+            names = fused.filter(pl.col("section") == section)["name"].unique().to_list()
+            group = components(operators["by"].unique().to_list(), names)
             if not group:
                 continue
             known = pl.DataFrame({"by": list(group), "group": [f"fused\x1f{section}\x1f{n}" for n in group.values()]})
-            both = pl.concat([mine, theirs.filter(pl.col("section") == section).with_columns(by=pl.col("name"))])
+            both = pl.concat([operators, fused.filter(pl.col("section") == section).with_columns(by=pl.col("name"))])
             found = both.join(known, on="by").with_columns(method=pl.lit("fused"))
-            made = pl.concat([made, found.select(made.columns)])
-    return made.unique([*KEYS, "side"], maintain_order=True)
+            paired = pl.concat([paired, found.select(paired.columns)])
+    return paired.unique([*KEYS, "side"], maintain_order=True)
 
 
 def components(operators: Iterable[str], fused: Iterable[str]) -> dict[str, int]:
@@ -122,25 +122,25 @@ def components(operators: Iterable[str], fused: Iterable[str]) -> dict[str, int]
 
 
 def fused_operators(name: str, known: Sequence[str]) -> list[str]:
-    """The operators that a fused kernel's name lists, of those that are known; the longest that fits comes first.
+    """The known operators that a fused kernel's name lists. The longest match wins.
 
-    Inductor joins names by `_`, and names hold `_` themselves: `fused_native_layer_norm_add_0`.
+    Inductor joins names by `_`, and names contain `_` themselves: `fused_native_layer_norm_add_0`.
     """
     found = _FUSED.search(name)
     if not found:
         return []
     words = [word for word in found["operators"].split("_") if word]
     stems = {tuple(stem.strip("_").split("_")): stem for stem in known}
-    longest = max((len(each) for each in stems), default=0)
+    longest = max((len(stem_words) for stem_words in stems), default=0)
     listed: list[str] = []
-    at = 0
-    while at < len(words):
-        for size in range(min(longest, len(words) - at), 0, -1):
-            stem = stems.get(tuple(words[at : at + size]))
+    position = 0
+    while position < len(words):
+        for size in range(min(longest, len(words) - position), 0, -1):
+            stem = stems.get(tuple(words[position : position + size]))
             if stem is not None:
                 listed.append(stem)
-                at += size
+                position += size
                 break
         else:
-            at += 1
+            position += 1
     return listed

@@ -15,8 +15,8 @@ from rankscope.primitives.statistics import welch_test, welch_verdicts
 from rankscope.results import Column
 
 SECTIONS = ("steps", "phases", "collectives", "kernels", "operators", *MODULES, "memory", "snapshots", "stacks")
-WHOLES = ("step_time", "wall", "device")
-"""Of steps and phases: the totals that the other rows of their section are parts of."""
+TOTALS = ("step_time", "wall", "device")
+"""Rows of the sections steps and phases that are the total of the others."""
 COLUMNS = (
     Column(
         "section",
@@ -24,11 +24,9 @@ COLUMNS = (
         "",
         "steps, phases, collectives, kernels, operators, modules_device, modules_host, memory, snapshots or stacks",
     ),
-    Column(
-        "name", pl.String, "", "what is compared; several that became one, or one that became several, joined by commas"
-    ),
-    Column("partner", pl.String, "", "what the second run calls it, where that is something else"),
-    Column("shapes", pl.String, "", "shapes of the operator's inputs; null where several were put together"),
+    Column("name", pl.String, "", "what is compared; if several became one, or one became several, joined by commas"),
+    Column("partner", pl.String, "", "its name in the second run, if different"),
+    Column("shapes", pl.String, "", "shapes of the operator's inputs; null if several were combined"),
     Column(
         "operator",
         pl.String,
@@ -39,12 +37,12 @@ COLUMNS = (
         "method",
         pl.String,
         "",
-        "how the two were found to be the same: by name, other shapes, operator, fused; or alone",
+        "how the rows were paired: by name, other shapes, operator, fused; or alone",
     ),
-    Column("unit", pl.String, "", "of a, b, change and spread"),
-    Column("a", pl.Float64, "", "in the first run: mean per rank and step; null where it has no such row"),
+    Column("unit", pl.String, "", "unit of a, b, change and spread"),
+    Column("a", pl.Float64, "", "in the first run: mean per rank and step; null if it has no such row"),
     Column("b", pl.Float64, "", "in the second"),
-    Column("change", pl.Float64, "", "b − a; what one run does not have counts as 0"),
+    Column("change", pl.Float64, "", "b − a; a missing row counts as 0"),
     Column("change_ratio", pl.Float64, "ratio", "change divided by a; null if a is 0"),
     Column("a_calls", pl.Float64, "count", "calls per rank and step in the first run"),
     Column("b_calls", pl.Float64, "count", "in the second"),
@@ -67,24 +65,24 @@ COLUMNS = (
         "verdict",
         pl.String,
         "",
-        "the same in words, with the test, its samples and the p-value; null where only one run has the row",
+        "the same in words, with the test, its samples and the p-value; null if only one run has the row",
     ),
-    Column("a_samples", pl.Int64, "count", "samples of the test in the first run: steps; of memory snapshots, ranks"),
+    Column("a_samples", pl.Int64, "count", "samples of the test in the first run: steps; for memory snapshots, ranks"),
     Column("b_samples", pl.Int64, "count", "in the second"),
 )
 _NAMES_SHOWN = 6
-_OF_RANKS = ("snapshots", "stacks")
+_BY_RANK = ("snapshots", "stacks")
 """Sections whose samples are ranks."""
 
 
 def compare(a: Samples, b: Samples) -> pl.DataFrame:
-    """Two runs, row by row.
+    """Compare two runs row by row.
 
     The test's samples are steps, each the mean over ranks: ranks of one step are not independent, because they wait for
-    each other. A memory snapshot belongs to no step: there they are the ranks.
+    each other. Memory snapshots belong to no step, so their samples are ranks.
 
     Returns:
-        `COLUMNS`; by section, the totals of steps and phases first, the rest by how much they changed.
+        `COLUMNS`, by section: the totals of steps and phases first, the rest by how much they changed.
     """
     sides = (a, b)
     keys = [side.values.select(KEYS).unique(maintain_order=True) for side in sides]
@@ -109,22 +107,22 @@ Float = npt.NDArray[np.float64]
 def _judged(section: pl.DataFrame) -> pl.DataFrame:
     """The rows of one section with their verdicts."""
     sizes = list(section.select(_SIZES).iter_rows())
-    of_ranks = not section.is_empty() and section["section"][0] in _OF_RANKS
-    verdicts = welch_verdicts(section["chance"].to_list(), sizes, "rank" if of_ranks else "step")
+    by_rank = not section.is_empty() and section["section"][0] in _BY_RANK
+    verdicts = welch_verdicts(section["chance"].to_list(), sizes, "rank" if by_rank else "step")
     return section.with_columns(
-        significant=pl.Series([each.significant for each in verdicts], dtype=pl.Boolean),
-        verdict=pl.Series([str(each) if min(each.n) else None for each in verdicts], dtype=pl.String),
+        significant=pl.Series([verdict.significant for verdict in verdicts], dtype=pl.Boolean),
+        verdict=pl.Series([str(verdict) if min(verdict.n) else None for verdict in verdicts], dtype=pl.String),
     )
 
 
 def _measured(side: Samples, pairs: Pairs, number: int) -> dict[tuple[int, str], tuple[Float, Float, float]]:
-    """By pair: values by rank-step, samples of the test (steps, as means over ranks), calls by rank-step."""
-    of_side = pairs.keys.filter(pl.col("side") == number).drop("side")
-    values = side.values.join(of_side, on=list(KEYS), nulls_equal=True)
+    """For each pair: values per rank-step, samples of the test (steps, as means over ranks), calls per rank-step."""
+    keys = pairs.keys.filter(pl.col("side") == number).drop("side")
+    values = side.values.join(keys, on=list(KEYS), nulls_equal=True)
     summed = values.group_by("pair", "section", *PLACE).agg(pl.col("value").sum(), pl.col("calls").sum())
-    # What did not run in a step counts as nothing there.
+    # What did not run in a step counts as 0 there.
     places = side.places.with_columns(pl.struct("window", "step").rank("dense").alias("moment"))
-    grid = places.join(of_side.select("pair", "section").unique(), on="section")
+    grid = places.join(keys.select("pair", "section").unique(), on="section")
     full = grid.join(summed, on=["pair", "section", *PLACE], how="left", nulls_equal=True).with_columns(
         pl.col("value", "calls").fill_null(0)
     )
@@ -133,7 +131,7 @@ def _measured(side: Samples, pairs: Pairs, number: int) -> dict[tuple[int, str],
         by_step = part.group_by("moment", maintain_order=True).agg(pl.col("value").mean())["value"].to_numpy()
         by_place = part["value"].to_numpy()
         calls = float(part["calls"].sum()) / part.height
-        found[int(key[0]), str(key[1])] = by_place, by_place if key[1] in _OF_RANKS else by_step, calls
+        found[int(key[0]), str(key[1])] = by_place, by_place if key[1] in _BY_RANK else by_step, calls
     return found
 
 
@@ -142,8 +140,8 @@ def _row(
 ) -> tuple[float | int | None, ...]:
     a, b = (None if side is None else float(side[0].mean()) for side in (one, two))
     change = (b or 0.0) - (a or 0.0)
-    # A side without the row is not a sample of zeros: the result is that it is missing.
-    likely = welch_test(one[1], two[1]) if one is not None and two is not None else None
+    # A side without the row is missing, not a sample of zeros.
+    p_value = welch_test(one[1], two[1]) if one is not None and two is not None else None
     return (
         a,
         b,
@@ -152,13 +150,13 @@ def _row(
         None if one is None else one[2],
         None if two is None else two[2],
         *(None if side is None or side[0].size < 2 else float(side[0].std(ddof=1)) for side in (one, two)),
-        likely,
+        p_value,
         *(0 if side is None else side[1].size for side in (one, two)),
     )
 
 
 def _described(pairs: Pairs) -> pl.DataFrame:
-    """What to call each pair, from the keys on its sides."""
+    """The names, shapes and operator of each pair, from the keys on both sides."""
 
     def names(side: int) -> pl.Expr:
         return pl.col("name").filter(pl.col("side") == side).unique(maintain_order=True)
@@ -186,11 +184,11 @@ def _described(pairs: Pairs) -> pl.DataFrame:
 
 
 def _sorted(frame: pl.DataFrame) -> pl.DataFrame:
-    wholes = {name: place for place, name in enumerate(WHOLES)}
+    totals = {name: place for place, name in enumerate(TOTALS)}
     measures = pl.col("section").is_in(["steps", "phases"])
     return frame.sort(
         pl.col("section").replace_strict({s: n for n, s in enumerate(SECTIONS)}, default=len(SECTIONS)),
-        pl.when(measures).then(pl.col("name").replace_strict(wholes, default=len(wholes), return_dtype=pl.Int64)),
+        pl.when(measures).then(pl.col("name").replace_strict(totals, default=len(totals), return_dtype=pl.Int64)),
         -pl.col("change").abs(),
         "name",
         nulls_last=True,

@@ -1,8 +1,8 @@
 """The samples of a run that a diff compares: one value per rank and step.
 
-In: the results of analyses. Out: `Samples`. Every section is a frame of the same columns: ``rank``, ``window``,
-``step``, the key columns `KEYS`, ``calls`` and ``value``; and the rank-steps that there are, so that what did not run
-in a step counts as 0.
+In: the results of analyses. Out: `Samples`. Every section is a frame with the same columns: ``rank``, ``window``,
+``step``, the key columns `KEYS`, ``calls`` and ``value``. All rank-steps are listed too, so that what did not run in a
+step counts as 0.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SCHEMA = {
 
 @dataclass(frozen=True)
 class Samples:
-    """What one side of a diff has.
+    """The samples of one side of a diff.
 
     Attributes:
-        places: the rank-steps that there are, by section: ``section`` and `PLACE`, one row each.
+        places: the rank-steps, by section: ``section`` and `PLACE`, one row each.
         values: `SCHEMA`.
     """
 
@@ -47,11 +47,11 @@ Section = Callable[[pl.DataFrame], pl.DataFrame]
 def samples_of(frames: Frames) -> Samples:
     """The samples of a run.
 
-    What ran between steps is left out where there are steps: it cannot be compared. A memory
-    snapshot is of an instant and not of steps: each is a sample.
+    If there are steps, what ran between them is left out, as it cannot be compared. A memory snapshot shows an instant
+    and not steps: each is one sample.
 
     Args:
-        frames: results by the name of their analysis; of those in `NEEDED` that could not be made none need be there.
+        frames: results by the name of their analysis; those in `NEEDED` that could not be made may be missing.
     """
     steps = frames["step_time"].select(pl.col(name).cast(pl.Int64) for name in PLACE).unique(maintain_order=True)
     parts = [pl.DataFrame(schema=SCHEMA)]
@@ -67,7 +67,7 @@ def samples_of(frames: Frames) -> Samples:
         if frame is not None and frame.height:
             found = section(frame).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
             parts.append(found)
-            # Of ranks' snapshots each is a place, whether it has a stack or not.
+            # Each rank's snapshot is a place, with or without stacks.
             places.append(found.select("section", *PLACE).unique(maintain_order=True))
     return Samples(pl.concat(places), pl.concat(parts))
 
@@ -150,7 +150,7 @@ def _collectives(frame: pl.DataFrame) -> pl.DataFrame:
         .agg(
             pl.len().alias("calls"),
             pl.col("duration_ns").sum().alias("duration"),
-            # A sum over some calls cannot be compared with a sum over all.
+            # A sum over some of the calls cannot be compared with a sum over all of them.
             *(pl.when(pl.col(f"{what}_known").all()).then(pl.col(f"{what}_ns").sum()).alias(what) for what in _TIMES),
         )
     )
@@ -176,7 +176,7 @@ def _memory(frame: pl.DataFrame) -> pl.DataFrame:
     kind = pl.when(first == "cpu").then(pl.lit("host")).otherwise(pl.lit("device"))
     grouped = frame.group_by(*PLACE, kind.alias("kind")).agg(
         pl.len().alias("calls"),
-        # If a file has no totals: what was added to the amount at its beginning.
+        # If a file has no totals: the growth since its beginning.
         pl.coalesce("peak_allocated", "change_peak").max().alias("peak allocated"),
         pl.col("peak_reserved").max().alias("peak reserved"),
         pl.col("allocated_bytes").sum().alias("allocated in a step"),
@@ -216,21 +216,21 @@ def _in_bytes(frame: pl.DataFrame, section: str, name: pl.Expr, value: pl.Expr, 
     ).group_by("rank", "window", "step", *KEYS, maintain_order=True).agg(pl.col("calls", "value").sum())  # fmt: skip
 
 
-_OF_A_SNAPSHOT = {
+_SNAPSHOT_NAMES = {
     "peak_allocated": "peak allocated", "allocated": "allocated", "reserved": "reserved", "free": "reserved and free",
     "largest_free": "largest free block", "private_pools": "private pools",
 }  # fmt: skip
 
 
 def _snapshot(frame: pl.DataFrame) -> pl.DataFrame:
-    """A rank's devices together."""
-    long = frame.unpivot(list(_OF_A_SNAPSHOT), index=["rank", "window", "segments"], variable_name="what").drop_nulls()
-    name = pl.concat_str(pl.lit("snapshot: "), pl.col("what").replace_strict(_OF_A_SNAPSHOT))
+    """A rank's devices, added up."""
+    long = frame.unpivot(list(_SNAPSHOT_NAMES), index=["rank", "window", "segments"], variable_name="what").drop_nulls()
+    name = pl.concat_str(pl.lit("snapshot: "), pl.col("what").replace_strict(_SNAPSHOT_NAMES))
     return _in_bytes(long, "snapshots", name, pl.col("value"), pl.col("segments"))
 
 
 def _stacks(frame: pl.DataFrame) -> pl.DataFrame:
-    """What each stack holds, at the peak if the history is recorded; named by its frames, innermost first."""
+    """The memory of each stack, at the peak if the history is recorded; named by its frames, innermost first."""
     held, blocks = pl.coalesce("peak_bytes", "bytes"), pl.coalesce("peak_blocks", "blocks")
     return _in_bytes(frame, "stacks", pl.col("stack").fill_null("no stack recorded"), held, blocks)
 

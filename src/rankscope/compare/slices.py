@@ -1,6 +1,6 @@
-"""Events of one name in two runs, side by side: `rankscope slices NAME A --compare B`.
+"""Compare events of one name in two runs: `rankscope slices NAME A --compare B`.
 
-In: the results of `slices` of both runs. Out: one row per rank, step, kind and name that either has, the largest total
+In: the results of `slices` of both runs. Out: one row per rank, step, kind and name of either run, the largest total
 first; null where a run has none.
 """
 
@@ -41,11 +41,11 @@ COLUMNS = (
 
 
 def compare_slices(a: Result, b: Result) -> Result:
-    """Two results of `slices` with the same parameters as one result.
+    """Combine two results of `slices` with the same parameters.
 
     Args:
-        a: of the first run.
-        b: of the second run.
+        a: the first run's.
+        b: the second run's.
     """
     joined = _side(a, "a").join(_side(b, "b"), on=_KEYS, how="full", coalesce=True, nulls_equal=True)
     before, after = pl.col("median_a_ns"), pl.col("median_b_ns")

@@ -1,15 +1,15 @@
-"""Where tasks run: each file here makes one kind of `concurrent.futures.Executor`.
+"""Run tasks: each module here with a function ``make`` makes one kind of `concurrent.futures.Executor`.
 
-In: a function of a module and its arguments, task by task. Out: outcomes in order, errors among them (`run_tasks`).
+A kind is the name of its module, and may have an address: ``processes``, ``dask:tcp://HOST:8786``.
+
+In: a module-level function and the arguments of each task. Out: outcomes in order, errors among them (`run_tasks`).
 """
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, as_completed
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -21,43 +21,50 @@ Outcomes = dict[int, "T | BaseException"]
 
 
 class WorkerDiedError(RankscopeError):
-    """A task whose worker died while it worked on it."""
+    """The worker died while it ran the task."""
 
 
-@cache
-def _kinds() -> tuple[str, ...]:
-    # Looking into the folder takes longer than some analyses do.
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+KINDS = ("processes", "serial", "dask", "mpi")
+_WITH_ADDRESS = ("dask",)
 
 
 def check_kind(kind: str) -> None:
-    """Check the name of an executor, which may not be needed before much later, or never.
+    """Check the name of an executor early: the executor itself may be made much later, or never.
+
+    Under MPI the job's processes divide here: only process 0 returns.
 
     Raises:
-        ConfigError: there is no such kind.
+        ConfigError: there is no such kind, or it cannot be used here.
     """
-    if kind not in _kinds():
-        raise ConfigError(f"there is no executor {kind!r}", hint=f"there are: {', '.join(_kinds())}")
+    name, _, address = kind.partition(":")
+    if name not in KINDS or (address and name not in _WITH_ADDRESS):
+        raise ConfigError(
+            f"there is no executor {kind!r}", hint=f"there are: {', '.join(KINDS)}; dask takes an address, dask:ADDRESS"
+        )
+    if name == "mpi":
+        import_module(f"{__name__}.mpi").join()
 
 
 def make_executor(kind: str, workers: int | None = None) -> Executor:
-    """An executor of a kind; a context manager that ends its workers.
+    """An executor of the given kind; as a context manager it ends its workers.
 
     Args:
-        kind: `serial`, `processes`, …: the name of a file here.
-        workers: how many tasks run at once; None for as many as there are cores.
+        kind: one of `KINDS`, with its address.
+        workers: how many tasks run at once; None for as many as there are cores, or workers in a cluster.
 
     Raises:
-        ConfigError: there is no such kind.
+        ConfigError: there is no such kind, or it cannot be used here.
     """
     check_kind(kind)
-    executor: Executor = import_module(f"{__name__}.{kind}").make(workers)
+    name, _, address = kind.partition(":")
+    make = import_module(f"{__name__}.{name}").make
+    executor: Executor = make(workers, address) if name in _WITH_ADDRESS else make(workers)
     return executor
 
 
 @dataclass
 class Pool:
-    """Workers that stay from one `run_tasks` to the next: each new one has to import everything again.
+    """Workers that are kept between calls of `run_tasks`: each new one has to import everything again.
 
     Attributes:
         kind: which executor, as for `make_executor`.
@@ -76,15 +83,15 @@ class Pool:
 
     def drop(self) -> None:
         """Forget workers that are broken or have been stopped."""
-        gone, self._executor = self._executor, None
-        if gone is not None:
-            gone.shutdown(wait=False, cancel_futures=True)
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
         """End the workers."""
-        done, self._executor = self._executor, None
-        if done is not None:
-            done.shutdown()
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown()
 
 
 def run_tasks(
@@ -97,14 +104,14 @@ def run_tasks(
 ) -> list[T | BaseException]:
     """Run a task for each tuple of arguments; outcomes in their order, errors among them.
 
-    A worker that dies breaks the entire pool, and the pool does not report which task it had. So those that may
+    A worker that dies breaks the entire pool, and the pool does not report which task it had. So the tasks that may
     have been running are tried once more, each alone, and the rest continue in a new pool: only a task that kills its
-    worker when alone is lost.
+    worker again is lost.
 
     Args:
         kind: which executor, as for `make_executor`.
-        on_progress: called with each outcome as it comes.
-        pool: workers of this kind that may be there already, and stay for others.
+        on_progress: called with each outcome as it arrives.
+        pool: workers of this kind to use and keep; None for new ones that end with the tasks.
     """
     outcomes: Outcomes[T] = {}
     waiting = list(range(len(arguments)))
@@ -112,9 +119,9 @@ def run_tasks(
         at_once = _run(
             pool or Pool(kind, workers), task, arguments, waiting, outcomes, on_progress, keep=pool is not None
         )
-        left = [index for index in waiting if index not in outcomes]
-        # Tasks start in the order in which they were handed over: what ran is among the first that are left.
-        for index in left[:at_once]:
+        unfinished = [index for index in waiting if index not in outcomes]
+        # Tasks start in the order of submission, so those that ran are the first of the unfinished ones.
+        for index in unfinished[:at_once]:
             _run(Pool(kind, 1), task, arguments, [index], outcomes, on_progress)
             if index not in outcomes:
                 outcomes[index] = WorkerDiedError(
@@ -122,7 +129,7 @@ def run_tasks(
                     hint="it may have been killed for its memory: use fewer --workers, or a machine with more",
                 )
                 on_progress(outcomes[index])
-        waiting = left[at_once:]
+        waiting = unfinished[at_once:]
     return [outcomes[index] for index in range(len(arguments))]
 
 
@@ -136,25 +143,25 @@ def _run(
     *,
     keep: bool = False,
 ) -> int:
-    """Run some of the tasks until they are done or a worker dies; how many at most ran at once."""
+    """Run some of the tasks until they are done or a worker dies; returns how many can have run at once."""
     executor = pool.executor()
     futures: dict[Future[T], int] = {}
     try:
         for index in chosen:
             future = executor.submit(task, *arguments[index])
-            if future.done():  # it ran here and now
+            if future.done():  # a serial executor runs it at once
                 _keep(future, index, outcomes, on_progress)
             else:
                 futures[future] = index
         for future in as_completed(futures):
             _keep(future, futures[future], outcomes, on_progress)
     except BrokenExecutor:
-        # Those that were done before are good; the pool has marked all others as broken.
+        # Tasks that finished before are good; the pool has marked all others as broken.
         for future, index in futures.items():
             if future.done() and index not in outcomes:
                 _keep(future, index, outcomes, on_progress)
     except BaseException:
-        # Ctrl-C: what waits is dropped, and what runs is ended where that can be done.
+        # Ctrl-C: drop waiting tasks, and end running ones if the executor can.
         getattr(executor, "stop", lambda: executor.shutdown(wait=False, cancel_futures=True))()
         executor.shutdown()
         pool.drop()
@@ -169,7 +176,12 @@ def _run(
 def _keep(
     future: Future[T], index: int, outcomes: Outcomes[T], on_progress: Callable[[T | BaseException], None]
 ) -> None:
-    error = future.exception()
+    try:
+        error = future.exception()
+    except CancelledError:
+        error = WorkerDiedError(
+            "the cluster gave up the task", hint="its scheduler or its workers may have been lost: see their logs"
+        )
     if isinstance(error, BrokenExecutor):
         return
     outcomes[index] = future.result() if error is None else error

@@ -1,18 +1,18 @@
-"""Runs tasks in separate processes, one per core.
+"""Run tasks in separate processes, one per core.
 
-In: the number of workers. Out: an executor.
+Workers start fresh (forkserver if available, else spawn): a plain fork would copy locks that another thread holds.
+Python would make each fresh worker run the program's main module again, which breaks scripts without an
+``if __name__ == "__main__"``. Tasks are functions of this package, so workers start without the main module.
 
-Workers start fresh (forkserver where there is one, else spawn): a bare fork would copy locks that another thread
-holds. Python would have each fresh worker run the program's main module again, which breaks scripts without an
-``if __name__ == "__main__"``; our tasks live in this package, so workers start without it.
-
-What the fork server has imported, no worker has to import. Polars and NumPy start threads when they are imported, and a
-fork of a process with threads may hang, so the server imports only modules that start none: the standard library's and
-a few packages that workers need.
+Workers need not import what the fork server has imported. Polars and NumPy start threads on import, and forking a
+process with threads may hang, so the server imports only modules that start none: some of the standard library and a
+few packages that workers need.
 
 Ctrl-C reaches every process of a terminal's job. Workers ignore it and the program ends them, so that there is one
-message and not one per core. A worker whose program has ended, for whatever reason, ends as well. A worker that is
-ended raises an exception in its task, so that the task removes what it has begun to write.
+message and not one per core. A worker also ends when its program has ended, for whatever reason. Ending a worker raises
+an exception in its task, so that the task can remove unfinished files.
+
+In: the number of workers. Out: an executor.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Of a worker's imports, these: the rest is Polars, NumPy and this package, which needs them.
+# The imports of a worker except Polars, NumPy and this package, which needs them.
 _PRELOADED = (
     *("argparse", "ast", "concurrent.futures", "contextlib", "csv", "dataclasses", "datetime", "decimal", "fractions"),
     *("functools", "gzip", "hashlib", "html", "importlib.metadata", "inspect", "json", "logging", "numbers", "pickle"),
@@ -40,7 +40,7 @@ _PRELOADED = (
     *("zipfile", "zoneinfo", "isal.isal_zlib", "msgspec.json", "zstandard"),
 )
 
-# A task that does not come to an end by itself in so many seconds is cut off.
+# How long an ended task may clean up before its process is killed.
 _GRACE_S = 10.0
 
 _lock = threading.Lock()
@@ -48,21 +48,21 @@ _busy = False
 
 
 class _Ended(BaseException):
-    """Takes a worker out of its task; no error, so that no task takes it for one of its own."""
+    """Raised in the task of a worker that must end. Not an `Exception`, so that no task handles it as its own."""
 
 
 class ProcessExecutor(ProcessPoolExecutor):
-    """A process pool whose workers do not run the program's main module, and that can be stopped at once."""
+    """A process pool that can be stopped at once, and whose workers do not run the program's main module."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Hand the task to a worker; workers start at the first one."""
+        """Submit the task; workers start with the first one."""
         with _no_main():
             return super().submit(_run_task, fn, *args, **kwargs)
 
     def stop(self) -> None:
-        """End the workers, in the middle of their tasks, which tidy up behind them."""
+        """End the workers during their tasks, which may clean up."""
         workers = list((self._processes or {}).values())
-        # After a shutdown that does not wait, a second one that does has nothing to wait for.
+        # `shutdown(wait=False)` forgets this thread, so a second `shutdown()` would not wait for it.
         manager = getattr(self, "_executor_manager_thread", None)
         self.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
@@ -85,21 +85,21 @@ def _no_main() -> Iterator[None]:
 
 
 def _preload() -> None:
-    """Have a fork server that is yet to start import what workers need, unless the program has a list of its own.
+    """Make the fork server import what workers need when it starts, unless the program has set its own list.
 
-    The server is one for the whole program: its other children merely find some of the standard library there.
+    The program has only one server: its other children find some of the standard library already imported.
     """
     from multiprocessing import forkserver  # not on Windows
 
     server = getattr(forkserver, "_forkserver", None)
-    # There is no public function for this: without such a list, nothing is preloaded.
+    # There is no public way to read the list: if it is not where CPython keeps it, nothing is preloaded.
     if getattr(server, "_preload_modules", None) == ["__main__"]:
         forkserver.set_forkserver_preload(["__main__", *_PRELOADED])
 
 
 def _start_worker() -> None:
-    # One worker a core: a pool of threads in each would only make them wait for one another. Polars reads this when
-    # it is first imported, which in a fresh worker is when the first task arrives.
+    # With one worker per core, more threads would only compete. Polars reads this when it is first imported, which in a
+    # fresh worker is when the first task arrives.
     os.environ["POLARS_MAX_THREADS"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
@@ -107,13 +107,13 @@ def _start_worker() -> None:
 
 
 def _run_task(fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-    """Run a task in a worker, which can be ended from outside."""
+    """Run a task in a worker that may be ended at any time."""
     global _busy
     _busy = True
     try:
         return fn(*args, **kwargs)
     except _Ended:
-        # The pool would take it for the task's own failure, and give this worker the next one.
+        # The pool would treat it as an error of the task, and give this worker the next one.
         os._exit(1)
     finally:
         _busy = False
@@ -122,13 +122,12 @@ def _run_task(fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
 def _end(number: int, frame: FrameType | None) -> None:
     if not _busy:
         os._exit(1)
-    # Once is enough: the pool repeats it to all others when the first has ended, which must not interrupt their
-    # cleanup.
+    # When the first worker has ended, the pool signals all others again, which must not interrupt their cleanup.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Native code continues until it returns to Python.
-    cut_off = threading.Timer(_GRACE_S, os._exit, (1,))
-    cut_off.daemon = True
-    cut_off.start()
+    # Native code runs until it returns to Python, so there is a time limit.
+    timer = threading.Timer(_GRACE_S, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
     raise _Ended
 
 
@@ -136,14 +135,14 @@ def _end_with_program() -> None:
     program = multiprocessing.parent_process()
     if program is not None:
         wait([program.sentinel])
-        # To the process and not to this thread: the main one may be waiting. Where it cannot be caught, it is the end.
+        # Signal the process, as the main thread may be waiting. On Windows this ends it at once.
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_GRACE_S)
         os._exit(1)
 
 
 def make(workers: int | None) -> Executor:
-    """The requested number of workers, else one per usable core."""
+    """An executor with this many workers, else one per usable core."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     if method == "forkserver":

@@ -1,6 +1,6 @@
-"""Runs tasks one after another in this process: for debugging, and if there is little to do.
+"""Run tasks one after another in this process: for debugging, and if there is little to do.
 
-In: tasks. Out: their outcomes, at once.
+In: tasks. Out: an executor whose futures are done when they are returned.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ import polars as pl
 
 from rankscope.results import Result
 
-# What a spreadsheet would take for a formula, were it to come first in a cell.
+# A cell that begins like this is a formula to a spreadsheet.
 _FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"
-# What a terminal would obey, or an editor not show: as escapes, which JSON reads as the same characters.
-_UNSEEN = re.compile(
+# Characters that control a terminal or are invisible in an editor; JSON can escape them.
+_INVISIBLE = re.compile(
     "[\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
 
@@ -29,9 +29,9 @@ def to_json(result: Result, run: Mapping[str, Any]) -> bytes:
 
 
 def as_json(value: Mapping[str, Any]) -> bytes:
-    """JSON in which what a terminal would obey, or an editor not show, is an escape."""
+    """JSON with control characters and invisible ones escaped."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return (_UNSEEN.sub(_escape, text) + "\n").encode("utf-8", "replace")
+    return (_INVISIBLE.sub(_escape, text) + "\n").encode("utf-8", "replace")
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -39,7 +39,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def to_csv(result: Result, run: Mapping[str, Any]) -> bytes:
-    """The rows, with a header. A text that a spreadsheet would run as a formula gets a quote before it."""
+    """The rows, with a header. Text that a spreadsheet would run as a formula gets a leading quote."""
     frame = result.finite()
     texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
     return frame.with_columns(_guarded(name) for name in texts).write_csv().encode()

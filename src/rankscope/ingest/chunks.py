@@ -33,7 +33,7 @@ from rankscope.ingest.salvage import (
 )
 from rankscope.ingest.typed_events import decode_typed, pieces
 
-# Small enough that what a chunk is decoded into stays in the processor's caches, large enough to be few.
+# Small enough that a decoded chunk fits the processor's caches, large enough that there are few chunks.
 CHUNK_BYTES = 4 << 20
 # Beyond this a single event is treated as damage: the largest in real traces are some hundred kB.
 MAX_EVENT_BYTES = 64 << 20
@@ -45,10 +45,10 @@ _KINETO_BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*"ph")')
 _BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*")')
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*(\[|null)')
 _OPENED = b'{"traceEvents":['
-# Real metadata has no key of this name: after so many, no more are tried.
+# Real metadata has no other key of this name: give up after this many.
 _MAX_KEYS = 64
 _EXECUTION_TRACE = re.compile(rb'"nodes"\s*:\s*\[')
-# After so many chunks in a row that are not all of known categories the next ones are not tried either.
+# After this many chunks in a row with unknown categories, typed decoding is not tried again.
 _TRIES = 3
 # Blocks of events without a category at the edges of a file are mostly shorter.
 _EDGE_BYTES = 64 << 10
@@ -58,10 +58,10 @@ _WANTED = "rankscope reads the traces that torch.profiler exports (a JSON object
 
 @dataclass
 class Chunk:
-    """Some events, decoded, and the JSON array that they were decoded from.
+    """Decoded events, and the JSON array that they come from.
 
     Attributes:
-        typed: whether they were decoded together with their arguments (`typed`).
+        typed: whether they were decoded together with their arguments (`typed_events`).
     """
 
     text: bytes
@@ -78,7 +78,7 @@ class EventStream:
     """The events of one trace, in chunks; then its metadata.
 
     Args:
-        read: reads up to so many bytes of the decompressed file; empty at the end.
+        read: reads up to a number of bytes of the decompressed file; empty at the end.
         path: the file's name, for errors.
         chunk_bytes: how much is decoded at once.
 
@@ -123,7 +123,7 @@ class EventStream:
                 break
             chunks, closed = self._next_chunks()
             while chunks:
-                # No reference to it is kept while the next one is decoded.
+                # Keep no reference to it while the next one is decoded.
                 yield chunks.pop(0)
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -136,10 +136,10 @@ class EventStream:
             try:
                 data = self.read(size - have)
             except ChecksumError as error:
-                self.losses.doubt(str(error))
+                self.losses.fail_checksum(str(error))
                 data = b""
             except (EOFError, OSError, ValueError, ArithmeticError) as error:
-                # A compressed file that is cut or damaged inside: what was decompressed before that is valid.
+                # The compressed file is cut or damaged: what was decompressed before is valid.
                 self.losses.cut(str(error) or type(error).__name__)
                 data = b""
             if not data:
@@ -193,13 +193,13 @@ class EventStream:
         return False
 
     def _opened(self, found: re.Match[bytes]) -> bool:
-        """Continue after the key of the events. False if its value is null: then as after an empty array."""
+        """Continue after the key of the events. False if its value is null, which counts as an empty array."""
         is_array = found.group(1) == b"["
         self._buffer = (b"" if is_array else b"]") + self._buffer[found.end() :]
         return is_array
 
     def _find_events(self, opened: bytes = b"") -> re.Match[bytes] | None:
-        """Where events begin: at a key that is preceded by the start of an object, the metadata.
+        """Find the key of the events: the text before it must be the start of an object, the metadata.
 
         Args:
             opened: what comes before the text; if not empty, a doubtful key is not used.
@@ -357,14 +357,13 @@ def _without_events(found: dict[str, object]) -> dict[str, object]:
 
 def _in_pieces(text: bytes, reach: int | None = None) -> list[Chunk]:
     """The events of a text, with their arguments where possible; empty if it is not an array, or was cut wrongly."""
-    found = pieces(text, reach)
     chunks = []
-    for piece in found:
+    for piece in pieces(text, reach):
         events = decode_typed(piece)
         if events is not None:
             chunks.append(Chunk(piece, events, typed=True))
         elif reach is not None and 2 * len(piece) > len(text):
-            return []  # not worth decoding: another cut is better
+            return []  # not worth decoding: try another cut
         else:
             try:
                 chunks.append(Chunk(piece, EVENTS.decode(piece)))
@@ -384,17 +383,17 @@ def _decode_repaired(text: bytes) -> Chunk | None:
 
 
 def _last_boundary(buffer: bytes) -> tuple[int, int] | None:
-    """Where the last event but one seems to end and the last one to start."""
+    """Where the second-to-last event seems to end and the last one to start."""
     return _last_match(_KINETO_BOUNDARY, buffer, 256 << 10) or _last_match(_BOUNDARY, buffer, len(buffer))
 
 
-def _last_match(boundary: re.Pattern[bytes], buffer: bytes, most: int) -> tuple[int, int] | None:
+def _last_match(boundary: re.Pattern[bytes], buffer: bytes, limit: int) -> tuple[int, int] | None:
     reach = 64 << 10
     while True:
-        start = max(0, len(buffer) - min(reach, most))
+        start = max(0, len(buffer) - min(reach, limit))
         found = deque(boundary.finditer(buffer, start), maxlen=1)
         if found:
             return found[0].start() + 1, found[0].end()
-        if start == 0 or reach >= most:
+        if start == 0 or reach >= limit:
             return None
         reach *= 4

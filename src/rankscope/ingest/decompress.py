@@ -1,8 +1,8 @@
-"""Decompress a trace in pieces: what comes before a cut, damage or a wrong checksum is returned.
+"""Decompress a trace in pieces, and return all data before a cut, damage or a wrong checksum.
 
-A decompressor that verifies while it reads raises instead of returning what it has, which can be all of a small file.
-So the checksums of gzip and zip are verified here, after their data was returned, and the last bytes of a zstandard
-file, which are its checksum, are passed on separately.
+A decompressor that verifies while it reads raises an error instead of returning what it has, which can be all of a
+small file. So the checksums of gzip and zip are verified here after their data was returned, and the last bytes of a
+zstandard file, its checksum, are passed to the decompressor separately.
 
 In: compressed bytes. Out: decompressed bytes, then an error if the file is damaged.
 """
@@ -15,17 +15,13 @@ import zstandard
 from isal import isal_zlib
 
 from rankscope.errors import NotATraceError
+from rankscope.rundir.archives import FREE_BYTES, GZIP, MAX_RATIO
 
 BLOCK_BYTES = 1 << 20
-# Damage in the middle loses what one call would have returned: so much. More than a block of zstandard.
+# The most that one call returns, and so the most that damage in the middle loses. More than a block of zstandard.
 _PIECE_BYTES = 256 << 10
-# Each call copies what is not decompressed yet: enough for some pieces.
+# Each call copies what is not decompressed yet, so this is only enough for a few pieces.
 _PACKED_BYTES = 128 << 10
-# Traces shrink 10 to 30 times. What grows 300 times and beyond 64 MiB is a decompression bomb.
-MAX_RATIO = 300
-FREE_BYTES = 64 << 20
-
-GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # Flags of a gzip member's header (RFC 1952).
 _HEADER_CRC, _EXTRA, _NAME, _COMMENT, _RESERVED = 2, 4, 8, 16, 0xE0
 _FIXED_HEADER_BYTES, _TRAILER_BYTES = 10, 8
@@ -33,7 +29,7 @@ _MAX_HEADER_BYTES = 1 << 20
 # The longest empty zstandard frame: magic, header, an empty block, checksum.
 _EMPTY_FRAME_BYTES = 4 + 14 + 3 + 4
 _ZSTD_CHECKSUM_BYTES = 4
-_DAMAGED = isal_zlib.error
+_CUT = "the compressed file is cut off"
 # The most memory that one zstandard frame may request: the limit of the zstd command without --long=28 or more.
 _MAX_WINDOW = 1 << 27
 
@@ -51,7 +47,7 @@ class Reader(Protocol):
 
 
 class Prefixed:
-    """Data that was already read, then the rest."""
+    """Data that was already read, followed by the rest of a reader."""
 
     def __init__(self, prefix: bytes, rest: Reader) -> None:
         self._prefix, self._rest = prefix, rest
@@ -65,7 +61,7 @@ class Prefixed:
 
 
 class Checked:
-    """Data with a checksum that is known in advance."""
+    """Data with a checksum known in advance, verified at the end."""
 
     def __init__(self, raw: Reader, crc: int) -> None:
         self._raw, self._wanted, self._crc = raw, crc, 0
@@ -84,20 +80,20 @@ class Checked:
 
 
 class _Bounded:
-    """Counts bytes in and out, and stops at a decompression bomb. What failed once fails again."""
+    """Counts bytes in and out, and stops at a decompression bomb. After an error every call raises it again."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self.taken = 0
-        self.given = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
         self._failed: ValueError | None = None
 
     def _next(self, size: int) -> bytes:
         """Up to so many bytes of the format."""
         raise NotImplementedError
 
-    def _some(self, size: int) -> bytes:
-        """The next bytes, or the error of the previous call: reading the head of a file may have met it."""
+    def _next_or_error(self, size: int) -> bytes:
+        """The next bytes, or the error of an earlier call, which only read the head of the file."""
         if self._failed is not None:
             raise self._failed
         try:
@@ -106,9 +102,9 @@ class _Bounded:
             self._failed = error
             raise
 
-    def count(self, given: int) -> None:
-        self.given += given
-        if self.given > FREE_BYTES and self.given > MAX_RATIO * max(self.taken, 1):
+    def count(self, size: int) -> None:
+        self.bytes_out += size
+        if self.bytes_out > FREE_BYTES and self.bytes_out > MAX_RATIO * max(self.bytes_in, 1):
             raise bomb(self._path)
 
 
@@ -121,7 +117,7 @@ class Gunzip(_Bounded):
         self._pending = b""
         self._inflate: isal_zlib.Decompress | None = None
         self._crc = self._size = 0
-        self._ended = self._other = False
+        self._ended = self._checksum_failed = False
 
     def read(self, size: int, /) -> bytes:
         """Up to so many bytes.
@@ -132,7 +128,7 @@ class Gunzip(_Bounded):
             ChecksumError: all of it is read, and a member's checksum does not match.
             NotATraceError: it is a decompression bomb.
         """
-        return self._some(min(size, _PIECE_BYTES))
+        return self._next_or_error(min(size, _PIECE_BYTES))
 
     def _next(self, size: int) -> bytes:
         while not self._ended:
@@ -145,7 +141,7 @@ class Gunzip(_Bounded):
             if self._inflate.eof:
                 self._end_member(self._inflate.unused_data)
                 self._inflate = None
-        if self._other:
+        if self._checksum_failed:
             raise _checksum_error()
         return b""
 
@@ -154,9 +150,9 @@ class Gunzip(_Bounded):
         while not inflate.eof:
             block = self._pending or self._block()
             try:
-                # Without a block: what is left of the last one.
+                # At the end of the file the block is empty, and the decompressor returns what it still has.
                 data: bytes = inflate.decompress(block, size)
-            except _DAMAGED as error:  # type: ignore[misc]  # isal has no types
+            except isal_zlib.error as error:  # type: ignore[misc]  # isal has no types
                 raise ValueError(f"the compressed file is damaged: {error}") from error
             self._pending = inflate.unconsumed_tail
             if data:
@@ -164,41 +160,41 @@ class Gunzip(_Bounded):
                 self._size += len(data)
                 return data
             if not block:
-                raise EOFError("the compressed file is cut off")
+                raise EOFError(_CUT)
         return b""
 
     def _begin_member(self) -> None:
         self._crc = self._size = 0
         while (length := _header_bytes(self._pending)) is None:
-            self._more("the compressed file is cut off")
+            self._extend_pending()
         self._pending = self._pending[length:]
 
     def _end_member(self, rest: bytes) -> None:
         """Verify a member, and look for the next."""
         self._pending = rest
         while len(self._pending) < _TRAILER_BYTES:
-            self._more("the compressed file is cut off")
+            self._extend_pending()
         trailer, rest = self._pending[:_TRAILER_BYTES], self._pending[_TRAILER_BYTES:]
         # Files that were allocated before they were written, and tapes, are padded with zeros.
         rest = rest or self._block()
         while rest and not rest.strip(b"\0"):
             rest = self._block()
         self._pending = rest.lstrip(b"\0")
-        # The end, or something after the last member that is not a member.
+        # The end of the file, or data after the last member.
         self._ended = not self._pending.startswith(GZIP[:1])
         crc, size = int.from_bytes(trailer[:4], "little"), int.from_bytes(trailer[4:], "little")
-        # Raised at the end: the members after it may be good.
-        self._other |= crc != self._crc or size != self._size & 0xFFFFFFFF
+        # Raised at the end: later members may be good.
+        self._checksum_failed |= crc != self._crc or size != self._size & 0xFFFFFFFF
 
-    def _more(self, otherwise: str) -> None:
+    def _extend_pending(self) -> None:
         block = self._block()
         if not block:
-            raise EOFError(otherwise)
+            raise EOFError(_CUT)
         self._pending += block
 
     def _block(self) -> bytes:
         block = self._raw.read(_PACKED_BYTES)
-        self.taken += len(block)
+        self.bytes_in += len(block)
         return block
 
 
@@ -232,7 +228,7 @@ class Unzstd(_Bounded):
     def __init__(self, raw: Reader, path: str) -> None:
         super().__init__(path)
         self._held = b""
-        source = _LastBytesApart(raw, self)
+        source = _ChecksumSeparately(raw, self)
         self._stream = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).stream_reader(
             cast("IO[bytes]", source), read_across_frames=True
         )
@@ -246,8 +242,8 @@ class Unzstd(_Bounded):
             NotATraceError: it is a decompression bomb.
         """
         if not self._held:
-            # If the file is cut after a block, what is not read of that block at once is lost.
-            self._held = self._some(_PIECE_BYTES)
+            # If the file is cut after a block, what one call does not read of that block is lost.
+            self._held = self._next_or_error(_PIECE_BYTES)
         data, self._held = self._held[:size], self._held[size:]
         return data
 
@@ -258,17 +254,17 @@ class Unzstd(_Bounded):
             if "checksum" in str(error):
                 raise _checksum_error() from error
             raise ValueError(f"the compressed file is damaged: {error}") from error
-        if not data and not self.given and self.taken > _EMPTY_FRAME_BYTES:
-            # A frame comes in blocks, and not even the first is complete.
-            raise ValueError("the compressed file is cut off")
+        if not data and not self.bytes_out and self.bytes_in > _EMPTY_FRAME_BYTES:
+            # A frame consists of blocks, and not even the first is complete.
+            raise ValueError(_CUT)
         self.count(len(data))
         return data
 
 
-class _LastBytesApart:
+class _ChecksumSeparately:
     """A file that returns its last bytes, the checksum of a zstandard frame, in separate calls.
 
-    Before the first of them the decompressor returns what it still has; with the last it verifies.
+    The decompressor returns all its data before the first of these bytes, and verifies at the last.
     """
 
     def __init__(self, raw: Reader, bounds: _Bounded) -> None:
@@ -276,13 +272,13 @@ class _LastBytesApart:
 
     def read(self, size: int = -1, /) -> bytes:
         while data := self._raw.read(min(size, _PACKED_BYTES) if size > 0 else _PACKED_BYTES):
-            self._bounds.taken += len(data)
+            self._bounds.bytes_in += len(data)
             joined = self._held + data
-            given, self._held = joined[:-_ZSTD_CHECKSUM_BYTES], joined[-_ZSTD_CHECKSUM_BYTES:]
-            if given:
-                return given
-        given, self._held = self._held[:1], self._held[1:]
-        return given
+            data, self._held = joined[:-_ZSTD_CHECKSUM_BYTES], joined[-_ZSTD_CHECKSUM_BYTES:]
+            if data:
+                return data
+        data, self._held = self._held[:1], self._held[1:]
+        return data
 
 
 def _checksum_error() -> ChecksumError:

@@ -16,11 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankscope.errors import NoTracesError
+from rankscope.errors import NoTracesError, RankscopeError
 from rankscope.ingest.manifests import why_no_traces
 from rankscope.ingest.run_files import HEAD_BYTES, is_manifest, is_rank_manifest_path, is_run_file_name, is_run_manifest
 from rankscope.ingest.source import is_url, local_path
 from rankscope.ingest.symlinks import Symlinks
+from rankscope.store.cache import Cache
 
 TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip")
 SNAPSHOT_SUFFIXES = (".memory.pickle", "memory_snapshot.pickle")
@@ -69,18 +70,19 @@ def find_traces(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
     """The traces of a source.
 
     Args:
-        source: a directory (searched recursively), a file, a glob, a URL that fsspec knows, or several of these.
+        source: a directory (searched recursively), an archive of one, a file, a glob, a URL that fsspec knows, or
+            several of these.
 
     Raises:
         NoTracesError: there is no such path, or nothing in it that could be a trace.
     """
     sources = [source] if isinstance(source, str | os.PathLike) else list(source)
     found = Found([], named=len(sources) > 0)
-    links = Symlinks(os.fspath(one) for one in sources)
-    for one in sources:
-        _add(os.fspath(one), found, links)
-    found.unfollowed = links.left
-    found.traces = sorted(_each_once(found.traces), key=natural)
+    links = Symlinks(os.fspath(entry) for entry in sources)
+    for entry in sources:
+        _add(os.fspath(entry), found, links)
+    found.unfollowed = links.unfollowed
+    found.traces = sorted(_without_duplicates(found.traces), key=natural)
     if not found.named:
         doubled = _merged(found.traces)
         found.doubled = sorted(doubled, key=natural)
@@ -90,14 +92,14 @@ def find_traces(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
     return found
 
 
-def _readable_otherwise(folder: Path) -> str | None:
-    """What reads a directory's files if they are dumps of the Flight Recorder, or pickles of any name; else None."""
+def _other_reader_hint(folder: Path) -> str | None:
+    """What reads a directory's files if they are Flight Recorder dumps, or pickles of any name; else None."""
     pickles: list[Path] = []
     with suppress(OSError):
         for path in folder.iterdir():
-            if dump := _FLIGHT_RECORDER.fullmatch(path.name):
-                command = f"torchfrtrace {shlex.quote(str(folder))} --prefix {shlex.quote(dump[1])}"
-                return f"{path.name} looks like a dump of the Flight Recorder; torch reads these: {command}"
+            if _FLIGHT_RECORDER.fullmatch(path.name):
+                command = f"rankscope hang {shlex.quote(str(folder))}"
+                return f"{path.name} looks like a dump of the Flight Recorder; what it shows: {command}"
             if path.name.endswith((".pickle", ".pkl")):
                 pickles.append(path)
     if not pickles:
@@ -125,7 +127,7 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
             raise NoTracesError(
                 f"no trace in this directory{why_no_traces(found.rank_manifests)}",
                 path=str(path),
-                hint=_readable_otherwise(path)
+                hint=_other_reader_hint(path)
                 or f"rankscope looks for files that end in {', '.join(TRACE_SUFFIXES)}; "
                 "did the job reach its active steps, and did it finish?",
             )
@@ -133,7 +135,7 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
         found.folders.append(str(path))
         found.named = False
     elif is_there:
-        found.traces.append(str(path))
+        _add_file(path, found, links)
     elif any(sign in source for sign in "*?["):
         names = glob.glob(str(path), recursive=True)  # noqa: PTH207  # pathlib needs a directory to start from
         matches = [match for match in names if not Path(match).is_dir()]
@@ -147,8 +149,22 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
         raise NoTracesError("there is no such file or directory", path=source, hint="check the spelling of the path")
 
 
-def _each_once(paths: Iterable[str]) -> list[str]:
-    """Each file once: links to a file that is found itself are left out."""
+def _add_file(path: Path, found: Found, links: Symlinks) -> None:
+    """Add a trace, or the contents of an archive with several as if it were their directory.
+
+    An archive that cannot be unpacked is read as one trace, with findings on what is wrong and what is not read.
+    """
+    folder = None
+    with suppress(OSError, RankscopeError):
+        folder = Cache().unpacked(path)
+    if folder is None:
+        found.traces.append(str(path))
+    else:
+        _add(str(folder), found, links)
+
+
+def _without_duplicates(paths: Iterable[str]) -> list[str]:
+    """Paths without duplicates: a link is left out if its target is among them."""
     files: dict[tuple[int, int] | str, str] = {}
     for path in dict.fromkeys(paths):
         key: tuple[int, int] | str = path
@@ -166,7 +182,7 @@ def _each_once(paths: Iterable[str]) -> list[str]:
 
 
 def _merged(paths: Sequence[str]) -> set[str]:
-    """Files that were merged from others that were found."""
+    """The files that were merged from other files in the list."""
     names: dict[str, list[str]] = {}
     for path in paths:
         folder, name = _split(path)
@@ -198,7 +214,7 @@ def _in_directory(directory: Path, found: Found, links: Symlinks) -> Iterator[st
     for link in linked:
         if links.follow(link):
             yield from _walk(link, found, links, deeper)
-    links.leave(deeper)
+    links.skip(deeper)
 
 
 def _walk(directory: Path, found: Found, links: Symlinks, linked: list[Path]) -> Iterator[str]:
@@ -221,7 +237,7 @@ def _walk(directory: Path, found: Found, links: Symlinks, linked: list[Path]) ->
 
 
 def _is_manifest(path: Path) -> bool:
-    """Whether a file with the path of a rank's manifest is one."""
+    """Whether a file with a rank manifest's path has a manifest's content."""
     try:
         with path.open("rb") as file:
             return is_manifest(file.read(HEAD_BYTES))
@@ -259,9 +275,7 @@ def _add_url(source: str, found: Found) -> None:
             f"this kind of URL needs another package: {error}", path=source, hint="install it, e.g. s3fs for s3://"
         ) from error
     except Exception as error:
-        raise NoTracesError(
-            f"cannot be listed: {error}", path=source, hint="check the URL and the access to it"
-        ) from error
+        raise NoTracesError(f"cannot be listed: {error}", path=source, hint=_CHECK_URL) from error
     if not names:
         raise NoTracesError("no trace at this URL", path=source, hint=_CHECK_URL)
     found.traces += [system.unstrip_protocol(name) for name in names]

@@ -1,7 +1,7 @@
-"""Findings about files that were not read, or that have lost something.
+"""Findings about files that could not be read, or only in part.
 
-In: paths with errors, and what each trace says about itself (`TraceInfo`). Out: findings. `run_findings` has those
-about which run and which rank a trace is of.
+In: paths with errors, and the metadata of each trace (`TraceInfo`). Out: findings. `run_findings` has those about the
+run and rank of a trace.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rankscope.rundir.plurals import counted, plural
 from rankscope.store.trace_info import TraceInfo
 
 # Links that one finding lists.
-_MOST = 16
+_MAX_LISTED = 16
 
 
 # -- files that were not read -------------------------------------------------------------------------------------
@@ -24,7 +24,7 @@ def unreadable(path: str, error: BaseException, *, not_a_trace: bool = False) ->
     """A file that could not be read.
 
     Args:
-        not_a_trace: it is another kind of file in a directory that was searched, which is no problem.
+        not_a_trace: it is another kind of file in a searched directory, which is not a problem.
     """
     hint = error.hint if isinstance(error, RankscopeError) and error.hint else "Copy it again, or leave it out."
     return Finding(
@@ -53,14 +53,14 @@ def links_not_followed(links: Sequence[tuple[str, str]]) -> list[Finding]:
             title=f"{len(links)} symbolic links were not followed; the first, {path}: {why}"
             if len(links) > 1
             else f"{path} was not followed: {why}",
-            evidence=tuple(Evidence("link", link) for link, _ in links[:_MOST]),
+            evidence=tuple(Evidence("link", link) for link, _ in links[:_MAX_LISTED]),
             advice="If they lead to traces of this run, add their directory to the command line.",
         )
     ]
 
 
 def merged_trace(path: str) -> Finding:
-    """A file whose events are in other files too."""
+    """A file that repeats the events of other files."""
     return Finding(
         id="trace-doubled",
         severity="info",
@@ -71,7 +71,7 @@ def merged_trace(path: str) -> Finding:
 
 
 def not_analyzed(rank: int, path: str, names: Sequence[str], error: BaseException) -> Finding:
-    """A rank that was read, but that some analyses could not use."""
+    """A rank that was read, but that some analyses could not process."""
     return Finding(
         id=NOT_ANALYZED,
         severity="error",
@@ -90,22 +90,30 @@ def not_analyzed(rank: int, path: str, names: Sequence[str], error: BaseExceptio
 
 
 def incomplete_steps(infos: Sequence[TraceInfo]) -> list[Finding]:
-    """Steps that hold no complete iteration, and are therefore in no result."""
-    found = [(info.rank, each) for info in infos for each in info.incomplete_steps]
+    """Steps without a complete iteration, which results leave out."""
+    found = [(info.rank, step) for info in infos for step in info.incomplete_steps]
     if not found:
         return []
-    steps = sorted({each["step"] for _, each in found})
+    steps = sorted({incomplete["step"] for _, incomplete in found})
     ranks = sorted({rank for rank, _ in found if rank is not None})
     shown = ", ".join(map(str, steps[:3])) + (f" and {len(steps) - 3} more" if len(steps) > 3 else "")
     evidence = [
         evidence
-        for rank, each in found[: _MOST // 3]
+        for rank, incomplete in found[: _MAX_LISTED // 3]
         for evidence in (
-            Evidence(f"{_on(rank)}step {each['step']}: operators and device events", each["events"], "count"),
             Evidence(
-                f"{_on(rank)}operators and device events of the other steps (median)", each["usual_events"], "count"
+                f"{_rank_prefix(rank)}step {incomplete['step']}: operators and device events",
+                incomplete["events"],
+                "count",
             ),
-            Evidence(f"{_on(rank)}step {each['step']}: duration on the host", each["duration_ns"], "ns"),
+            Evidence(
+                f"{_rank_prefix(rank)}operators and device events of the other steps (median)",
+                incomplete["usual_events"],
+                "count",
+            ),
+            Evidence(
+                f"{_rank_prefix(rank)}step {incomplete['step']}: duration on the host", incomplete["duration_ns"], "ns"
+            ),
         )
     ]
     return [
@@ -123,7 +131,7 @@ def incomplete_steps(infos: Sequence[TraceInfo]) -> list[Finding]:
     ]
 
 
-def _on(rank: int | None) -> str:
+def _rank_prefix(rank: int | None) -> str:
     return "" if rank is None else f"rank {rank}, "
 
 
@@ -131,7 +139,7 @@ def _on(rank: int | None) -> str:
 
 
 def losses_of(infos: Sequence[TraceInfo]) -> list[Finding]:
-    """What the files that were read have lost."""
+    """What could not be read of each file."""
     cut = {info.rank for info in infos if info.is_incomplete}
     none_complete = all(info.rank in cut for info in infos)
     return [finding for info in infos for finding in _losses(info, none_complete)]
@@ -175,7 +183,8 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
                 f"{plural('a trace', info.others, 'traces')}: only the first was read",
                 ranks=ranks,
                 evidence=(Evidence("files not read", info.others, "count"),),
-                advice="Unpack it and open the directory: an archive is read as one trace.",
+                advice="Unpack it and open the directory. An archive with several traces is read whole if it is named "
+                "itself and not damaged.",
             )
         )
     if not read:
@@ -198,7 +207,7 @@ def _incomplete(info: TraceInfo, ranks: tuple[int, ...], read: int, none_complet
         if none_complete
         else ", and the overview leaves the rank out, as do rules and comparisons"
     )
-    # How much is lost behind a break is not known: what is counted is only the torn event at the end.
+    # How much is lost after a break is unknown: only the torn event at the end is counted.
     extent = (
         (Evidence("events after the break", "unknown"),)
         if info.truncated

@@ -31,7 +31,7 @@ class Extent:
     Attributes:
         host: operators and Python frames by process and thread.
         marked: annotations, for a trace that has nothing else.
-        incomplete: steps that hold no iteration; the first and the last step are of the others.
+        incomplete: steps that hold no iteration; `first_step` and `last_step` ignore them.
     """
 
     first_step: int | None = None
@@ -43,8 +43,8 @@ class Extent:
     marked: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def add(self, name: str, rows: pl.DataFrame) -> None:
-        """Extend it to rows of a table."""
-        if name not in _SPANS or not rows.height:
+        """Extend it by the rows of a table."""
+        if name not in _RANGE_TABLES or not rows.height:
             return
         self.start_ns = _least(self.start_ns, rows["start_ns"].min())
         self.end_ns = _greatest(self.end_ns, rows["end_ns"].max())
@@ -53,7 +53,7 @@ class Extent:
             self.last_step = _greatest(self.last_step, rows["step"].max())
         if name == "annotations":
             rows = rows.filter(~pl.col("on_device"))
-        if name in _ON_HOST:
+        if name in _HOST_TABLES:
             for pid, tid, number in rows.group_by("pid", "tid").len().iter_rows():
                 if pid is not None and tid is not None and pid >= 0 and tid >= 0:
                     (self.marked if name == "annotations" else self.host)[pid, tid] += number
@@ -69,11 +69,8 @@ class Extent:
     @property
     def threads(self) -> tuple[int, ...]:
         """The threads of this process with most events, in order."""
-        own = sorted(
-            ((tid, n) for (pid, tid), n in (self.host or self.marked).items() if pid == self.pid),
-            key=lambda each: -each[1],
-        )
-        return tuple(sorted(tid for tid, _ in own[:_MAX_THREADS]))
+        counts = Counter({tid: n for (pid, tid), n in (self.host or self.marked).items() if pid == self.pid})
+        return tuple(sorted(tid for tid, _ in counts.most_common(_MAX_THREADS)))
 
 
 @dataclass
@@ -103,21 +100,25 @@ class KinetoTrace:
     others: int = 0
 
 
-_SPANS = ("device_events", "host_ops", "runtime_calls", "python_frames", "annotations")
-_ON_HOST = ("host_ops", "python_frames", "annotations")
+_RANGE_TABLES = ("device_events", "host_ops", "runtime_calls", "python_frames", "annotations")
+_HOST_TABLES = ("host_ops", "python_frames", "annotations")
 _MAX_THREADS = 32
 Sink = Callable[[str, pl.DataFrame], None]
 """Takes the rows of each table in slices, in order, one table after the other."""
 
 
 def read_kineto(
-    path: str, *, chunk_bytes: int = CHUNK_BYTES, aside: Callable[[], Path] | None = None, sink: Sink | None = None
+    path: str,
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+    spool_folder: Callable[[], Path] | None = None,
+    sink: Sink | None = None,
 ) -> KinetoTrace:
     """Read one trace.
 
     Args:
         chunk_bytes: how much is decoded at once.
-        aside: makes a directory for rows in the meantime, so that memory does not grow with the file.
+        spool_folder: makes a directory for pending rows, so that memory does not grow with the file.
         sink: takes the rows; if None, they are in `KinetoTrace.tables`.
 
     Of a file that is cut or damaged, what can be read is returned; `KinetoTrace.losses` counts the rest.
@@ -128,16 +129,16 @@ def read_kineto(
     """
     with open_trace(path) as reader:
         stream = EventStream(reader.read, path, chunk_bytes)
-        spool = Spool(aside)
+        spool = Spool(spool_folder)
         builder = TableBuilder(stream.losses, spool)
         for chunk in stream:
             builder.add(chunk)
             del chunk  # else it stays in memory while the next one is decoded
         others = 0
         if isinstance(reader, Archived):
-            others = reader.others()
-            if doubt := reader.doubt():
-                stream.losses.doubt(doubt)
+            others = reader.count_unread()
+            if error := reader.checksum_error():
+                stream.losses.fail_checksum(error)
     if builder.counts and not any(phase for phase, _ in builder.counts):
         raise NotATraceError(
             "JSON, but not a trace: an array of something other than events (none has a `ph`)",
@@ -161,7 +162,7 @@ def read_kineto(
     return KinetoTrace(
         path=path,
         tables=tables,
-        metadata=_unfolded(stream.metadata),
+        metadata=_parse_nested(stream.metadata),
         counts=builder.counts,
         losses=stream.losses,
         odd=builder.odd,
@@ -177,10 +178,10 @@ def _deliver(spool: Spool, sink: Sink) -> Extent:
     contents = StepContents(spool.columns("annotations", ["start_ns", "end_ns", "name", "on_device", "step"]))
     links = {name: linked_columns(spool, name) for name in ("device_events", "collectives")}
     for name in TABLES:
-        made = links.pop(name, None) if name in links else linked_columns(spool, name)
+        linked = links.pop(name, None) if name in links else linked_columns(spool, name)
         start = 0
         for rows in spool.slices(name):
-            part = rows if made is None else _with(rows, made.slice(start, rows.height))
+            part = rows if linked is None else _with_columns(rows, linked.slice(start, rows.height))
             start += rows.height
             if name == "annotations":
                 extent.incomplete = extent.incomplete or tuple(contents.incomplete())
@@ -194,7 +195,7 @@ def _deliver(spool: Spool, sink: Sink) -> Extent:
 
 
 def _count_work(contents: StepContents, name: str, rows: pl.DataFrame) -> None:
-    """Add a table's work to that of the steps. Annotations are delivered after the tables that hold work."""
+    """Count a table's operators and device events by step. Annotations come later, so the ranges are known by then."""
     if name == "host_ops":
         top = rows.select("start_ns", "name").filter(rows["depth"] == 0)
         contents.add(top["start_ns"].to_numpy(), top["name"])
@@ -207,16 +208,16 @@ def _without_incomplete(annotations: pl.DataFrame, incomplete: Sequence[Incomple
     """Annotations with the number of an incomplete step in the column `incomplete_step` instead of `step`."""
     if not incomplete:
         return annotations
-    chosen = pl.col("step").is_in([each.step for each in incomplete])
+    chosen = pl.col("step").is_in([step.step for step in incomplete])
     return annotations.with_columns(
         pl.when(~chosen).then(pl.col("step")).alias("step"),
         pl.when(chosen).then(pl.col("step")).alias("incomplete_step"),
     )
 
 
-def _with(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
-    """Rows, with some columns replaced by those that were made later."""
-    return pl.DataFrame([(made if name in made.columns else rows).get_column(name) for name in rows.columns])
+def _with_columns(rows: pl.DataFrame, columns: pl.DataFrame) -> pl.DataFrame:
+    """Rows, with some of their columns replaced. Faster than Polars' own, which plans a query."""
+    return pl.DataFrame([(columns if name in columns.columns else rows).get_column(name) for name in rows.columns])
 
 
 def _least(one: int | None, other: object) -> int | None:
@@ -227,16 +228,16 @@ def _greatest(one: int | None, other: object) -> int | None:
     return one if not isinstance(other, int) else other if one is None else max(one, other)
 
 
-def _unfolded(metadata: dict[str, object]) -> dict[str, object]:
-    """The metadata; objects that were written as text (`str(list)`, JSON in a string) are parsed."""
-    unfolded = dict(metadata)
+def _parse_nested(metadata: dict[str, object]) -> dict[str, object]:
+    """The metadata with objects parsed that were written as text (`str(list)`, JSON in a string)."""
+    parsed = dict(metadata)
     for key in ("deviceProperties", "distributedInfo", "rankscope"):
-        value = unfolded.get(key)
+        value = parsed.get(key)
         if isinstance(value, str):
             for text in (value, value.replace("'", '"')):
                 try:
-                    unfolded[key] = json.loads(text)
+                    parsed[key] = json.loads(text)
                     break
                 except (ValueError, RecursionError):
                     continue
-    return unfolded
+    return parsed

@@ -1,4 +1,4 @@
-"""Links inside one trace: from kernels to launches and operators, from ranges to the ranges around them.
+"""Link rows of one trace: kernels to launches and operators, ranges to their parent ranges.
 
 In: columns of the spool. Out: columns with rows of other tables, depths and self times.
 """
@@ -21,7 +21,7 @@ _NESTED = {
 
 
 def linked_columns(spool: Spool, name: str) -> pl.DataFrame | None:
-    """The columns of a table that are links, in its final order; None if it has none or no rows."""
+    """The link columns of a table, in its final order; None if it has none or no rows."""
     if not spool.rows(name):
         return None
     if name == "device_events":
@@ -41,7 +41,7 @@ def _nested(spool: Spool, name: str) -> pl.DataFrame:
     for column in _NESTED[name]:
         numbers = _numbered(spool.columns(name, [column])[column])
         if (int(thread.max()) + 1) * (int(numbers.max()) + 1) >= 1 << 31:
-            # So many processes and threads that their pairs must be ranked, not computed.
+            # Too many processes and threads to compute a number for each pair: rank the pairs.
             pairs = pl.DataFrame([pl.Series("thread", thread), pl.Series("number", numbers)])
             thread = pairs.select(pl.struct("thread", "number").rank("dense")).to_series().cast(pl.Int32).to_numpy()
         else:
@@ -59,7 +59,7 @@ def _nested(spool: Spool, name: str) -> pl.DataFrame:
 
 
 def _numbered(values: pl.Series) -> Int32:
-    """The number of each value among the distinct ones, from 0; null is one of them."""
+    """Each value's index among the sorted distinct values; nulls come first."""
     # Threads and processes are few: looking up each value is less work than sorting all.
     known = values.cast(pl.Int64)
     distinct = np.sort(known.drop_nulls().unique().to_numpy())
@@ -88,25 +88,25 @@ def _first_rows(keys: pl.Series) -> tuple[Int64, Int64]:
 
 
 def _look_up(wanted: pl.Series, keys: pl.Series, name: str) -> pl.Series:
-    """For each wanted key the first row that has it; null if none has it, or no key is wanted."""
+    """For each wanted key, the first row that has it; null if none has it or the wanted key is null."""
     values, rows = _first_rows(keys)
     if not values.size:
         return pl.Series(name, [None] * len(wanted), dtype=pl.Int32)
-    sought = wanted.fill_null(0).to_numpy()
-    place = np.minimum(np.searchsorted(values, sought), values.size - 1)
-    found = pl.Series(name, rows[place], dtype=pl.Int32)
-    missing = pl.Series(values[place] != sought) | wanted.is_null()
+    wanted_values = wanted.fill_null(0).to_numpy()
+    index = np.minimum(np.searchsorted(values, wanted_values), values.size - 1)
+    found = pl.Series(name, rows[index], dtype=pl.Int32)
+    missing = pl.Series(values[index] != wanted_values) | wanted.is_null()
     return found.set(missing, None)
 
 
 def _launch_columns(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Launches by correlation: all kernels of a graph launch share one call. Correlation 0 links nothing."""
+    """Launches by correlation id: all kernels of a graph launch share one call. Id 0 links nothing."""
     correlation = calls["correlation"]
     row = _look_up(device["correlation"], correlation.set(correlation == 0, None), "launch_row")
     return pl.DataFrame([row, calls["start_ns"].gather(row).alias("launch_ns")])
 
 
 def _operator_rows(device: pl.DataFrame, operators: pl.DataFrame) -> pl.Series:
-    """Operators by External id, which is unique to an operator; 0 links nothing."""
+    """Operators by External id, which is unique to an operator. Id 0 links nothing."""
     external = operators["external_id"]
     return _look_up(device["external_id"], external.set(external == 0, None), "op_row")

@@ -1,7 +1,7 @@
 """Findings from the manifests that capture writes next to the traces: windows skipped or lost, traces that are gone.
 
 In: manifests of ranks (``ranks/rank3.json``): what each rank wrote, skipped and failed to write, and why. Out: findings
-for what the traces do not show. `window_gaps` needs no manifest: steps that only some ranks recorded.
+about what the traces do not show. `window_gaps` needs no manifest: it finds steps that only some ranks recorded.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from rankscope.rundir.plurals import counted
 from rankscope.store.trace_info import TraceInfo
 
 # Reasons and steps that one finding lists; a manifest holds up to a thousand windows.
-_MOST = 16
-_MOST_STEPS = 1000
+_MAX_LISTED = 16
+_MAX_STEPS = 1000
 
 
 def read_manifests(
@@ -55,13 +55,13 @@ def read_manifests(
         return run, ranks, []
     files = counted(len(bad), "rank manifest", "rank manifests")
     title = f"{files} cannot be read: windows that capture skipped or lost there are not known"
-    evidence = tuple(Evidence("file", file) for file in bad[:_MOST])
+    evidence = tuple(Evidence("file", file) for file in bad[:_MAX_LISTED])
     return run, ranks, [Finding("manifest-unreadable", "warning", title, evidence=evidence, advice="Copy them again.")]
 
 
 def why_no_traces(rank_files: Sequence[str]) -> str:
     """Why there are manifests of ranks but no traces, to end a message with; empty if not recorded."""
-    for file in rank_files[:_MOST]:
+    for file in rank_files[:_MAX_LISTED]:
         manifest = read_rank_manifest(Path(file))
         for window in (*manifest.failed, *manifest.skipped) if manifest is not None else ():
             return f"; rank {manifest.rank if manifest else '?'} reported: {window.reason}"
@@ -71,24 +71,24 @@ def why_no_traces(rank_files: Sequence[str]) -> str:
 def capture_findings(
     manifests: Sequence[RankManifest], traces: Iterable[str], folders: Sequence[str] = ()
 ) -> list[Finding]:
-    """Findings for what the ranks' manifests have and the traces do not show.
+    """Findings about what the ranks' manifests report and the traces do not show.
 
     Args:
         traces: every trace that was found, of this run and others.
-        folders: where they were looked for. A running job may have written more there since.
+        folders: the directories that were searched. A running job may have written more there since.
     """
-    here = {PurePath(trace.replace("\\", "/")).name for trace in traces}
+    present = {PurePath(trace.replace("\\", "/")).name for trace in traces}
     return [
-        *_lost(manifests, "failed", "warning", "recorded but not written to the run directory"),
-        *_lost(manifests, "skipped", "info", "not recorded"),
-        *_gone(manifests, here, folders),
+        *_lost_windows(manifests, "failed", "warning", "recorded but not written to the run directory"),
+        *_lost_windows(manifests, "skipped", "info", "not recorded"),
+        *_missing_traces(manifests, present, folders),
         *_interrupted(manifests),
         *_unfinished(manifests),
         *_warned(manifests),
     ]
 
 
-def _lost(
+def _lost_windows(
     manifests: Sequence[RankManifest], kind: Literal["failed", "skipped"], severity: Severity, what: str
 ) -> list[Finding]:
     return [
@@ -100,8 +100,8 @@ def _lost(
             ranks=group.ranks,
             steps=_steps([window for _, window in group.entries]),
             evidence=tuple(
-                Evidence(f"rank {rank}, {_named(window.first_step, window.last_step)}", window.reason)
-                for rank, window in group.entries[:_MOST]
+                Evidence(f"rank {rank}, {_step_range(window.first_step, window.last_step)}", window.reason)
+                for rank, window in group.entries[:_MAX_LISTED]
             ),
             advice=_advice(kind, is_kept=group.is_kept),
         )
@@ -117,12 +117,12 @@ def _advice(kind: str, *, is_kept: bool) -> str:
     return "Free space where the traces are written, or write fewer; what was recorded then is lost."
 
 
-def _gone(manifests: Sequence[RankManifest], here: set[str], folders: Sequence[str]) -> list[Finding]:
+def _missing_traces(manifests: Sequence[RankManifest], present: set[str], folders: Sequence[str]) -> list[Finding]:
     gone: list[tuple[int, WrittenTrace]] = [
         (manifest.rank or 0, trace)
         for manifest in manifests
         for trace in manifest.written
-        if PurePath(trace.file).name not in here and not any(_exists(folder, trace.file) for folder in folders)
+        if PurePath(trace.file).name not in present and not any(_exists(folder, trace.file) for folder in folders)
     ]
     if not gone:
         return []
@@ -133,7 +133,7 @@ def _gone(manifests: Sequence[RankManifest], here: set[str], folders: Sequence[s
             title=f"{counted(len(gone), 'trace that was written is', 'traces that were written are')} not here",
             ranks=tuple(sorted({rank for rank, _ in gone})),
             steps=_steps([trace for _, trace in gone]),
-            evidence=tuple(Evidence(f"rank {rank}", trace.file) for rank, trace in gone[:_MOST]),
+            evidence=tuple(Evidence(f"rank {rank}", trace.file) for rank, trace in gone[:_MAX_LISTED]),
             advice="They were moved or deleted, or are on another host's disk: gather them in one place.",
         )
     ]
@@ -149,8 +149,8 @@ def _exists(folder: str, file: str) -> bool:
 def _interrupted(manifests: Sequence[RankManifest]) -> list[Finding]:
     return [
         found
-        for attempt, its in attempts(manifests)
-        if (found := _interrupted_attempt(attempt, [each for each in its if each.state == "interrupted"])) is not None
+        for attempt, in_attempt in attempts(manifests)
+        if (found := _interrupted_attempt(attempt, [m for m in in_attempt if m.state == "interrupted"])) is not None
     ]
 
 
@@ -162,19 +162,19 @@ def _interrupted_attempt(attempt: str, ended: Sequence[RankManifest]) -> Finding
     earliest = min(
         ended, key=lambda manifest: (manifest.last_step is None, manifest.last_step or 0, manifest.rank or 0)
     )
-    why = earliest.interruption if len(causes) == 1 else ", ".join(causes[:_MOST])
+    why = earliest.interruption if len(causes) == 1 else ", ".join(causes[:_MAX_LISTED])
     return Finding(
         id="job-interrupted",
         severity="warning",
         title=f"{job} was interrupted on {counted(len(ended), 'rank')}: {why}",
         ranks=tuple(sorted({manifest.rank or 0 for manifest in ended})),
-        evidence=tuple(Evidence(f"rank {manifest.rank}", manifest.interruption) for manifest in ended[:_MOST]),
+        evidence=tuple(Evidence(f"rank {manifest.rank}", manifest.interruption) for manifest in ended[:_MAX_LISTED]),
         advice="Results cover the steps that were recorded before.",
     )
 
 
 def _unfinished(manifests: Sequence[RankManifest]) -> list[Finding]:
-    ended = (manifest for _, its in attempts(manifests) for manifest in its)
+    ended = (manifest for _, in_attempt in attempts(manifests) for manifest in in_attempt)
     running = sorted({manifest.rank or 0 for manifest in ended if manifest.state == "running"})
     if not running:
         return []
@@ -200,7 +200,7 @@ def _warned(manifests: Sequence[RankManifest]) -> list[Finding]:
             ranks=ranks,
             evidence=(Evidence("ranks", len(ranks), "count"),),
         )
-        for text, ranks in list(other_warnings(manifests).items())[:_MOST]
+        for text, ranks in list(other_warnings(manifests).items())[:_MAX_LISTED]
     ]
 
 
@@ -211,39 +211,39 @@ Members = Mapping[int, Sequence[TraceInfo]]
 def without_withdrawn(
     members: Members, manifests: Sequence[RankManifest]
 ) -> tuple[dict[int, list[TraceInfo]], list[Finding]]:
-    """The traces without those of windows that another rank dropped for all ranks after they had been written.
+    """The traces, without windows that another rank withdrew for all ranks after these had written them.
 
-    What the script's own profilers recorded stays, and so does the only trace of a rank.
+    Traces of the script's own profilers are kept, and so is the only trace of a rank.
     """
-    had = {(each.rank, each.restart_count, w.first_step) for each in manifests for w in each.written}
-    dropped = {
-        (each.restart_count, window.first_step, window.last_step): (each.rank, window.reason)
-        for each in manifests
-        for window in each.skipped
-        if window.on_all_ranks and (each.rank, each.restart_count, window.first_step) not in had
+    recorded = {(m.rank, m.restart_count, window.first_step) for m in manifests for window in m.written}
+    withdrawn = {
+        (m.restart_count, window.first_step, window.last_step): (m.rank, window.reason)
+        for m in manifests
+        for window in m.skipped
+        if window.on_all_ranks and (m.rank, m.restart_count, window.first_step) not in recorded
     }
-    left_out: dict[str, tuple[int | None, str]] = {}
-    for each in manifests:
-        for trace in each.written:
-            by = dropped.get((each.restart_count, trace.first_step, trace.last_step))
-            if by is not None and not trace.adopted:
-                left_out[PurePath(trace.file).name] = by
+    withdrawn_files: dict[str, tuple[int | None, str]] = {}
+    for manifest in manifests:
+        for trace in manifest.written:
+            reason = withdrawn.get((manifest.restart_count, trace.first_step, trace.last_step))
+            if reason is not None and not trace.adopted:
+                withdrawn_files[PurePath(trace.file).name] = reason
     kept: dict[int, list[TraceInfo]] = {}
-    gone: dict[tuple[int, int | None, str], list[TraceInfo]] = {}
+    left_out: dict[tuple[int, int | None, str], list[TraceInfo]] = {}
     for rank, infos in members.items():
         by_name = {PurePath(info.path.replace("\\", "/")).name: info for info in infos}
-        out = {name: info for name, info in by_name.items() if name in left_out}
-        if len(out) == len(infos):
-            out = {}
-        kept[rank] = [info for info in infos if info not in out.values()]
-        for name, info in out.items():
-            gone.setdefault((rank, *left_out[name]), []).append(info)
-    return kept, [_withdrawn(*key, infos) for key, infos in list(gone.items())[:_MOST]]
+        dropped = {name: info for name, info in by_name.items() if name in withdrawn_files}
+        if len(dropped) == len(infos):
+            dropped = {}
+        kept[rank] = [info for info in infos if info not in dropped.values()]
+        for name, info in dropped.items():
+            left_out.setdefault((rank, *withdrawn_files[name]), []).append(info)
+    return kept, [_withdrawn(*key, infos) for key, infos in list(left_out.items())[:_MAX_LISTED]]
 
 
 def _withdrawn(rank: int, other: int | None, reason: str, infos: Sequence[TraceInfo]) -> Finding:
-    """The traces of a rank that are left out because another has none of their steps."""
-    which = f"the trace of {_named(infos[0].first_step, infos[0].last_step)}"
+    """The finding about traces that are left out because another rank has none of their steps."""
+    which = f"the trace of {_step_range(infos[0].first_step, infos[0].last_step)}"
     if len(infos) > 1:
         which = f"{len(infos)} traces"
     return Finding(
@@ -253,7 +253,7 @@ def _withdrawn(rank: int, other: int | None, reason: str, infos: Sequence[TraceI
         f"rank {other} has none of {'these steps' if len(infos) == 1 else 'their steps'}",
         ranks=(rank,),
         steps=_steps([LostWindow(info.first_step, info.last_step) for info in infos]),
-        evidence=(*(Evidence("file", info.path) for info in infos[:_MOST]), Evidence(f"rank {other}", reason)),
+        evidence=(*(Evidence("file", info.path) for info in infos[:_MAX_LISTED]), Evidence(f"rank {other}", reason)),
         advice="Results cover the windows that all ranks recorded.",
     )
 
@@ -272,8 +272,8 @@ def window_gaps(members: Members) -> list[Finding]:
         Finding(
             id="window-gap",
             severity="warning",
-            title=f"{counted(len(gap.lacking), 'rank has', 'ranks have')} no trace of {_named(gap.first, gap.last)}, "
-            "which others recorded",
+            title=f"{counted(len(gap.lacking), 'rank has', 'ranks have')} no trace of "
+            f"{_step_range(gap.first, gap.last)}, which others recorded",
             ranks=gap.lacking,
             steps=_steps([LostWindow(gap.first, gap.last)]),
             evidence=(
@@ -282,11 +282,11 @@ def window_gaps(members: Members) -> list[Finding]:
             ),
             advice="Only steps that all ranks recorded can be compared: --steps chooses them.",
         )
-        for gap in gaps({rank: own for rank, own in spans.items() if own}, _MOST)
+        for gap in gaps({rank: windows for rank, windows in spans.items() if windows}, _MAX_LISTED)
     ]
 
 
-def _named(first: int | None, last: int | None) -> str:
+def _step_range(first: int | None, last: int | None) -> str:
     if first is None and last is None:
         return "unknown steps"
     return f"step {first}" if first == last else f"steps {first}–{last}"
@@ -296,6 +296,6 @@ def _steps(windows: Iterable[LostWindow | WrittenTrace]) -> tuple[int, ...]:
     steps: set[int] = set()
     for window in windows:
         first, last = window.first_step, window.last_step
-        if first is not None and last is not None and len(steps) < _MOST_STEPS:
-            steps.update(range(first, min(last, first + _MOST_STEPS) + 1))
-    return tuple(sorted(steps)[:_MOST_STEPS])
+        if first is not None and last is not None and len(steps) < _MAX_STEPS:
+            steps.update(range(first, min(last, first + _MAX_STEPS) + 1))
+    return tuple(sorted(steps)[:_MAX_STEPS])

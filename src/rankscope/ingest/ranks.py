@@ -1,14 +1,14 @@
-"""Which rank each trace of a run is of.
+"""Assign a rank to each trace of a run.
 
-In: what each trace says about itself, and its path. Out: the traces of each rank, in the order of time. The rule, by
-the first source that gives a rank; `TraceInfo.rank_source` says which it was:
+In: each trace's metadata and path. Out: the traces of each rank, in time order. The first source that gives a rank is
+used, and recorded as `TraceInfo.rank_source`:
 
 1. ``metadata``: what `rankscope.Profiler` wrote into the trace.
 2. ``distributedInfo``: what PyTorch wrote into it.
 3. ``name``: the file's name (``rank3.json.gz``; `rundir.names` lists the patterns).
 4. ``folder``: the name of its directory (``rank_3/trace.json``, ``3/trace.json``), unless such numbers count something
    else: one process has traces in several of them, or several processes recorded into one at the same time.
-5. ``order``: the next free rank, in the order of the names. All traces of one process get the same.
+5. ``order``: the next free rank, in the order of the names. All traces of one process get the same rank.
 
 Two traces of a rank that overlap in time contradict each other: the first by name is read.
 """
@@ -29,10 +29,10 @@ from rankscope.rundir.names import TraceName, parse_trace_name
 from rankscope.store.trace_info import TraceInfo
 
 
-def rank_of(own: int | None, distributed: Mapping[str, object], name: TraceName) -> tuple[int | None, str]:
+def rank_of(embedded: int | None, distributed: Mapping[str, object], name: TraceName) -> tuple[int | None, str]:
     """The rank of one trace, and its source (`none` if none gives it)."""
     for source, rank in (
-        ("metadata", own),
+        ("metadata", embedded),
         ("distributedInfo", distributed.get("rank")),
         ("folder" if name.pattern == "folder" else "name", name.rank),
     ):
@@ -42,9 +42,9 @@ def rank_of(own: int | None, distributed: Mapping[str, object], name: TraceName)
 
 
 def assign_ranks(infos: Sequence[TraceInfo]) -> tuple[dict[int, list[TraceInfo]], list[Finding]]:
-    """The traces of each rank, in the order of time; and what was guessed or left out.
+    """The traces of each rank in time order, and findings about what was inferred or left out.
 
-    A process that serves the ranks, and is not one (vLLM's frontend), is left out.
+    Server processes, which are not ranks (vLLM's frontend), are left out.
     """
     findings: list[Finding] = []
     servers = [info for info in infos if info.rank is None and parse_trace_name(info.path).pattern == "frontend"]
@@ -61,34 +61,34 @@ def assign_ranks(infos: Sequence[TraceInfo]) -> tuple[dict[int, list[TraceInfo]]
             known: list[_Windows] = []
             if info.pid is not None and info.start_ns is not None:
                 known = of_process.setdefault((info.pid, info.host), known)
-            process = next((each for each in known if each.rival(info) is None), None)
+            process = next((candidate for candidate in known if candidate.rival(info) is None), None)
             if process is None:
                 process = _Windows()
                 known.append(process)
                 unknown.append(process)
             process.add(info)
             continue
-        of_rank = windows.setdefault(info.rank, _Windows())
-        rival = of_rank.rival(info)
+        on_rank = windows.setdefault(info.rank, _Windows())
+        rival = on_rank.rival(info)
         if rival is not None:
             findings.append(rank_conflict(rival, info))
         else:
-            of_rank.add(info)
-    ranks = {rank: of_rank.infos for rank, of_rank in windows.items()}
+            on_rank.add(info)
+    ranks = {rank: on_rank.infos for rank, on_rank in windows.items()}
     free = (rank for rank in range(len(infos) + max(ranks, default=-1) + 1) if rank not in ranks)
     guessed = dict(zip(free, (process.infos for process in unknown), strict=False))
     for rank, files in guessed.items():
         ranks[rank] = [replace(info, rank=rank, rank_source="order") for info in files]
     if guessed and len(infos) > 1:
         findings.append(ranks_guessed(guessed))
-    for own in ranks.values():
-        # A memory snapshot has no time: it comes after the traces, whose numbers it does not change.
-        own.sort(key=lambda info: (info.is_snapshot, info.host_start_ns))
+    for files in ranks.values():
+        # A memory snapshot has no time: put it after the traces, so that these keep their numbers.
+        files.sort(key=lambda info: (info.is_snapshot, info.host_start_ns))
     return dict(sorted(ranks.items())), findings
 
 
 def _order(info: TraceInfo) -> tuple[int, int, tuple[object, ...]]:
-    """By name; traces with a mesh coordinate but no rank (SGLang) by that: tensor parallelism is innermost."""
+    """Sort key: the name; for traces with mesh coordinates but no rank (SGLang) these first, with TP innermost."""
     if info.rank is not None:
         return 0, 0, natural(info.path)
     return info.mesh.get("pp", 0), info.mesh.get("dp", 0), natural(info.path)
@@ -106,13 +106,13 @@ class _Windows:
         self._in_time: list[TraceInfo] = []
 
     def rival(self, info: TraceInfo) -> TraceInfo | None:
-        """A trace that overlaps it in time."""
-        # What does not overlap its neighbours in time overlaps no other.
+        """A trace of this process that overlaps `info` in time."""
+        # A trace that does not overlap its neighbours in time overlaps no other.
         at = bisect_left(self._in_time, _span(info), key=_span)
         return next((other for other in self._in_time[max(at - 1, 0) : at + 1] if other.overlaps(info)), None)
 
     def add(self, info: TraceInfo) -> None:
-        """Add a trace that overlaps none; one without ranges covers no time."""
+        """Add a trace that overlaps none of these; one without ranges covers no time."""
         self.infos.append(info)
         if info.start_ns is not None and info.end_ns is not None:
             insort(self._in_time, info, key=_span)
@@ -123,7 +123,7 @@ def _span(info: TraceInfo) -> tuple[int, int]:
 
 
 def without_numbered_folders(infos: Sequence[TraceInfo]) -> tuple[list[TraceInfo], list[Finding]]:
-    """The traces, without ranks from directories whose bare number counts something else: steps, epochs, attempts."""
+    """The traces, with ranks from directory names dropped if these numbers count steps, epochs or attempts instead."""
     folders: dict[PurePath, list[TraceInfo]] = {}
     processes: dict[tuple[int, str | None], list[TraceInfo]] = {}
     for info in infos:
@@ -132,15 +132,17 @@ def without_numbered_folders(infos: Sequence[TraceInfo]) -> tuple[list[TraceInfo
             folders.setdefault(folder, []).append(info)
             if info.pid is not None:
                 processes.setdefault((info.pid, info.host), []).append(info)
-    if any(len({info.rank for info in own}) > 1 and _in_turn(own) for own in processes.values()):
+    if any(len({info.rank for info in together}) > 1 and _in_turn(together) for together in processes.values()):
         why = "one process has traces in several"
-    elif any(one.pid != other.pid and one.overlaps(other) for own in folders.values() for one, other in _pairs(own)):
+    elif any(
+        one.pid != other.pid and one.overlaps(other) for together in folders.values() for one, other in _pairs(together)
+    ):
         why = "several processes recorded into one at the same time"
     else:
         return list(infos), []
-    numbered = {info.path: info for own in folders.values() for info in own}
-    left = [replace(info, rank=None, rank_source="none") if info.path in numbered else info for info in infos]
-    return left, [folders_not_ranks(list(numbered), why)]
+    numbered = {info.path: info for together in folders.values() for info in together}
+    kept = [replace(info, rank=None, rank_source="none") if info.path in numbered else info for info in infos]
+    return kept, [folders_not_ranks(list(numbered), why)]
 
 
 def _in_turn(infos: Sequence[TraceInfo]) -> bool:

@@ -1,4 +1,4 @@
-"""Files that rankscope writes next to traces: JSON, but not traces. Recognized by name and by how they begin.
+"""Recognize the JSON files that rankscope writes next to traces, by name and first bytes.
 
 In: a file's name and its first bytes. Out: whether it is one of them.
 """
@@ -9,22 +9,22 @@ import re
 
 from rankscope.rundir.names import RANKS_FOLDER
 
-# So much of a file is enough to recognize it.
+# Enough of a file to recognize it.
 HEAD_BYTES = 256
 
 # What rankscope and its simulator write next to traces.
 _NEXT_TO_TRACES = re.compile(r"(run|truth|scaling)(\.\d+)?\.json", re.IGNORECASE)
-# What `rankscope measure` writes among them. A trace can be called `profiler.json` too: these are opened.
-_OF_MEASUREMENTS = re.compile(
+# What `rankscope measure` writes. A trace may be called `profiler.json` too, so these files are opened.
+_MEASUREMENT_FILE = re.compile(
     r"(?:^|[/\\])(?:(?:overhead|buckets|binding|profiler|plan)\.json|measured[/\\]rank\d+\.json"
     r"|jobs[/\\][^/\\]+[/\\]settings\.json)$"
 )
 _RUN_MANIFEST = re.compile(r"run(\.\d+)?\.json")
 _RANK_MANIFEST = re.compile(r"rank\d+(_restart\d+)?(\.\d+)?\.json")
-_RANKS_OF = re.compile(r"ranks\d+-\d+")
-_RANK_MANIFEST_PATH = re.compile(rf"(?:^|/){RANKS_FOLDER}/(?:{_RANKS_OF.pattern}/)?{_RANK_MANIFEST.pattern}$")
-# Of a trace: Kineto's first keys, our own first key, an array.
-_TRACE = re.compile(rb'\s*(?:\[|\{\s*"rankscope")')
+_RANK_RANGE_FOLDER = re.compile(r"ranks\d+-\d+")
+_RANK_MANIFEST_PATH = re.compile(rf"(?:^|/){RANKS_FOLDER}/(?:{_RANK_RANGE_FOLDER.pattern}/)?{_RANK_MANIFEST.pattern}$")
+# How a trace begins: an array, or rankscope's own key; Kineto's first keys are looked for separately.
+_TRACE_START = re.compile(rb'\s*(?:\[|\{\s*"rankscope")')
 
 
 def is_run_manifest(name: str) -> bool:
@@ -53,18 +53,18 @@ def is_manifest(head: bytes) -> bool:
 
 def is_measurement_file(path: str) -> bool:
     """Whether a file has the path of a result of `rankscope measure`, which needs no finding."""
-    return _OF_MEASUREMENTS.search(path) is not None
+    return _MEASUREMENT_FILE.search(path) is not None
 
 
 def is_run_file(path: str) -> bool:
-    """Whether a file has the path of any of these."""
+    """Whether a file has the path of a manifest or another file that rankscope writes next to traces."""
     return is_run_file_name(path.rsplit("/", 1)[-1]) or is_rank_manifest_path(path) or is_measurement_file(path)
 
 
 def starts_a_trace(head: bytes) -> bool:
-    """Whether a file with such a path is a trace nevertheless.
+    """Whether the content is a trace, whatever the file's path.
 
     Args:
         head: its first `HEAD_BYTES` bytes.
     """
-    return any(key in head for key in (b'"traceEvents"', b'"schemaVersion"')) or _TRACE.match(head) is not None
+    return any(key in head for key in (b'"traceEvents"', b'"schemaVersion"')) or _TRACE_START.match(head) is not None

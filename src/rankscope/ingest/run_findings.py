@@ -1,6 +1,6 @@
-"""Findings about which run and which rank the traces are of: what was guessed, left out or contradicts itself.
+"""Findings about the run and rank of traces: what was inferred, left out or contradicts itself.
 
-In: what `runs` and `ranks` decided about the traces. Out: findings.
+In: the decisions of `runs` and `ranks`. Out: findings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rankscope.rundir.plurals import counted, plural
 from rankscope.store.trace_info import TraceInfo
 
 # Files that one finding lists.
-_MOST = 16
+_MAX_LISTED = 16
 # Ranks that recorded further apart than this may be of two jobs.
 _FAR_NS = 600 * 10**9
 _OPEN_ONE_RUN = "If they are, open only the files of one run."
@@ -25,12 +25,12 @@ _OPEN_ONE_RUN = "If they are, open only the files of one run."
 # -- runs ---------------------------------------------------------------------------------------------------------
 
 
-def divided_runs(infos: Sequence[TraceInfo], label: str, sizes: Mapping[str, int], why: str) -> Finding:
-    """One of several runs that no run id divides.
+def one_of_several_runs(infos: Sequence[TraceInfo], label: str, sizes: Mapping[str, int], why: str) -> Finding:
+    """A run that was separated from others without the help of run ids.
 
     Args:
         infos: its traces.
-        label: what it is called.
+        label: its name.
         sizes: how many traces each run has, by label.
         why: why they are several runs.
     """
@@ -40,7 +40,7 @@ def divided_runs(infos: Sequence[TraceInfo], label: str, sizes: Mapping[str, int
         severity="info",
         title=f"There are {len(sizes)} runs {_with_id(run_id)} here, of which this is {label}: {why}",
         ranks=_ranks(infos),
-        evidence=tuple(Evidence(name, size, "traces") for name, size in list(sizes.items())[:_MOST]),
+        evidence=tuple(Evidence(name, size, "traces") for name, size in list(sizes.items())[:_MAX_LISTED]),
         advice="rankscope.Profiler writes a run id into each trace; else give each run its own directory."
         if run_id is None
         else "Let rankscope choose the run id, or give each start of the job its own id and directory.",
@@ -52,7 +52,7 @@ def _with_id(run_id: str | None) -> str:
 
 
 def adopted_traces(infos: Sequence[TraceInfo], name: str) -> Finding:
-    """Traces without an id that were taken for part of a run."""
+    """Traces without an id that were added to a run."""
     return Finding(
         id="run-adopted",
         severity="info",
@@ -65,17 +65,17 @@ def adopted_traces(infos: Sequence[TraceInfo], name: str) -> Finding:
 
 
 def doubtful_run(processes: Sequence[Sequence[TraceInfo]]) -> list[Finding]:
-    """What suggests that traces without an id are of more than one run, though nothing contradicts it.
+    """Signs that traces without an id belong to more than one run, though none of them contradicts another.
 
     Args:
-        processes: the traces of each process, in the order of time.
+        processes: the traces of each process, in time order.
     """
     infos = [info for process in processes for info in process]
     known = [process for process in processes if process[0].rank is not None]
     doubts = [
         f"the steps of rank {process[0].rank} begin again, perhaps in another process with the same id"
         for process in known
-        # A profiler made anew per epoch counts from 0 again, too.
+        # Steps also restart at 0 if the script makes a new profiler for each epoch.
         if any(
             one.steps_begin_again(other) and not one.certainly_one_process(other) for one, other in pairwise(process)
         )
@@ -98,18 +98,18 @@ def doubtful_run(processes: Sequence[Sequence[TraceInfo]]) -> list[Finding]:
     ]
 
 
-def several_lives(infos: Sequence[TraceInfo]) -> list[Finding]:
-    """Ranks whose traces are of more than one process of a run: the job was restarted, or started again."""
+def restarted_ranks(infos: Sequence[TraceInfo]) -> list[Finding]:
+    """Ranks with traces of more than one process: the job was restarted, or started again."""
     by_rank: dict[int, dict[tuple[int, int | None], int]] = {}
     for info in infos:
         if info.rank is not None and not info.is_snapshot:
-            lives = by_rank.setdefault(info.rank, {})
+            ends = by_rank.setdefault(info.rank, {})
             key = info.restart_count, info.pid
-            lives[key] = max(lives.get(key, 0), info.host_end_ns)
+            ends[key] = max(ends.get(key, 0), info.host_end_ns)
     several = {
-        rank: sorted(lives, key=lambda key: lives[key])
-        for rank, lives in by_rank.items()
-        if len({restart for restart, _ in lives}) > 1 or len({pid for _, pid in lives if pid is not None}) > 1
+        rank: sorted(ends, key=lambda key: ends[key])
+        for rank, ends in by_rank.items()
+        if len({restart for restart, _ in ends}) > 1 or len({pid for _, pid in ends if pid is not None}) > 1
     }
     if not several:
         return []
@@ -123,7 +123,7 @@ def several_lives(infos: Sequence[TraceInfo]) -> list[Finding]:
             ranks=tuple(sorted(several)),
             evidence=tuple(
                 Evidence(f"rank {rank}", f"restart {restart}, process {'unknown' if pid is None else pid}")
-                for restart, pid in processes[:_MOST]
+                for restart, pid in processes[:_MAX_LISTED]
             ),
             advice="After a restart a rank may run on another host. --steps chooses what one process recorded.",
         )
@@ -161,14 +161,14 @@ def rank_conflict(kept: TraceInfo, left_out: TraceInfo) -> Finding:
 
 
 def ranks_guessed(processes: Mapping[int, Sequence[TraceInfo]]) -> Finding:
-    """Traces without a rank, by the rank that they were given."""
-    files = [Evidence(f"rank {rank}", info.path) for rank, own in processes.items() for info in own]
+    """Traces that do not contain their rank, by the rank that was assigned."""
+    files = [Evidence(f"rank {rank}", info.path) for rank, traces in processes.items() for info in traces]
     return Finding(
         id="rank-guessed",
         severity="warning",
         title="Some traces do not contain their rank: they are numbered in the order of their names",
         ranks=tuple(processes),
-        evidence=tuple(files[:_MOST]),
+        evidence=tuple(files[:_MAX_LISTED]),
         advice="Record with rankscope.Profiler, or put the rank into the file's name: rank3.json.gz.",
     )
 
@@ -179,18 +179,18 @@ def folders_not_ranks(paths: Sequence[str], why: str) -> Finding:
         id="folders-are-no-ranks",
         severity="warning",
         title=f"The numbers of directories are not used as ranks: {why}",
-        evidence=tuple(Evidence("file", path) for path in paths[:_MOST]),
+        evidence=tuple(Evidence("file", path) for path in paths[:_MAX_LISTED]),
         advice="Put the rank into the file's name (rank3.json.gz), or record with rankscope.Profiler.",
     )
 
 
 def contradicted_ranks(members: Mapping[int, Sequence[TraceInfo]]) -> list[Finding]:
-    """File names that give another rank than their traces, world sizes that differ, ranks beyond the world size.
+    """File names with another rank than the metadata, different world sizes, and ranks beyond the world size.
 
     Args:
         members: the traces of each rank.
     """
-    infos = [info for own in members.values() for info in own]
+    infos = [info for traces in members.values() for info in traces]
     sizes = Counter(info.world_size for info in infos if info.world_size)
     world_size = max(sizes, default=None)
     beyond = sorted(rank for rank in members if world_size is not None and rank >= world_size)
@@ -210,7 +210,7 @@ def contradicted_ranks(members: Mapping[int, Sequence[TraceInfo]]) -> list[Findi
                 ranks=_ranks(info for info, _ in misnamed),
                 evidence=tuple(
                     Evidence(PurePath(info.path).name, f"rank {info.rank} by {info.rank_source}, {rank} by name")
-                    for info, rank in misnamed[:_MOST]
+                    for info, rank in misnamed[:_MAX_LISTED]
                 ),
                 advice="Were files renamed, or do the numbers in their names mean something else?",
             )
@@ -223,7 +223,9 @@ def contradicted_ranks(members: Mapping[int, Sequence[TraceInfo]]) -> list[Findi
                 title=f"Traces of this run give world sizes of {' and '.join(map(str, sorted(sizes)))} ranks: "
                 "the largest is used",
                 ranks=_ranks(info for info in infos if info.world_size not in (None, world_size)),
-                evidence=tuple(Evidence(f"{size} ranks", sizes[size], "traces") for size in sorted(sizes)[:_MOST]),
+                evidence=tuple(
+                    Evidence(f"{size} ranks", sizes[size], "traces") for size in sorted(sizes)[:_MAX_LISTED]
+                ),
                 advice="Did the job change its size, or are these two runs?",
             )
         )
@@ -237,7 +239,7 @@ def contradicted_ranks(members: Mapping[int, Sequence[TraceInfo]]) -> list[Findi
                 ranks=tuple(beyond),
                 evidence=tuple(
                     Evidence(f"rank {rank} by {members[rank][0].rank_source}", members[rank][0].path)
-                    for rank in beyond[:_MOST]
+                    for rank in beyond[:_MAX_LISTED]
                 ),
                 advice="Is this a file of another run, or does the number in its name mean something else?",
             )
@@ -276,7 +278,7 @@ def missing_ranks(infos: Sequence[TraceInfo], chosen: str | None) -> list[Findin
 
 
 def _files(infos: Sequence[TraceInfo]) -> tuple[Evidence, ...]:
-    return tuple(Evidence("file", info.path) for info in infos[:_MOST])
+    return tuple(Evidence("file", info.path) for info in infos[:_MAX_LISTED])
 
 
 def _ranks(infos: Iterable[TraceInfo]) -> tuple[int, ...]:

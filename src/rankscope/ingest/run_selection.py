@@ -1,4 +1,4 @@
-"""Which run, and which steps, the user chose.
+"""Resolve the user's choice of run and steps.
 
 In: the traces of each run (`runs.group_by_run`) and the user's choice. Out: the name of one run, or an error that
 lists all of them.
@@ -30,12 +30,12 @@ class KnownRun:
     """A run that has traces among the files.
 
     Attributes:
-        name: its id, or what divides it from runs without one; None for the only run, if it has no id.
+        name: its id, else its label among the runs without one; None for the only run, if it has no id.
         began_ns: its first instant on the hosts' clocks, ns.
         ranks: how many ranks have traces.
         id: the run id in its traces.
-        path: the directory of its traces (``before/night``), relative to the place that was searched; None if that is
-            the place itself, or outside of it.
+        path: the directory of its traces (``before/night``), relative to the searched directory; None if it is that
+            directory, or outside of it.
         alone: whether no other run has traces in the same directory.
     """
 
@@ -53,12 +53,12 @@ class KnownRun:
 
     @property
     def label(self) -> str:
-        """What to call it among others: its directory, else its name."""
+        """Its name for display: its directory, else its name."""
         return self.folder or self.name or NAMELESS
 
     @property
     def choice(self) -> str:
-        """What the user can write to choose it: its directory, with its name if that differs; else its name."""
+        """What the user can type to choose it: its directory, with its name if that differs; else its name."""
         name = self.name or NAMELESS
         if self.folder in (None, self.name):
             return name
@@ -66,17 +66,17 @@ class KnownRun:
 
     @property
     def started(self) -> str:
-        """When it began; empty if its clock does not say."""
+        """When it began; empty if its clock has no date."""
         return utc(self.began_ns)
 
 
-def known_runs(runs: Runs, place: str) -> tuple[KnownRun, ...]:
-    """The runs there are, the oldest first.
+def known_runs(runs: Runs, searched: str) -> tuple[KnownRun, ...]:
+    """The runs, the oldest first.
 
     Args:
-        place: the directory that was searched for traces.
+        searched: the directory that was searched for traces.
     """
-    folders = {name: _folder(infos, place) for name, infos in runs.items()}
+    folders = {name: _folder(infos, searched) for name, infos in runs.items()}
     count = Counter(folders.values())
     found = [
         KnownRun(
@@ -150,16 +150,16 @@ def _several(known: Sequence[KnownRun], runs: Runs, reasons: Sequence[str]) -> s
     return "\n".join([f"there are {len(known)} runs in here, the oldest first{why}:", *older, *listed])
 
 
-def _folder(infos: Sequence[TraceInfo], place: str) -> str | None:
-    """The directory of all of a run's traces, relative to a place; None if it is that place, or outside of it."""
+def _folder(infos: Sequence[TraceInfo], searched: str) -> str | None:
+    """The common directory of a run's traces, relative to the searched one; None if it is that one, or outside."""
     paths = [PurePath(info.path).parent.parts for info in infos]
     shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
-    root = list(PurePath(place).parts)
+    root = list(PurePath(searched).parts)
     return "/".join(shared[len(root) :]) or None if shared[: len(root)] == root else None
 
 
 def check_steps(infos: Sequence[TraceInfo], steps: tuple[int | None, int | None] | None) -> None:
-    """Check that the traces have some of the chosen steps: results for no steps would look like results.
+    """Check that the traces have some of the chosen steps: results of no steps would look valid.
 
     Raises:
         ConfigError: they have none.
@@ -168,7 +168,7 @@ def check_steps(infos: Sequence[TraceInfo], steps: tuple[int | None, int | None]
         return
     spans = [(i.first_step, i.last_step) for i in infos if i.first_step is not None and i.last_step is not None]
     low, high = steps
-    if any(each["step"] in steps for info in infos for each in info.incomplete_steps):
+    if any(incomplete["step"] in steps for info in infos for incomplete in info.incomplete_steps):
         return
     if any((low is None or last >= low) and (high is None or first <= high) for first, last in spans):
         return

@@ -1,8 +1,8 @@
-"""Read single events, and what can be read from text that is not a valid array of events.
+"""Recover events from text that is not a valid array of events.
 
-A chunk that does not decode is walked event by event: the parser itself says where one ends (it names the first byte
-that does not belong), so commas, nested objects and strings are never guessed. What does not parse is repaired and
-tried again; what is still broken is counted as lost, and reading continues at the next text that is an event.
+A chunk that does not decode is walked event by event. The parser's error gives the end of each event (the first
+trailing byte), so commas, nested objects and strings need no guessing. What does not parse is repaired and tried again;
+what is still broken is counted as lost, and reading continues at the next text that is an event.
 
 In: text that does not decode as an array of events. Out: its events, and the number of those that were lost.
 """
@@ -23,11 +23,11 @@ from rankscope.ingest.repair import repair, text_then_repaired
 # What a decoder raises on untrusted text; RecursionError if it is nested too deeply.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-# Some damage extends over several pieces (a string with a boundary in it): so many are tried together.
+# Some damage extends over several pieces (a string with a boundary in it): up to this many are tried together.
 MAX_JOINED_PIECES = 8
 MAX_RESYNC_PIECES = 256
 
-# msgspec counts from one: the byte that it names is the first that does not belong.
+# msgspec counts from one: this is the first byte after the value.
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _RAW = msgspec.json.Decoder(Raw)
 # An event ends before a boundary, or before the bracket that closes the array.
@@ -67,12 +67,16 @@ class Losses:
     reason: str | None = None
 
     def lose(self, size: int, reason: str, events: int = 1) -> None:
-        """Count events of so many bytes as lost."""
+        """Count events as lost.
+
+        Args:
+            size: their length in bytes.
+        """
         self.events += events
         self.lost_bytes += size
         self.reason = self.reason or reason
 
-    def doubt(self, reason: str) -> None:
+    def fail_checksum(self, reason: str) -> None:
         """The file is complete, but its checksum does not match."""
         self.checksum = True
         self.reason = self.reason or reason
@@ -98,10 +102,10 @@ def decode_object(text: bytes) -> dict[str, object] | None:
     """A JSON object, repaired if needed; None if it is something else."""
     for candidate in text_then_repaired(text):
         try:
-            found = msgspec.json.decode(candidate)
+            value = msgspec.json.decode(candidate)
         except UNREADABLE:
             continue
-        return found if isinstance(found, dict) else None
+        return value if isinstance(value, dict) else None
     return None
 
 
@@ -120,7 +124,7 @@ def first_keys(text: bytes) -> dict[str, object]:
 
 @dataclass
 class Salvage:
-    """Reads events separately.
+    """Reads events one by one.
 
     Attributes:
         position: where in the text reading stopped.
@@ -185,7 +189,7 @@ class Salvage:
         return False
 
     def _skip(self, text: bytes, *, last: bool) -> bool:
-        """Give up on the event here and continue after it. False if its end may come after this text."""
+        """Skip the event here and continue after it. False if its end may come after this text."""
         view = memoryview(text)
         for end in _ends(text, self.position, MAX_RESYNC_PIECES):
             gap = _GAP.match(text, end)
@@ -214,9 +218,9 @@ class Salvage:
         self.position = end
 
 
-def _ends(text: bytes, start: int, most: int) -> Iterator[int]:
-    """Where an event that starts here may end: before the next boundaries, before what closes the array."""
-    return (match.end() for match in islice(_END.finditer(text, start), most))
+def _ends(text: bytes, start: int, limit: int) -> Iterator[int]:
+    """Where an event that starts here may end: before the next boundaries, or before the end of the array."""
+    return (match.end() for match in islice(_END.finditer(text, start), limit))
 
 
 def _extent(text: memoryview) -> tuple[int | None, bool]:
@@ -249,13 +253,13 @@ def _event(text: bytes, losses: Losses) -> Event | None:
 def _retyped(text: bytes, losses: Losses) -> Event | None:
     """An event with fields of unexpected types: only the other fields are kept."""
     try:
-        found = msgspec.json.decode(text)
+        fields = msgspec.json.decode(text)
     except UNREADABLE:
         return None
-    if not isinstance(found, dict) or not isinstance(found.get("ph"), str):
+    if not isinstance(fields, dict) or not isinstance(fields.get("ph"), str):
         return None
     good: dict[str, object] = {}
-    for key, value in found.items():
+    for key, value in fields.items():
         try:
             EVENT.decode(msgspec.json.encode({key: value}))
         except (*UNREADABLE, OverflowError, ValueError):

@@ -19,7 +19,7 @@ from rankscope.store.schema import TABLES
 from rankscope.store.trace_info import TraceInfo
 
 MAX_BYTES = 4 << 30
-# A small file may refer to one list a million times: so rows are counted.
+# A small file may refer to one list a million times, so the number of rows is bounded.
 MAX_ROWS = 50_000_000
 MAX_FRAMES = 64
 _BLOCK_BYTES = 8 << 20
@@ -30,26 +30,26 @@ def read_snapshot(path: str) -> tuple[dict[str, pl.DataFrame], TraceInfo]:
 
     Raises:
         TraceError: it cannot be read.
-        NotATraceError: it is not a snapshot, or needs what no snapshot needs.
+        NotATraceError: it is not a snapshot, or needs opcodes that no snapshot needs.
     """
     data = _content(path)
     try:
-        found = unpickle(data)
+        snapshot = unpickle(data)
     except UnpickleError as error:
         raise NotATraceError(
             f"a pickle, but not a memory snapshot: {error}",
             path=path,
             hint="nothing in it was run; leave it out, or check where it came from",
         ) from error
-    if not isinstance(found, dict) or not isinstance(found.get("segments"), list):
+    if not isinstance(snapshot, dict) or not isinstance(snapshot.get("segments"), list):
         raise NotATraceError(
             "a pickle, but not a memory snapshot: it has no segments",
             path=path,
             hint="rankscope reads what torch.cuda.memory._dump_snapshot writes",
         )
-    tables = _Reader(path).tables(found)
+    tables = _Reader(path).tables(snapshot)
     name = parse_trace_name(path)
-    counts = {f"snapshot {each}": frame.height for each, frame in tables.items() if frame.height}
+    counts = {f"snapshot {table}": frame.height for table, frame in tables.items() if frame.height}
     info = TraceInfo(
         path=path,
         rank=name.rank,
@@ -64,7 +64,7 @@ def _content(path: str) -> bytes:
     try:
         with open_raw(path) as handle:
             parts, size = [], 0
-            # Reading so many bytes at once would allocate them all.
+            # A single read of MAX_BYTES would allocate them all.
             while size <= MAX_BYTES and (part := handle.read(_BLOCK_BYTES)):
                 parts.append(part)
                 size += len(part)
@@ -83,11 +83,11 @@ class _Reader:
         self._rows = 0
         self._frames: dict[int, str] = {}
 
-    def tables(self, found: dict[str, Any]) -> dict[str, pl.DataFrame]:
+    def tables(self, snapshot: dict[str, Any]) -> dict[str, pl.DataFrame]:
         """Segments, blocks and the history."""
         segments: list[tuple[Any, ...]] = []
         blocks: list[tuple[Any, ...]] = []
-        for segment in _dicts(found.get("segments")):
+        for segment in _dicts(snapshot.get("segments")):
             row = len(segments)
             segments.append(self._counted((*self._segment(segment), self._stack(segment))))
             start = _int(segment.get("address"))
@@ -109,7 +109,7 @@ class _Reader:
                 )
                 start = None if start is None or size is None else start + size
         events = []
-        histories = found.get("device_traces")
+        histories = snapshot.get("device_traces")
         for device, history in enumerate(histories if isinstance(histories, list) else []):
             for number, event in enumerate(_dicts(history)):
                 events.append(
@@ -126,8 +126,8 @@ class _Reader:
                         )
                     )
                 )
-        made = {"snapshot_segments": segments, "snapshot_blocks": blocks, "snapshot_events": events}
-        return {name: pl.DataFrame(rows, schema=TABLES[name].schema, orient="row") for name, rows in made.items()}
+        rows = {"snapshot_segments": segments, "snapshot_blocks": blocks, "snapshot_events": events}
+        return {name: pl.DataFrame(data, schema=TABLES[name].schema, orient="row") for name, data in rows.items()}
 
     def _counted(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
         self._rows += 1
@@ -165,7 +165,7 @@ class _Reader:
         known = _dicts(frames)
         python = [frame for frame in known if str(frame.get("filename", ""))[-3:] == ".py"]
         for frame in (python or known)[:MAX_FRAMES]:
-            # The snapshot keeps the frame while it is read: so its id is unique.
+            # The snapshot keeps all frames alive while it is read, so ids are unique.
             text = self._frames.get(id(frame))
             if text is None:
                 line = _int(frame.get("line"))
@@ -174,8 +174,8 @@ class _Reader:
             yield text
 
 
-def _dicts(found: Any) -> list[dict[Any, Any]]:
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list | tuple) else []
+def _dicts(value: Any) -> list[dict[Any, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list | tuple) else []
 
 
 def _int(value: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""Open a trace at any place and in any compression, detected by content and not by name.
+"""Open a trace from a path or URL in any compression, detected by content and not by name.
 
 In: a path or URL. Out: a reader of the decompressed JSON. Plain JSON, gzip (also with several members), zstandard, and
 archives (tar in either, zip) with the trace as a member. Archives are read as streams and nothing is extracted to disk,
@@ -20,10 +20,6 @@ from typing import BinaryIO, cast
 from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.decompress import (
     BLOCK_BYTES,
-    FREE_BYTES,
-    GZIP,
-    MAX_RATIO,
-    ZSTD,
     Checked,
     ChecksumError,
     Gunzip,
@@ -33,17 +29,15 @@ from rankscope.ingest.decompress import (
     bomb,
 )
 from rankscope.ingest.run_files import HEAD_BYTES, is_run_file, starts_a_trace
+from rankscope.rundir.archives import FREE_BYTES, GZIP, MAX_MEMBERS, MAX_RATIO, ZIP, ZSTD
 from rankscope.rundir.directory import path_of_file_url
 
-MAX_MEMBERS = 10_000
-
-_ZIP = b"PK\x03\x04"
-_ENCRYPTED = 1  # of a zip member's flags
+_ENCRYPTED = 1  # a bit in a zip member's flags
 # A zstandard file may begin with a skippable frame: pzstd writes one before each frame.
 _SKIPPED = tuple(bytes([low]) + b"\x2a\x4d\x18" for low in range(0x50, 0x60))
 _OTHER_FORMATS = {b"\xfd7zX": "xz", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4", b"7z\xbc\xaf": "7z", b"Rar!": "rar"}
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-# A member of an archive that is shorter is read completely first: it may be a settings file.
+# An archive member shorter than this is read completely first: it may be a settings file.
 _SETTINGS_BYTES = 64 << 10
 
 
@@ -55,9 +49,9 @@ def is_url(path: str) -> bool:
 def local_path(source: str) -> Path:
     """The path of a source on this machine: a path, or a ``file:`` URL."""
     path = path_of_file_url(source) or source.removeprefix("file://")
-    # A file whose name looks like a quoted one goes first: in a shell, names are written as they are.
+    # Shells do not quote names: a file that is called `a%20b` wins over the unquoted `a b`.
     if path != source and not os.path.lexists(path):
-        from urllib.request import url2pathname  # it loads an HTTP client, and TLS
+        from urllib.request import url2pathname  # loads an HTTP client, and TLS
 
         path = url2pathname(path)
     return Path(path).expanduser()
@@ -86,14 +80,14 @@ def open_trace(path: str) -> Iterator[Reader]:
 
 
 def open_raw(path: str) -> AbstractContextManager[BinaryIO]:
-    """The bytes of a file, on this machine or behind a URL, as they are.
+    """The bytes of a local file or URL, not decompressed.
 
     Raises:
         OSError, ImportError, ValueError: it cannot be opened.
     """
     if not is_url(path):
         return io.FileIO(path, "rb")
-    # Imported only if needed: it is a third of a worker's start.
+    # Imported only if needed: the import takes a third of a worker's start.
     import fsspec
 
     opened: AbstractContextManager[BinaryIO] = fsspec.open(path, "rb")
@@ -102,7 +96,7 @@ def open_raw(path: str) -> AbstractContextManager[BinaryIO]:
 
 def _decompressed(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
     start = _read_full(raw, 4)
-    if start.startswith(_ZIP):
+    if start.startswith(ZIP):
         raw.seek(0)
         return _zip_member(raw, path, stack)
     if start.startswith(_PICKLES):
@@ -129,7 +123,7 @@ def _read_full(reader: Reader, size: int) -> bytes:
         try:
             data = reader.read(size - have)
         except (EOFError, OSError, ValueError):
-            break  # the next read raises it again, and handles it
+            break  # the next read raises it again
         if not data:
             break
         parts.append(data)
@@ -152,15 +146,15 @@ def _tar_member(reader: Reader, path: str, stack: ExitStack) -> Reader:
                 found = archive.extractfile(member)
                 trace = found and seen.trace(cast("Reader", found), member.name)
                 if trace:
-                    names = (each.name if each.isreg() else "" for each in members)
-                    return Archived(trace, names, seen.left, file)
+                    names = (other.name if other.isreg() else "" for other in members)
+                    return Archived(trace, names, seen.skipped, file)
             if count >= MAX_MEMBERS:
                 break
     except NotATraceError:
         raise
     except (tarfile.TarError, EOFError, ValueError, OSError) as error:
         raise TraceError(f"the archive cannot be read: {error}", path=path, hint="copy it again") from error
-    return seen.instead()
+    return seen.first_skipped()
 
 
 def _zip_member(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
@@ -175,32 +169,32 @@ def _zip_member(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
                 hint = "extract it with its password, and open what comes out"
                 raise NotATraceError("the archive is encrypted", path=path, hint=hint)
             checksum = member.CRC
-            # If zipfile verifies it, a member that fails loses what was read last. So it is verified here.
+            # zipfile would raise instead of returning the last bytes of a bad member, so `Checked` verifies it.
             del member.CRC
             opened = Checked(cast("Reader", stack.enter_context(archive.open(member))), checksum)
             trace = seen.trace(opened, member.filename)
             if trace:
-                return Archived(trace, (each.filename for each in members[number + 1 :]), seen.left)
+                return Archived(trace, (other.filename for other in members[number + 1 :]), seen.skipped)
     except NotImplementedError as error:
         hint = "extract it, or write it with the default settings of zip"
         raise TraceError(f"the archive cannot be read: {error}", path=path, hint=hint) from error
     except (zipfile.BadZipFile, RuntimeError, EOFError, OSError) as error:
         raise TraceError(f"the archive cannot be read: {error}", path=path, hint="copy it again") from error
-    return seen.instead()
+    return seen.first_skipped()
 
 
 class _Members:
-    """The members of an archive with the name of a trace, in order, up to the first that can be one.
+    """The archive members named like a trace, in order, up to the first that can be one.
 
     Attributes:
-        left: how many were skipped that are neither traces nor files that rankscope writes next to traces.
+        skipped: how many were passed over that are neither traces nor files that rankscope writes next to traces.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._first: Reader | None = None
-        self._companions = False
-        self.left = 0
+        self._has_run_files = False
+        self.skipped = 0
 
     def trace(self, opened: Reader, name: str) -> Reader | None:
         """A member, unless rankscope wrote it next to traces, or it is small and certainly something else."""
@@ -208,23 +202,23 @@ class _Members:
         head = _read_full(member, _SETTINGS_BYTES)
         start_again = Prefixed(head, member)
         if is_run_file(name) and not starts_a_trace(head[:HEAD_BYTES]):
-            self._companions = True
+            self._has_run_files = True
             return None
         if len(head) < _SETTINGS_BYTES and _is_not_a_trace(head) and not member.failed:
-            self.left += 1
+            self.skipped += 1
             self._first = self._first or start_again
             return None
         return _decompressed_member(start_again, self._path)
 
-    def instead(self) -> Reader:
-        """If no member is a trace: the first that was skipped, whose error says best why it is not one.
+    def first_skipped(self) -> Reader:
+        """The first skipped member: if none is a trace, reading it gives the best error.
 
         Raises:
             NotATraceError: none was skipped.
         """
         if self._first is not None:
             return self._first
-        what = "of a run without its traces" if self._companions else "without a .json in it"
+        what = "of a run without its traces" if self._has_run_files else "without a .json in it"
         raise NotATraceError(f"an archive {what}", path=self._path)
 
 
@@ -235,30 +229,30 @@ def _is_not_a_trace(text: bytes) -> bool:
 
 
 class Archived:
-    """A trace in an archive, which may hold others too.
+    """A trace in an archive, which may contain further traces.
 
     Args:
         trace: the reader of the trace.
         names: the names of the members after it.
-        left: how many members before it have the name of a trace but are not one.
+        skipped: how many members before it have the name of a trace but are not one.
         file: the complete archive, if its checksum comes after all members.
     """
 
-    def __init__(self, trace: Reader, names: Iterator[str], left: int = 0, file: Reader | None = None) -> None:
-        self._names, self._left, self._file = names, left, file
+    def __init__(self, trace: Reader, names: Iterator[str], skipped: int = 0, file: Reader | None = None) -> None:
+        self._names, self._skipped, self._file = names, skipped, file
         self.read = trace.read
 
-    def others(self) -> int:
-        """How many files in the archive have the name of a trace and were not read; call it after reading this one."""
-        number = self._left
+    def count_unread(self) -> int:
+        """How many other files in the archive are named like a trace; call it after reading this one."""
+        number = self._skipped
         # What comes after the trace may be damaged, or a decompression bomb: it is not needed.
         with suppress(Exception):
             for name in islice(self._names, MAX_MEMBERS):
                 number += _is_trace_name(name) and not is_run_file(name)
         return number
 
-    def doubt(self) -> str | None:
-        """The error if the archive fails its checksum, which comes last; call it at the end."""
+    def checksum_error(self) -> str | None:
+        """The error if the archive's checksum does not match; call it at the end, as the checksum comes last."""
         try:
             while self._file is not None and self._file.read(BLOCK_BYTES):
                 pass
@@ -270,10 +264,10 @@ class Archived:
 
 
 class _Member:
-    """A member of an archive. Whatever its format raises on damage becomes one kind of error, and is raised again.
+    """An archive member. Errors of its format become one kind of error, which every later read raises again.
 
     Attributes:
-        failed: what it raised.
+        failed: the error.
     """
 
     def __init__(self, member: Reader) -> None:
@@ -281,7 +275,7 @@ class _Member:
         self.failed: Exception | None = None
 
     def read(self, size: int, /) -> bytes:
-        """Up to so many bytes."""
+        """Up to `size` bytes."""
         if self.failed is not None:
             raise self.failed
         try:
@@ -327,7 +321,7 @@ class _AsFile(io.RawIOBase):
         return True
 
     def read(self, size: int = -1, /) -> bytes:
-        """Up to so many bytes. An error is raised after all that was read before it."""
+        """Up to `size` bytes. What was read before an error is returned first."""
         parts, have = [], 0
         while have < size:
             try:

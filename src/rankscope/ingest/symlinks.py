@@ -1,4 +1,4 @@
-"""Which symbolic links in a directory are followed: a link may lead anywhere, and in circles.
+"""Decide which symbolic links are followed: a link may lead anywhere, and in circles.
 
 A link is followed if it belongs to the reader, to the administrator, or to the owner of its target (as with Apache's
 SymLinksIfOwnerMatch): so no other user can direct a reader to the reader's own files from a shared directory. A linked
@@ -17,8 +17,8 @@ from pathlib import Path
 from rankscope.ingest.source import is_url, local_path
 
 FOREIGN = "its owner is not the owner of its target"
-AROUND = "it leads to a parent directory"
-DEEPER = "it is inside a linked directory"
+TO_PARENT = "it leads to a parent directory"
+NESTED = "it is inside a linked directory"
 
 
 class Symlinks:
@@ -29,18 +29,18 @@ class Symlinks:
     """
 
     def __init__(self, sources: Iterable[str]) -> None:
-        folders = [local_path(each) for each in sources if not is_url(each)]
+        folders = [local_path(source) for source in sources if not is_url(source)]
         self._searched = [_real(folder) for folder in folders]
-        self.left: list[tuple[str, str]] = []
+        self.unfollowed: list[tuple[str, str]] = []
         """Links that were not followed, and why."""
 
     def follow(self, link: Path) -> bool:
-        """Whether to search the directory that a link leads to; if so, it is then one of the searched ones."""
+        """Whether to search the directory that a link leads to; if so, it counts as searched from now on."""
         target = _real(link)
         if self.searched(target):
             return False
         if any(target in root.parents for root in self._searched):
-            self.left.append((str(link), AROUND))
+            self.unfollowed.append((str(link), TO_PARENT))
             return False
         if not self.may_read(link):
             return False
@@ -54,12 +54,12 @@ class Symlinks:
                 return True
         except OSError:
             return True  # its target is missing: opening it raises the error
-        self.left.append((str(path), FOREIGN))
+        self.unfollowed.append((str(path), FOREIGN))
         return False
 
-    def leave(self, links: Iterable[Path]) -> None:
-        """Do not follow links in linked directories; report those that are not searched anyway."""
-        self.left += [(str(link), DEEPER) for link in links if not self.searched(_real(link))]
+    def skip(self, links: Iterable[Path]) -> None:
+        """Do not follow links in linked directories; record those that are not searched anyway."""
+        self.unfollowed += [(str(link), NESTED) for link in links if not self.searched(_real(link))]
 
     def searched(self, target: Path) -> bool:
         """Whether a directory is in a searched one, and not hidden in it."""

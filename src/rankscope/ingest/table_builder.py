@@ -23,7 +23,7 @@ from rankscope.ingest.event_types import ANNOTATION_2020, MEMORY_NAME, PYTHON_GC
 from rankscope.ingest.repair import text_then_repaired
 from rankscope.ingest.salvage import UNREADABLE, Losses
 from rankscope.ingest.table_columns import GROUPS, is_absent
-from rankscope.ingest.timestamps import FAR_NS, NO_TIME, event_times, middle_of
+from rankscope.ingest.timestamps import FAR_NS, NO_TIME, event_times, median_start
 from rankscope.ingest.typed_events import category_of, is_range
 from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import Int64
@@ -59,10 +59,10 @@ class TableBuilder:
         self.odd: Counter[str] = Counter()
         self._losses = losses
         self._spool = spool
-        self._last: dict[str, int] = {}
+        self._rows_before: dict[str, int] = {}
         self._text_tracks: dict[str, int] = {}
         self._compacted = _Compacted()
-        self._middle: int | None = None
+        self._median: int | None = None
         self._open: dict[tuple[object, object], list[tuple[ev.Event, int]]] = {}
 
     def add(self, chunk: Chunk) -> None:
@@ -71,15 +71,15 @@ class TableBuilder:
         groups = (_grouped_typed if chunk.typed else _grouped)(events)
         events_of = {key: [events[row] for row in rows.tolist()] for key, rows in groups.items()} if chunk.typed else {}
         start, duration = event_times(
-            chunk, [(groups[key], own) for key, own in events_of.items()] if events_of else None
+            chunk, [(groups[key], in_group) for key, in_group in events_of.items()] if events_of else None
         )
-        self._set_far_apart(start, groups)
+        self._clear_far_starts(start, groups)
         if chunk.typed and (start == NO_TIME).any():
-            # Untyped, the size of the lost text is known.
+            # Only the untyped events know the size of the lost text.
             self.add(chunk.untyped())
             return
         tables: dict[tuple[str, str | None], list[Int64]] = {}
-        made: dict[tuple[str, str | None], list[ev.Event]] = {}
+        ready: dict[tuple[str, str | None], list[ev.Event]] = {}
         for (phase, category), rows in groups.items():
             self.counts[phase, category] += rows.size
             table = table_of(phase, category)
@@ -91,16 +91,16 @@ class TableBuilder:
                 at = at[~timeless]
             if phase == "X" and (absent := duration[at] < 0).any():
                 self.odd["events without a duration"] += int(absent.sum())
-            # These tables have columns for phase and category, so their groups can be added together.
+            # These tables have columns for phase and category, so their groups are added together.
             in_columns = table in ("other_events", "flows", "tracks", "counters", "half")
             tables.setdefault((table, None if in_columns else category), []).append(at)
             if at is rows and events_of:
-                made[table, None if in_columns else category] = events_of[phase, category]
+                ready[table, None if in_columns else category] = events_of[phase, category]
         for (table, category), parts in tables.items():
             at = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
             if not at.size:
                 continue
-            chosen = made.get((table, category), [])
+            chosen = ready.get((table, category), [])
             if len(chosen) != at.size:
                 chosen = events if at.size == len(events) else [events[row] for row in at.tolist()]
             if table == "half":
@@ -108,13 +108,13 @@ class TableBuilder:
                 continue
             self._add_group(table, category, chosen, start[at], start[at] + np.maximum(duration[at], 0))
 
-    def _set_far_apart(self, start: Int64, groups: dict[tuple[str | None, str | None], Int64]) -> None:
-        """Mark starts that are far from those of the file's first ranges as no times."""
-        if self._middle is None:
+    def _clear_far_starts(self, start: Int64, groups: dict[tuple[str | None, str | None], Int64]) -> None:
+        """Set starts to `NO_TIME` that are far from those of the file's first ranges."""
+        if self._median is None:
             ranges = [rows for (phase, _), rows in groups.items() if phase == "X"]
-            self._middle = middle_of(start[np.concatenate(ranges)]) if ranges else None
-        if self._middle is not None:
-            start[np.abs(start - self._middle) > FAR_NS] = NO_TIME
+            self._median = median_start(start[np.concatenate(ranges)]) if ranges else None
+        if self._median is not None:
+            start[np.abs(start - self._median) > FAR_NS] = NO_TIME
 
     def finish(self) -> None:
         """After the last chunk: add the ranges that are still open."""
@@ -158,7 +158,7 @@ class TableBuilder:
                 GROUPS[table](self, category, [events[row] for row in rows], start[rows], end[rows])
 
     def _pair(self, events: list[ev.Event], start: Int64) -> None:
-        """Begin and end events become ranges: the innermost open one of the thread ends."""
+        """Turn begin and end events into ranges: an end closes the innermost open range of its thread."""
         pairs: list[tuple[ev.Event, int, int]] = []
         for event, instant in zip(events, start.tolist(), strict=True):
             opened = self._open.setdefault((event.pid, event.tid), [])
@@ -186,7 +186,7 @@ class TableBuilder:
 
     def rows_before_last(self, table: str) -> int:
         """How many rows a table had before its last frame."""
-        return self._last[table]
+        return self._rows_before[table]
 
     # -- columns ------------------------------------------------------------------------------------------------
 
@@ -194,14 +194,14 @@ class TableBuilder:
         """Append a frame with some of a table's columns to the table; None is a column of nulls."""
         schema = TABLES[table].schema
         given = {name: values for name, values in columns.items() if not is_absent(values)}
-        if "name" in columns:  # no analysis has to expect an event without a name
+        if "name" in columns:  # so that no analysis has to handle events without a name
             given.setdefault("name", constant("", "", pl.String(), len(columns["name"])))
-        if not given:  # the number of rows must be known nevertheless
+        if not given:  # the frame still needs its number of rows
             given = dict([next(iter(columns.items()))])
         amounts = _AMOUNTS[table]
-        made = [self._series(name, values, schema[name]) for name, values in given.items()]
-        frame = pl.DataFrame([self._amounts(each) if each.name in amounts else each for each in made])
-        self._last[table] = self._spool.rows(table)
+        series = [self._series(name, values, schema[name]) for name, values in given.items()]
+        frame = pl.DataFrame([self._drop_oversized(s) if s.name in amounts else s for s in series])
+        self._rows_before[table] = self._spool.rows(table)
         self._spool.append(table, frame)
 
     def _series(self, name: str, values: Any, dtype: pl.DataType) -> pl.Series:
@@ -216,7 +216,7 @@ class TableBuilder:
         return self._bounded(series)
 
     def _bounded(self, series: pl.Series) -> pl.Series:
-        """Without what no analysis can use: texts without end, numbers that are none, null for an event's name."""
+        """The values with long texts cut, NaN and infinity as null, and null names as empty."""
         if series.dtype == pl.String:
             if series.name == "name" and series.null_count():
                 series = series.fill_null("")
@@ -225,15 +225,15 @@ class TableBuilder:
                     (series.str.len_chars() > _MAX_TEXT).sum()
                 )
                 series = series.str.head(_MAX_TEXT)
-        elif series.dtype.is_float() and (odd := ~series.is_finite()).any():
-            self.odd[f"values of {series.name} that are not numbers"] += int(odd.sum())
-            series = series.set(odd, None)
+        elif series.dtype.is_float() and (invalid := ~series.is_finite()).any():
+            self.odd[f"values of {series.name} that are not numbers"] += int(invalid.sum())
+            series = series.set(invalid, None)
         return series
 
-    def _amounts(self, series: pl.Series) -> pl.Series:
-        if (odd := series.abs() > _MAX_AMOUNT).any():
-            self.odd[f"values of {series.name} that are too large"] += int(odd.sum())
-            series = series.set(odd, None)
+    def _drop_oversized(self, series: pl.Series) -> pl.Series:
+        if (oversized := series.abs() > _MAX_AMOUNT).any():
+            self.odd[f"values of {series.name} that are too large"] += int(oversized.sum())
+            series = series.set(oversized, None)
         return series
 
     def tracks(self, values: list[ev.Number]) -> pl.Series | list[int | None]:
@@ -243,7 +243,7 @@ class TableBuilder:
                 found: pl.Series = pl.Series(values, dtype=pl.Int64)
                 return found
             except (TypeError, OverflowError):
-                pass  # there is something else among them
+                pass  # not all are integers
         known = {value: self._track(value) for value in dict.fromkeys(values)}
         return list(map(known.__getitem__, values))
 
@@ -267,7 +267,7 @@ class TableBuilder:
             return None  # the default, which all share
         joined = _SEPARATOR.join(values)
         if len(joined) == len(values) - 1:
-            return None  # not one of them has any
+            return None  # all are empty
         texts = joined.decode("utf-8", "replace").split(_SEPARATOR.decode())
         if len(self._compacted) > _MEMO_LIMIT:
             self._compacted.clear()
@@ -286,10 +286,10 @@ class TableBuilder:
     def _invalid_args(self, kind: type[S], text: bytes) -> S:
         for candidate in text_then_repaired(text):
             try:
-                found = msgspec.json.decode(candidate)
+                fields = msgspec.json.decode(candidate)
             except UNREADABLE:
                 continue
-            if not isinstance(found, dict):
+            if not isinstance(fields, dict):
                 break
             try:
                 return msgspec.json.decode(candidate, type=kind, strict=False)
@@ -297,7 +297,7 @@ class TableBuilder:
                 pass
             # Some argument has an unexpected type: keep the others.
             good = {}
-            for key, value in found.items():
+            for key, value in fields.items():
                 try:
                     msgspec.json.decode(msgspec.json.encode({key: value}), type=kind, strict=False)
                 except (*UNREADABLE, OverflowError, ValueError):
@@ -314,12 +314,12 @@ class _Compacted(dict[str, str | None]):
     """Compact JSON by the JSON as it was written."""
 
     def __missing__(self, text: str) -> str | None:
-        self[text] = made = _compact(text) if text else None
-        return made
+        self[text] = compact = _compact(text) if text else None
+        return compact
 
 
 def _grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64]:
-    """Which events are of each phase and category."""
+    """The rows of the events of each phase and category."""
     category, categories = _numbered([event.cat for event in events])
     phase, phases = _numbered([event.ph for event in events])
     return _by_both(category, categories, phase, phases)
@@ -328,7 +328,7 @@ def _grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int6
 def _grouped_typed(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64]:
     """The same for events decoded by category: their class has the category, and mostly the phase too."""
     kind, kinds = _numbered(list(map(type, events)))
-    categories = [category_of(each) for each in kinds]
+    categories = [category_of(event_class) for event_class in kinds]
     if all(map(is_range, kinds)):
         return _by_both(kind, categories, np.zeros_like(kind), ["X"])
     phase, phases = _numbered(list(map(_PHASE, events)))

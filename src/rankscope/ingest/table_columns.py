@@ -24,7 +24,7 @@ S = TypeVar("S", bound=Struct)
 
 
 class Builder(Protocol):
-    """What takes the columns, and reads unusual values in them (`table_builder.TableBuilder`)."""
+    """Receives the columns, and converts unusual values in them (`table_builder.TableBuilder`)."""
 
     def append(self, table: str, columns: dict[str, Any]) -> None:
         """Append a frame with some of a table's columns to the table."""
@@ -39,7 +39,7 @@ class Builder(Protocol):
         ...
 
     def json(self, values: Sequence[Raw]) -> pl.Series | None:
-        """Raw JSON as compact text; None where not one of the values is there."""
+        """Raw JSON as compact text; None if all values are absent."""
         ...
 
     def args(self, decoder: Decoder[list[S]], kind: type[S], events: list[ev.Event]) -> list[S]:
@@ -48,60 +48,60 @@ class Builder(Protocol):
 
 
 Group = Callable[[Builder, "str | None", list[ev.Event], Int64, Int64], None]
-"""Takes events of one category with their starts and ends, and appends them to their table."""
+"""Appends events of one category, with their starts and ends, to their table."""
 
 
-def _same(value: object, dtype: pl.DataType, events: list[ev.Event]) -> pl.Series:
-    """A column with one value for all events of a group."""
+def _repeated(value: object, dtype: pl.DataType, events: list[ev.Event]) -> pl.Series:
+    """A column with the same value for all events."""
     return constant("", value, dtype, len(events))
 
 
 def is_absent(values: object) -> bool:
-    """Whether a column has no values: the check costs a twentieth of making the column."""
+    """Whether a column has no values. The check costs a twentieth of making the column."""
     if not isinstance(values, list):
         return values is None
-    # Counting None is fast, but only if there is nothing else: so look at the ends first.
+    # Counting None is fast only if there is nothing else, so check the ends first.
     return not values or (values[0] is None and values[-1] is None and values.count(None) == len(values))
 
 
-def _any(values: list[str | None]) -> list[str | None] | None:
-    """Texts, if there is one that is not empty."""
+def _unless_empty(values: list[str | None]) -> list[str | None] | None:
+    """The texts; None if all are empty."""
     return None if is_absent(values) or not any(values) else values
 
 
-def _either(values: list[int | None], others: list[int | None]) -> list[int | None]:
-    """The values, or the other ones where they are null."""
+def _coalesced(values: list[int | None], others: list[int | None]) -> list[int | None]:
+    """The values, with nulls replaced by the other values."""
     if is_absent(others):
         return values
     return [other if value is None else value for value, other in zip(values, others, strict=True)]
 
 
-def _place(builder: Builder, events: list[ev.Event]) -> dict[str, Any]:
+def _track_columns(builder: Builder, events: list[ev.Event]) -> dict[str, Any]:
     return {
         "pid": builder.tracks([event.pid for event in events]),
         "tid": builder.tracks([event.tid for event in events]),
     }
 
 
-def _span(builder: Builder, events: list[ev.Event], start: Int64, end: Int64) -> dict[str, Any]:
+def _range_columns(builder: Builder, events: list[ev.Event], start: Int64, end: Int64) -> dict[str, Any]:
     names = [event.name for event in events]
-    return {"start_ns": start, "end_ns": end, "name": names, **_place(builder, events)}
+    return {"start_ns": start, "end_ns": end, "name": names, **_track_columns(builder, events)}
 
 
 def _device(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
     args = b.args(_DEVICE, ev.DeviceArgs, events)
-    columns = _span(b, events, start, end)
+    columns = _range_columns(b, events, start, end)
     kind = DEVICE_KINDS.get((category or "").lower(), "kernel")
     b.append(
         "device_events",
         columns
         | {
-            "kind": _same(kind, pl.String(), events),
+            "kind": _repeated(kind, pl.String(), events),
             "device": [a.device for a in args],
             "context": b.json([a.context for a in args]),
             "stream": _streams(events, args),
             "correlation": [a.correlation for a in args],
-            "external_id": _either([a.external_id for a in args], [a.external_id_2020 for a in args]),
+            "external_id": _coalesced([a.external_id for a in args], [a.external_id_2020 for a in args]),
             "graph_id": [a.graph_id for a in args],
             "graph_node_id": [a.graph_node_id for a in args],
             "grid": b.json([a.grid for a in args]),
@@ -122,12 +122,12 @@ def _device(b: Builder, category: str | None, events: list[ev.Event], start: Int
 
 
 def _streams(events: list[ev.Event], args: list[ev.DeviceArgs]) -> list[int | None]:
-    """Each event's stream: as written; on XPU, which writes none, its SYCL queue; else the track that it is on."""
+    """Each event's stream: as written; on XPU, which writes none, its SYCL queue; else its track."""
     streams = [a.stream for a in args]
     if None not in streams:
         return streams
     tracks = [event.tid if isinstance(event.tid, int) else None for event in events]
-    return _either(_either(streams, [a.sycl_queue for a in args]), tracks)
+    return _coalesced(_coalesced(streams, [a.sycl_queue for a in args]), tracks)
 
 
 def _collectives(b: Builder, source: str, events: list[ev.Event], rows: list[int]) -> None:
@@ -137,7 +137,7 @@ def _collectives(b: Builder, source: str, events: list[ev.Event], rows: list[int
     b.append(
         "collectives",
         {
-            "source": _same(source, pl.String(), events),
+            "source": _repeated(source, pl.String(), events),
             "row": np.asarray(rows) + b.rows_before_last(source),
             "external_id": [a.external_id for a in args],
             "collective": [a.collective for a in args],
@@ -162,7 +162,7 @@ def _operators(b: Builder, category: str | None, events: list[ev.Event], start: 
     args = b.args(_OPERATOR, ev.OperatorArgs, events)
     b.append(
         "host_ops",
-        _span(b, events, start, end)
+        _range_columns(b, events, start, end)
         | {
             "external_id": [a.external_id for a in args],
             "sequence": [a.sequence for a in args],
@@ -172,13 +172,13 @@ def _operators(b: Builder, category: str | None, events: list[ev.Event], start: 
             "input_types": b.json([a.input_types for a in args]),
             "input_strides": b.json([a.input_strides for a in args]),
             "concrete_inputs": b.json([a.concrete_inputs for a in args]),
-            "call_stack": _any([a.call_stack for a in args]),
-            "module_hierarchy": _any([a.module_hierarchy for a in args]),
-            "kernel_name": _any([a.kernel_name for a in args]),
-            "kernel_backend": _any([a.kernel_backend for a in args]),
-            "kernel_file": _any([a.kernel_file for a in args]),
-            "kernel_hash": _any([a.kernel_hash for a in args]),
-            "kernel_kwargs": _any([a.kernel_kwargs for a in args]),
+            "call_stack": _unless_empty([a.call_stack for a in args]),
+            "module_hierarchy": _unless_empty([a.module_hierarchy for a in args]),
+            "kernel_name": _unless_empty([a.kernel_name for a in args]),
+            "kernel_backend": _unless_empty([a.kernel_backend for a in args]),
+            "kernel_file": _unless_empty([a.kernel_file for a in args]),
+            "kernel_hash": _unless_empty([a.kernel_hash for a in args]),
+            "kernel_kwargs": _unless_empty([a.kernel_kwargs for a in args]),
         },
     )
     rows = [row for row, event in enumerate(events) if event.name == "record_param_comms"]
@@ -191,16 +191,16 @@ def _runtime(b: Builder, category: str | None, events: list[ev.Event], start: In
     driver = (category or "").lower() in DRIVER_CATEGORIES
     b.append(
         "runtime_calls",
-        _span(b, events, start, end)
+        _range_columns(b, events, start, end)
         | {
             "correlation": [a.correlation for a in args],
-            "external_id": _either([a.external_id for a in args], [a.external_id_2020 for a in args]),
-            "driver": _same(driver, pl.Boolean(), events),
+            "external_id": _coalesced([a.external_id for a in args], [a.external_id_2020 for a in args]),
+            "driver": _repeated(driver, pl.Boolean(), events),
             "cbid": [a.cbid for a in args],
-            "bytes": _either([a.bytes for a in args], [a.size for a in args]),
+            "bytes": _coalesced([a.bytes for a in args], [a.size for a in args]),
             "stream": [a.stream for a in args],
-            "kind": _any([None if a.kind is None else str(a.kind) for a in args]),
-            "kernel": _any([a.kernel for a in args]),
+            "kind": _unless_empty([None if a.kind is None else str(a.kind) for a in args]),
+            "kernel": _unless_empty([a.kernel for a in args]),
         },
     )
 
@@ -209,7 +209,7 @@ def _frames(b: Builder, category: str | None, events: list[ev.Event], start: Int
     args = b.args(_FRAME, ev.FrameArgs, events)
     b.append(
         "python_frames",
-        _span(b, events, start, end)
+        _range_columns(b, events, start, end)
         | {
             "python_id": [a.python_id for a in args],
             "python_parent_id": [a.python_parent_id for a in args],
@@ -222,8 +222,8 @@ def _frames(b: Builder, category: str | None, events: list[ev.Event], start: Int
 
 def _collections(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
     """Garbage collections, which torch records as frames."""
-    on_device = _same(False, pl.Boolean(), events)
-    b.append("annotations", _span(b, events, start, end) | {"on_device": on_device})
+    on_device = _repeated(False, pl.Boolean(), events)
+    b.append("annotations", _range_columns(b, events, start, end) | {"on_device": on_device})
 
 
 def _annotations(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
@@ -231,13 +231,13 @@ def _annotations(b: Builder, category: str | None, events: list[ev.Event], start
     on_device = (category or "").lower().startswith("gpu_")
     names = [event.name for event in events]
     matches = {name: None if on_device else PROFILER_STEP.match(name or "") for name in set(names)}
-    numbers = {name: None if match is None else int(match.group(1)) for name, match in matches.items()}
+    steps = {name: None if match is None else int(match.group(1)) for name, match in matches.items()}
     b.append(
         "annotations",
-        _span(b, events, start, end)
+        _range_columns(b, events, start, end)
         | {
-            "on_device": _same(on_device, pl.Boolean(), events),
-            "step": [numbers[name] for name in names],
+            "on_device": _repeated(on_device, pl.Boolean(), events),
+            "step": [steps[name] for name in names],
             "external_id": [a.external_id for a in args],
             "input_dims": b.json([a.input_dims for a in args]),
             "input_types": b.json([a.input_types for a in args]),
@@ -252,7 +252,7 @@ def _memory(b: Builder, category: str | None, events: list[ev.Event], start: Int
         "memory_events",
         {
             "time_ns": start,
-            **_place(b, events),
+            **_track_columns(b, events),
             "address": [a.address for a in args],
             "bytes": [a.bytes for a in args],
             "device_type": [a.device_type for a in args],
@@ -266,7 +266,7 @@ def _memory(b: Builder, category: str | None, events: list[ev.Event], start: Int
 def _counters(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
     names = [event.name for event in events]
     values = b.json([event.args for event in events])
-    b.append("counters", {"time_ns": start, "name": names, **_place(b, events), "values": values})
+    b.append("counters", {"time_ns": start, "name": names, **_track_columns(b, events), "values": values})
 
 
 def _flows(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
@@ -277,7 +277,7 @@ def _flows(b: Builder, category: str | None, events: list[ev.Event], start: Int6
             "category": [event.cat for event in events],
             "phase": [event.ph for event in events],
             "id": b.tracks([event.id for event in events]),
-            **_place(b, events),
+            **_track_columns(b, events),
         },
     )
 
@@ -288,7 +288,7 @@ def _tracks(b: Builder, category: str | None, events: list[ev.Event], start: Int
     b.append(
         "tracks",
         {
-            **_place(b, events),
+            **_track_columns(b, events),
             "field": [event.name for event in events],
             "value": [None if value is None else str(value) for value in values],
         },
@@ -299,7 +299,7 @@ def _other(b: Builder, category: str | None, events: list[ev.Event], start: Int6
     args = b.json([event.args for event in events])
     b.append(
         "other_events",
-        _span(b, events, start, end)
+        _range_columns(b, events, start, end)
         | {
             "phase": [event.ph for event in events],
             "category": [event.cat for event in events],

@@ -22,13 +22,13 @@ from rankscope.store.trace_info import TraceInfo
 
 # A file with such a name may be a memory snapshot: `read_snapshot` checks its content.
 SNAPSHOT_SUFFIXES = (".pickle", ".pkl")
-# Some chunks: at most twice as much is kept.
+# A few chunks. glibc keeps at most twice as much.
 _KEPT_BYTES = 12 << 20
 
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Turn garbage collection off: decoding makes millions of objects without cycles; searching them takes 10 %."""
+    """Turn garbage collection off: decoding makes millions of objects without cycles, and scanning them takes 10 %."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -42,9 +42,9 @@ def _collector_off() -> Iterator[None]:
 def _keep_freed_memory() -> None:
     """Make the C library keep freed blocks as large as a chunk of text; once per process.
 
-    By default glibc maps each block of over 128 kB again, with a fault for every page: 10 % of the time. It no longer
-    does so up to the size of the largest block that was freed (mallopt(3), M_MMAP_THRESHOLD), even if that was never
-    touched. On other C libraries this costs some microseconds.
+    By default glibc maps every block of over 128 kB anew, with a fault for each page: 10 % of the time. Freeing a block
+    raises that threshold to its size (mallopt(3), M_MMAP_THRESHOLD), even if it was never touched. Other C libraries
+    lose a few microseconds.
     """
     bytes(_KEPT_BYTES)
 
@@ -85,7 +85,7 @@ def ingest_trace(path: str, *, again: bool = False) -> CachedTrace:
             return writer.commit(_with_absolute_path(info))
     _keep_freed_memory()
     with cached.writer(key, path) as writer, _collector_off():
-        trace = read_kineto(path, aside=writer.aside, sink=writer.write)
+        trace = read_kineto(path, spool_folder=writer.temporary_folder, sink=writer.write)
         if not trace.counts and not trace.metadata.keys() & {"schemaVersion", "deviceProperties", "traceName"}:
             raise NotATraceError(
                 "an empty list of events, and nothing else that a profiler writes",
@@ -96,5 +96,5 @@ def ingest_trace(path: str, *, again: bool = False) -> CachedTrace:
 
 
 def _with_absolute_path(info: TraceInfo) -> TraceInfo:
-    """With an absolute path: processes in other directories use the same cache."""
+    """The metadata with an absolute path: processes in other directories use the same cache."""
     return info if is_url(info.path) else replace(info, path=str(Path(info.path).absolute()))

@@ -38,7 +38,7 @@ FAR_NS = 1 << 52
 def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[Int64, Int64]:
     """Start and duration of every event of a chunk, ns.
 
-    `NO_TIME` is a start that is absent or out of range, −1 a duration that is absent or absurd.
+    A start that is absent or out of range is `NO_TIME`; a duration that is absent or absurd is −1.
 
     Args:
         groups: its events by class, with their rows: events of one class are read in half the time.
@@ -69,8 +69,8 @@ def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[In
     return start, spent
 
 
-def middle_of(start: Int64) -> int | None:
-    """The median of some starts, to compare others with; None if there is none."""
+def median_start(start: Int64) -> int | None:
+    """The median start; None if there is none."""
     known = start[start != NO_TIME]
     return int(np.sort(known)[known.size // 2]) if known.size else None
 
@@ -88,9 +88,9 @@ def _floats(values: Sequence[float | None]) -> Float64:
 
 
 def _rounded(microseconds: Float64) -> Int64:
-    whole = np.floor(microseconds)
-    nanoseconds: Int64 = whole.astype(np.int64) * 1000
-    nanoseconds += np.rint((microseconds - whole) * 1000.0).astype(np.int64)
+    whole_us = np.floor(microseconds)
+    nanoseconds: Int64 = whole_us.astype(np.int64) * 1000
+    nanoseconds += np.rint((microseconds - whole_us) * 1000.0).astype(np.int64)
     return nanoseconds
 
 
@@ -104,9 +104,9 @@ def _exact(chunk: Chunk) -> Int64:
 
 def _nanoseconds(text: bytes) -> int:
     digits = text.strip(b'"')
-    whole, _, fraction = digits.partition(b".")
-    if len(fraction) <= 3 and whole.isdigit() and (fraction.isdigit() or not fraction):
-        value = int(whole) * 1000 + int(fraction.ljust(3, b"0"))
+    whole_us, _, fraction = digits.partition(b".")
+    if len(fraction) <= 3 and whole_us.isdigit() and (fraction.isdigit() or not fraction):
+        value = int(whole_us) * 1000 + int(fraction.ljust(3, b"0"))
     else:
         try:
             exact = Decimal(digits.decode()) * 1000

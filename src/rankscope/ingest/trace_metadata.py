@@ -1,4 +1,4 @@
-"""Metadata of one trace: its rank and run, its process and devices, and what was lost of it.
+"""Metadata of one trace: its rank and run, its process and devices, and what could not be read.
 
 In: a trace's top-level keys, its name and its counts. Out: `TraceInfo`.
 """
@@ -21,21 +21,21 @@ from rankscope.store.trace_info import TraceInfo
 def trace_info(trace: KinetoTrace) -> TraceInfo:
     """The metadata of a trace, from its keys, its path and its events."""
     metadata = trace.metadata
-    own = TraceMetadata.from_json(metadata.get(METADATA_KEY))
+    embedded = TraceMetadata.from_json(metadata.get(METADATA_KEY))
     distributed = mapping(metadata.get("distributedInfo"))
     name = parse_trace_name(trace.path)
-    rank, source = rank_of(own.rank, distributed, name)
-    mesh = own.mesh.by_name() if own.mesh is not None else dict(name.mesh or {})
+    rank, source = rank_of(embedded.rank, distributed, name)
+    mesh = embedded.mesh.by_name() if embedded.mesh is not None else dict(name.mesh or {})
     return TraceInfo(
         path=trace.path,
         rank=rank,
         rank_source=source,
-        world_size=own.world_size or world_size(distributed.get("world_size")) or world_size(name.world_size),
-        local_rank=own.local_rank,
-        restart_count=own.restart_count or name.restart or 0,
-        run_id=own.run_id,
-        host=own.host or text(metadata.get("host_name")) or name.host,
-        launcher=own.launcher,
+        world_size=embedded.world_size or world_size(distributed.get("world_size")) or world_size(name.world_size),
+        local_rank=embedded.local_rank,
+        restart_count=embedded.restart_count or name.restart or 0,
+        run_id=embedded.run_id,
+        host=embedded.host or text(metadata.get("host_name")) or name.host,
+        launcher=embedded.launcher,
         backend=text(distributed.get("backend")),
         mesh=mesh,
         first_step=trace.extent.first_step,
@@ -55,23 +55,23 @@ def trace_info(trace: KinetoTrace) -> TraceInfo:
         reason=trace.losses.reason,
         odd=dict(trace.odd),
         others=trace.others,
-        groups=_groups(own, distributed),
+        groups=_groups(embedded, distributed),
         devices=_devices(metadata.get("deviceProperties")),
         pid=trace.extent.pid,
         threads=trace.extent.threads,
     )
 
 
-def _groups(own: TraceMetadata, distributed: Mapping[str, object]) -> tuple[Mapping[str, Any], ...]:
-    if own.process_groups:
+def _groups(embedded: TraceMetadata, distributed: Mapping[str, object]) -> tuple[Mapping[str, Any], ...]:
+    if embedded.process_groups:
         return tuple(
             {"name": group.name, "description": group.description, "ranks": list(group.ranks)}
-            for group in own.process_groups
+            for group in embedded.process_groups
         )
     listed = distributed.get("pg_config")
     groups = []
-    for one in listed if isinstance(listed, list) else []:
-        group = mapping(one)
+    for entry in listed if isinstance(listed, list) else []:
+        group = mapping(entry)
         groups.append(
             {
                 "name": str(group.get("pg_name", "")),
@@ -84,8 +84,8 @@ def _groups(own: TraceMetadata, distributed: Mapping[str, object]) -> tuple[Mapp
 
 def _devices(listed: object) -> tuple[Mapping[str, Any], ...]:
     devices = []
-    for one in listed if isinstance(listed, list) else []:
-        device = mapping(one)
+    for entry in listed if isinstance(listed, list) else []:
+        device = mapping(entry)
         devices.append(
             {
                 "id": count(device.get("id")),

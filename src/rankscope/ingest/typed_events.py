@@ -1,12 +1,12 @@
-"""Decode events together with their arguments, in one pass, if their category determines these.
+"""Decode events and their arguments in one pass, if their category determines the arguments.
 
 For most events the category (``cat``, at the front of an event) determines which arguments they have. If all events of
-a text have such categories, each is decoded into its category's class, and neither its category nor the text of its
-arguments becomes an object. If any event differs from its class, even by an argument of another type, the text is
-decoded into `event_types.Event`, which takes any JSON: so both give the same rows.
+a text have such categories, each is decoded into its category's class, and no objects are made for the category and for
+the text of the arguments. If any event differs from its class, even by an argument of another type, the text is decoded
+into `event_types.Event`, which takes any JSON, so both ways give the same rows.
 
 Kineto writes events without a category in a block at the beginning (names of threads) and at the end. The text is cut
-there at a guess, which is right exactly if all pieces decode.
+at a guessed boundary; the guess is right exactly if all pieces decode.
 
 In: the JSON of an array of events. Out: structs, or None if an event does not fit.
 """
@@ -25,24 +25,30 @@ from msgspec.json import Decoder
 from rankscope.ingest import event_types as ev
 from rankscope.ingest.event_types import DEVICE_KINDS, DRIVER_CATEGORIES, RUNTIME_CATEGORIES
 
-# Categories whose arguments are not needed, and those whose arguments stay text.
-_FLOWS = ("ac2g", "fwdbwd", "async", "async_gpu", "async_cpu_to_gpu")
-_TEXTS = ("cpu_instant_event", "overhead", "cuda_sync", "Trace", "cuda_profiler_range", "xpu_profiler_range")
+# Categories whose arguments are not needed, and categories whose arguments stay text.
+_WITHOUT_ARGS = ("ac2g", "fwdbwd", "async", "async_gpu", "async_cpu_to_gpu")
+_WITH_RAW_ARGS = ("cpu_instant_event", "overhead", "cuda_sync", "Trace", "cuda_profiler_range", "xpu_profiler_range")
 # As 2020–21 files and newer ones write them.
-_CASES = {"kernel": "Kernel", "memcpy": "Memcpy", "memset": "Memset", "operator": "Operator", "runtime": "Runtime"}
+_CAPITALIZED = {
+    "kernel": "Kernel",
+    "memcpy": "Memcpy",
+    "memset": "Memset",
+    "operator": "Operator",
+    "runtime": "Runtime",
+}
 
 
 def _with_collective(args: type[Struct]) -> type[Struct]:
-    """Arguments followed by those of a collective, which some such events have."""
-    own = {each.name: each.encode_name for each in msgspec.structs.fields(args)}
-    for each in msgspec.structs.fields(ev.CollectiveArgs):
-        assert own.get(each.name, each.encode_name) == each.encode_name, f"{each.name} is the name of two arguments"
-    more: list[Any] = [
-        (each.name, each.type, field(name=each.encode_name, default=each.default))
-        for each in msgspec.structs.fields(ev.CollectiveArgs)
-        if each.name not in own
+    """A class of arguments extended by those of a collective."""
+    known = {arg.name: arg.encode_name for arg in msgspec.structs.fields(args)}
+    for arg in msgspec.structs.fields(ev.CollectiveArgs):
+        assert known.get(arg.name, arg.encode_name) == arg.encode_name, f"{arg.name} is the name of two arguments"
+    added: list[Any] = [
+        (arg.name, arg.type, field(name=arg.encode_name, default=arg.default))
+        for arg in msgspec.structs.fields(ev.CollectiveArgs)
+        if arg.name not in known
     ]
-    return msgspec.defstruct(f"Collective{args.__name__}", more, bases=(args,), gc=False)
+    return msgspec.defstruct(f"Collective{args.__name__}", added, bases=(args,), gc=False)
 
 
 def _category(category: str, args: type | None, phases: Any) -> type[Struct]:
@@ -92,22 +98,24 @@ def _categories() -> list[type[Struct]]:
         "user_annotation": ev.AnnotationArgs,
         "gpu_user_annotation": ev.AnnotationArgs,
     }
-    args |= {_CASES[category]: kind for category, kind in args.items() if category in _CASES}
+    args |= {_CAPITALIZED[category]: kind for category, kind in args.items() if category in _CAPITALIZED}
     return [
         *(_category(category, kind, Literal["X"]) for category, kind in args.items()),
-        *(_category(category, None, Literal["s", "t", "f"]) for category in _FLOWS),
-        *(_category(category, Raw, Literal["X", "i", "I"]) for category in _TEXTS),
+        *(_category(category, None, Literal["s", "t", "f"]) for category in _WITHOUT_ARGS),
+        *(_category(category, Raw, Literal["X", "i", "I"]) for category in _WITH_RAW_ARGS),
     ]
 
 
-# How events with a category begin, as Kineto writes them (ranges, arrows, instants with a category), and those without:
-# names of threads and processes, counters, marks.
-_HAS = rb'\{\s*"ph"\s*:\s*"(?:[Xstf]"|i"\s*,\s*"cat")'
-_LACKS = rb'\{\s*"(?:name"|ph"\s*:\s*"(?:[MC]"|i"\s*,\s*"(?!cat")))'
-_STARTS_WITHOUT = re.compile(rb"\[\s*" + _LACKS)
+# How Kineto begins events with a category (ranges, arrows, instants with a category) and without one (names of threads
+# and processes, counters, marks).
+_CATEGORIZED = rb'\{\s*"ph"\s*:\s*"(?:[Xstf]"|i"\s*,\s*"cat")'
+_UNCATEGORIZED = rb'\{\s*"(?:name"|ph"\s*:\s*"(?:[MC]"|i"\s*,\s*"(?!cat")))'
+_STARTS_UNCATEGORIZED = re.compile(rb"\[\s*" + _UNCATEGORIZED)
 # A brace first: the search for a pattern that begins with an alternative is slow.
-_WITH, _WITHOUT = (re.compile(rb"\}\s*,\s*(?=" + begins + rb")") for begins in (_HAS, _LACKS))
-# More pieces are not worth cutting, nor is a piece of fewer bytes between those without categories.
+_NEXT_CATEGORIZED, _NEXT_UNCATEGORIZED = (
+    re.compile(rb"\}\s*,\s*(?=" + begins + rb")") for begins in (_CATEGORIZED, _UNCATEGORIZED)
+)
+# More pieces are not worth cutting, nor are shorter ones between events without a category.
 _MAX_PIECES = 9
 _MIN_BYTES = 4096
 
@@ -115,7 +123,7 @@ _TYPED: Decoder[Any] = Decoder(list[reduce(operator.or_, _categories())], strict
 
 
 def decode_typed(text: bytes) -> list[ev.Event] | None:
-    """The events of a JSON array, their arguments decoded; None where not all are of categories that are known."""
+    """The events of a JSON array with their arguments decoded; None unless all have known categories."""
     try:
         return cast("list[ev.Event]", _TYPED.decode(text))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -123,20 +131,20 @@ def decode_typed(text: bytes) -> list[ev.Event] | None:
 
 
 def pieces(text: bytes, reach: int | None = None) -> list[bytes]:
-    """A JSON array of events as several, cut where events with a category follow such without, and the other way round.
+    """Split a JSON array of events where events with and without a category meet.
 
-    Where they were cut is a guess: none is an array for certain.
+    The boundaries are guesses: a piece need not be a valid array.
 
     Args:
-        reach: look for events without a category only at the beginning, and in so many bytes at the end.
+        reach: look for events without a category only at the beginning and in this many bytes at the end.
     """
     spans: list[tuple[int, int]] = []
-    without = _STARTS_WITHOUT.match(text) is not None
+    without = _STARTS_UNCATEGORIZED.match(text) is not None
     start, at = 1, 0
     while len(spans) < _MAX_PIECES:
         if not without and reach is not None:
             at = max(at, len(text) - reach)
-        found = (_WITH if without else _WITHOUT).search(text, at)
+        found = (_NEXT_CATEGORIZED if without else _NEXT_UNCATEGORIZED).search(text, at)
         if found is None:
             break
         # The match begins with the brace that ends the piece.

@@ -1,8 +1,8 @@
-"""Read a pickle of plain values without running anything: an interpreter of the few opcodes that they need.
+"""Read a pickle of plain values without running code: an interpreter of the few opcodes that they need.
 
-`pickle.load` calls whatever a file names, and even if it may not import anything, Python's unpickler allocates memory
-for sizes in the file before it reads a byte. This one knows numbers, text, bytes, tuples, lists, dicts and the memo. It
-has no opcode that imports, calls, builds or sets state; a file that needs one is refused.
+`pickle.load` calls whatever a file names. Even without imports, Python's unpickler allocates memory for sizes in the
+file before it reads a byte. This one supports numbers, text, bytes, tuples, lists, dicts and the memo. It has no opcode
+that imports, calls, builds or sets state; a file that needs one is rejected.
 
 In: the bytes of a pickle. Out: plain values, or an error.
 """
@@ -58,7 +58,7 @@ class _Machine:
         self.memo: list[Any] = []
 
     def run(self) -> Any:
-        """Until STOP."""
+        """Run the opcodes up to STOP."""
         data, steps = self.data, _STEPS
         while True:
             code = data[self.at : self.at + 1]
@@ -78,18 +78,18 @@ class _Machine:
             return UnpickleError("the pickle ends too early")
         if code in (b"c", b"\x93"):
             names = self._line(2) if code == b"c" else [str(part) for part in self.stack[-2:]]
-            return UnpickleError(f"it imports {'.'.join(names)[:100]!r}, which a snapshot does not need")
+            return UnpickleError(f"it imports {'.'.join(names)[:100]!r}, which plain values do not need")
         if code in _CALLS:
-            return UnpickleError(f"it calls or builds something ({_CALLS[code]}), which a snapshot does not need")
+            return UnpickleError(f"it calls or builds something ({_CALLS[code]}), which plain values do not need")
         return UnpickleError(f"the pickle is damaged: opcode {code!r} at byte {self.at - 1}")
 
     def take(self, count: int) -> bytes:
-        """So many bytes; an error if there are fewer."""
+        """The next `count` bytes; an error if there are fewer."""
         if count < 0 or count > len(self.data) - self.at:
             raise UnpickleError("the pickle ends too early")
-        found = self.data[self.at : self.at + count]
+        data = self.data[self.at : self.at + count]
         self.at += count
-        return found
+        return data
 
     def number(self, form: str) -> Any:
         """A number in a form of `struct`."""
@@ -106,15 +106,15 @@ class _Machine:
         return self.take(end + 1 - self.at)[:-1]
 
     def integer(self, count: int) -> int:
-        """A little-endian integer of so many bytes."""
+        """A little-endian integer of `count` bytes."""
         if count > MAX_INTEGER_BYTES:
-            raise UnpickleError(f"an integer of {count} bytes, which no snapshot has")
+            raise UnpickleError(f"an integer of {count} bytes, which no snapshot or dump has")
         return int.from_bytes(self.take(count), "little", signed=True)
 
     def decimal(self, text: bytes) -> int:
         """An integer in decimal digits."""
         if len(text) > 80:
-            raise UnpickleError("an integer of more than 80 digits, which no snapshot has")
+            raise UnpickleError("an integer of more than 80 digits, which no snapshot or dump has")
         try:
             return int(text.rstrip(b"L"))
         except ValueError as error:
@@ -123,31 +123,31 @@ class _Machine:
     def mark(self) -> None:
         """Start a container."""
         if len(self.marks) >= MAX_DEPTH:
-            raise UnpickleError(f"it is nested more than {MAX_DEPTH} deep, which no snapshot is")
+            raise UnpickleError(f"it is nested more than {MAX_DEPTH} deep, which no snapshot or dump is")
         self.marks.append(len(self.stack))
         self.stack.append(_MARK)
 
-    def since(self) -> list[Any]:
-        """Take the values since the last mark from the stack, with the mark."""
+    def pop_to_mark(self) -> list[Any]:
+        """Pop the values above the last mark, and the mark."""
         if not self.marks:
             raise UnpickleError("the pickle is damaged: it ends a container that it did not start")
-        place = self.marks.pop()
-        found = self.stack[place + 1 :]
-        del self.stack[place:]
-        return found
+        mark = self.marks.pop()
+        values = self.stack[mark + 1 :]
+        del self.stack[mark:]
+        return values
 
     def push(self, value: Any) -> None:
-        """Put a value on the stack."""
+        """Push a value."""
         self.stack.append(value)
 
     def open(self, value: Any) -> None:
-        """Put a new container on the stack, which bounds nesting without marks too."""
+        """Push a new container. The height limit bounds nesting that uses no marks."""
         if len(self.stack) > MAX_HEIGHT:
-            raise UnpickleError("it is nested too deeply, which no snapshot is")
+            raise UnpickleError("it is nested too deeply, which no snapshot or dump is")
         self.stack.append(value)
 
     def pop(self) -> Any:
-        """The top of the stack."""
+        """Pop the top of the stack."""
         value = self.stack.pop()
         if value is _MARK:
             self.marks.pop()
@@ -163,7 +163,7 @@ class _Machine:
             raise UnpickleError("the pickle is damaged: its memo jumps")
 
     def get(self, index: int) -> None:
-        """Put a value from the memo on the stack."""
+        """Push a value from the memo."""
         if not 0 <= index < len(self.memo):
             raise UnpickleError("the pickle is damaged: it uses a memo entry that does not exist")
         self.stack.append(self.memo[index])
@@ -182,16 +182,16 @@ class _Machine:
             raise UnpickleError("the pickle is damaged: it sets items of something that is not a dict")
         # The hash of a tuple in a tuple in a tuple … is recursive, and nothing bounds it.
         if any(not isinstance(key, str | int | float | bytes | None) for key in values[::2]):
-            raise UnpickleError("a key that is neither text nor a number, which no snapshot has")
+            raise UnpickleError("a key that is neither text nor a number, which no snapshot or dump has")
         target.update(zip(values[::2], values[1::2], strict=True))
 
     def tuple(self, count: int) -> None:
         """Replace the top values by a tuple of them."""
         if len(self.stack) < count:
             raise UnpickleError("the pickle is damaged: a tuple without enough values")
-        found = tuple(self.stack[-count:])
+        values = tuple(self.stack[-count:])
         del self.stack[-count:]
-        self.stack.append(found)
+        self.stack.append(values)
 
 
 def _setitem(m: _Machine) -> None:
@@ -200,7 +200,7 @@ def _setitem(m: _Machine) -> None:
 
 
 def _dict(m: _Machine) -> None:
-    values = m.since()
+    values = m.pop_to_mark()
     m.stack.append({})
     m.setitems(values)
 
@@ -220,7 +220,7 @@ _STEPS: dict[bytes, Callable[[_Machine], object]] = {
     b"\x95": lambda m: m.take(8),
     b"(": _Machine.mark,
     b"0": lambda m: m.pop(),
-    b"1": lambda m: m.since(),
+    b"1": lambda m: m.pop_to_mark(),
     b"2": lambda m: m.push(m.stack[-1]),
     b"N": lambda m: m.push(None),
     b"\x88": lambda m: m.push(True),
@@ -246,16 +246,16 @@ _STEPS: dict[bytes, Callable[[_Machine], object]] = {
     b")": lambda m: m.push(()),
     b"]": lambda m: m.open([]),
     b"}": lambda m: m.open({}),
-    b"t": lambda m: m.push(tuple(m.since())),
-    b"l": lambda m: m.push(list(m.since())),
+    b"t": lambda m: m.push(tuple(m.pop_to_mark())),
+    b"l": lambda m: m.push(list(m.pop_to_mark())),
     b"d": _dict,
     b"\x85": lambda m: m.tuple(1),
     b"\x86": lambda m: m.tuple(2),
     b"\x87": lambda m: m.tuple(3),
     b"a": _append,
-    b"e": lambda m: m.append(m.since()),
+    b"e": lambda m: m.append(m.pop_to_mark()),
     b"s": _setitem,
-    b"u": lambda m: m.setitems(m.since()),
+    b"u": lambda m: m.setitems(m.pop_to_mark()),
     b"\x94": lambda m: m.put(len(m.memo)),
     b"p": lambda m: m.put(m.decimal(m.line())),
     b"q": lambda m: m.put(m.number("<B")),

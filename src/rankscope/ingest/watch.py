@@ -1,9 +1,9 @@
-"""New traces while a job runs: which files are there, and which are complete.
+"""Find new traces while a job runs, and decide which are complete.
 
-rankscope's capture puts a trace in place by one rename, and its rank's manifest has its size: it is complete when it
-appears. Others write in place: their files are complete if they did not change between two looks.
+rankscope's capture renames a finished trace into place and lists its size in the rank's manifest, so the trace is
+complete when it appears. Other tools write in place: their files are complete once two polls find them unchanged.
 
-In: a directory. Out: its complete traces, and changes since the last look.
+In: a directory. Out: its complete traces, and changes since the last poll.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Stamp = tuple[int, int, int]
 
 
 class Watch:
-    """Looks repeatedly for new traces in sources. Those that are there at the start count as seen.
+    """Polls sources for new traces. Those that exist at the start are not new.
 
     Args:
         sources: directories, globs and files of this machine.
@@ -30,17 +30,17 @@ class Watch:
 
     def __init__(self, sources: Sequence[str]) -> None:
         self._sources = list(sources)
-        self._before = _stamps(self._found())
-        self._taken = dict(self._before)
+        self._before = _stamps(self._find())
+        self._returned = dict(self._before)
 
     @staticmethod
-    def can(sources: Iterable[str]) -> bool:
-        """Whether these can be watched: URLs are too slow to list repeatedly."""
+    def supports(sources: Iterable[str]) -> bool:
+        """Whether these can be polled: URLs are too slow to list repeatedly."""
         return not any(is_url(source) for source in sources)
 
     def look(self) -> Found | None:
         """The complete traces, if they differ from those that were returned last; None if nothing is new."""
-        found = self._found()
+        found = self._find()
         now = _stamps(found)
         sizes = _sizes_in_manifests(found)
         complete = {
@@ -50,13 +50,13 @@ class Watch:
         }
         self._before = now
         # Wait for files that are being rewritten: without them a rank would disappear for a while.
-        changing = any(path in now and path not in complete for path in self._taken)
-        if not complete or changing or complete == self._taken:
+        changing = any(path in now and path not in complete for path in self._returned)
+        if not complete or changing or complete == self._returned:
             return None
-        self._taken = complete
+        self._returned = complete
         return replace(found, traces=[path for path in found.traces if path in complete])
 
-    def _found(self) -> Found:
+    def _find(self) -> Found:
         try:
             return find_traces(self._sources)
         except NoTracesError:
@@ -77,7 +77,7 @@ def _stamps(found: Found) -> dict[str, Stamp]:
 
 
 def _sizes_in_manifests(found: Found) -> dict[str, int]:
-    """Sizes of traces by name, from the manifests of ranks."""
+    """Sizes of traces by name, from the ranks' manifests."""
     sizes: dict[str, int] = {}
     for file in found.rank_manifests:
         manifest = read_rank_manifest(Path(file))

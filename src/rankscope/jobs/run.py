@@ -21,10 +21,17 @@ from types import FrameType
 
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.jobs.gather.merge import rank_manifests
-from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, command, has_more_nodes, refuse_to_nest
+from rankscope.jobs.gather.traces import find_traces
+from rankscope.jobs.torchrun import (
+    RUN_DIR_VARIABLE,
+    RUN_ID_VARIABLE,
+    command,
+    has_more_nodes,
+    refuse_to_nest,
+    store_settings,
+)
 from rankscope.rundir.config import variable_of
 from rankscope.rundir.directory import absolute_directory, is_store_url
-from rankscope.rundir.names import ENDINGS
 
 UPLOAD_VARIABLE = variable_of("upload_to")
 _TAIL_LINES = 40
@@ -50,13 +57,10 @@ class JobResult:
 
     def traces(self) -> list[Path]:
         """The traces in the run directory."""
-        files = (Path(folder, name) for folder, _, names in os.walk(self.run_dir) for name in names)
-        return sorted(file for file in files if file.name.endswith(tuple(ENDINGS.values())) and file.name[0] != ".")
+        return sorted(find_traces(self.run_dir).values())
 
     def not_uploaded(self) -> list[str]:
         """The traces, by their path in the run directory, that this host's ranks could not upload."""
-        from rankscope.jobs.gather.merge import rank_manifests
-
         written = (each for manifest in rank_manifests(self.run_dir) for each in manifest.written)
         return [each.file for each in written if each.uploaded is False]
 
@@ -142,6 +146,7 @@ def run_job(
     environ = {**os.environ, **(env or {})}
     refuse_to_nest(environ)
     line = command(options, script, environ)
+    environ = {**store_settings(line[: len(line) - len(script)], environ), **environ}
     return run_command(line, environ, run_dir=run_dir, run_id=run_id, output=output, timeout_s=timeout_s)
 
 

@@ -87,7 +87,7 @@ def _options_in(tree: ast.AST) -> Options:
 
 
 def checked(options: Sequence[str], known: Options) -> list[str]:
-    """torchrun's options as it will take them: those that are shortened in full.
+    """torchrun's options, with abbreviations written out.
 
     Args:
         options: each followed by its value.
@@ -132,12 +132,30 @@ def _full(name: str, names: frozenset[str]) -> str:
 
 def has_more_nodes(line: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether a torchrun's command line or variables ask for more than one node: their ranks agree on the run's id."""
-    one = ("1", "1:1")
-    for word, following in zip(line, [*line[1:], "1"], strict=True):
-        name, equals, value = word.partition("=")
-        if name == "--nnodes":
-            return (value if equals else following) not in one
-    return environ.get("PET_NNODES", "1") not in one
+    return (_value("nnodes", line) or environ.get("PET_NNODES", "1")) not in ("1", "1:1")
+
+
+def store_settings(options: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables with which ranks that torchrun starts again can connect to each other.
+
+    Torch 2.13 keeps one store for all attempts (`DynamicRendezvousHandler`): ranks find the addresses of the attempt
+    before in it, and most restarts of a Gloo job fail with "connection refused". With this variable of torch's, each
+    attempt has a store of its own, at rank 0.
+
+    Args:
+        options: torchrun's, in full.
+        environ: the environment, which may hold torchrun's ``PET_*`` settings.
+    """
+    given = _value("max-restarts", options) or environ.get("PET_MAX_RESTARTS", "0")
+    return {} if given.strip() in ("", "0") else {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
+def _value(name: str, line: Sequence[str]) -> str | None:
+    """The value of an option in a command line that is written out; ``None`` if it is not given."""
+    for word, following in zip(line, [*line[1:], ""], strict=False):
+        if _name(word) == name and word.startswith("-"):
+            return word.partition("=")[2] if "=" in word else following
+    return None
 
 
 def command(options: Sequence[str], script: Sequence[str], environ: Mapping[str, str]) -> list[str]:

@@ -2,10 +2,10 @@
 
 In: a script and what to vary. Out: a result file per experiment, with intervals, in the output directory.
 
-``results`` are the contents of the files, ``files`` reads and writes them, ``statistics`` makes the intervals,
+``results`` defines the contents of the files, ``files`` reads and writes them, ``statistics`` computes intervals,
 ``formulas`` speed-up and efficiency, ``jobs`` runs a job; each experiment has a module.
-What runs inside the job is in ``rankscope.measure.injob``.
+The code that runs inside the job is in ``rankscope.measure.injob``.
 """
 
 SCHEMA = 1
-"""Of the result files; defined here so that a reader can recognize a result file without importing more."""
+"""The schema number of result files; defined here so that a reader can recognize one without importing more."""

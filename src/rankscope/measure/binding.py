@@ -1,4 +1,4 @@
-"""Finds the best CPU binding for the ranks of a host: the same job with each binding, repeated and interleaved.
+"""Find the best CPU binding for the ranks of a host: the same job with each binding, repeated and interleaved.
 
 In: a script and the names of bindings. Out: ``binding.json``.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.errors import ConfigError, LaunchError
@@ -28,27 +29,38 @@ SAMPLING = Sampling(blocks=8, repeats=3, traced_steps=0, limit_s=120)
 """The default."""
 
 
+@dataclass(frozen=True)
+class Bindings:
+    """The bindings to compare.
+
+    Attributes:
+        names: their names; ``none`` is always included.
+        cpus: the CPU lists of the binding ``list``.
+        cores: cores per rank; by default all cores are divided among the ranks.
+    """
+
+    names: Sequence[str]
+    cpus: str | None = None
+    cores: int | None = None
+
+
 def measure_binding(
     target: Target,
     out: Path,
     start: Start,
-    names: Sequence[str],
+    bindings: Bindings,
     *,
-    given: str | None = None,
-    cores: int | None = None,
     sampling: Sampling = SAMPLING,
     on_progress: ProgressCallback = no_progress,
     host: Host | None = None,
 ) -> Binding:
-    """Measure it, and write ``binding.json`` and the jobs' folders into ``out``.
+    """Compare bindings, and write ``binding.json`` and the jobs' folders into ``out``.
 
     Args:
-        target: what is run.
+        target: the job to run.
         out: the output directory.
         start: how the job is started; all its ranks are on this host.
-        names: the bindings; ``none`` is always included.
-        given: the CPU lists for the binding ``list``.
-        cores: cores per rank; by default all cores are divided among the ranks.
+        bindings: the bindings to compare.
         sampling: blocks, repeats and limits.
         on_progress: called with the progress.
         host: the host; detected by default.
@@ -60,26 +72,27 @@ def measure_binding(
     if start.nodes != 1:
         raise ConfigError(
             "bindings are measured on a single host",
-            hint="leave out --nnodes; it applies to like hosts",
+            hint="leave out --nnodes; the result applies to hosts of the same kind",
         )
     found_host = host if host is not None else read_host()
-    wanted = [NONE, *(name for name in names if name != NONE)]
-    if given is not None and LIST not in wanted:
-        wanted.append(LIST)
+    cores = bindings.cores
+    names = [NONE, *(name for name in bindings.names if name != NONE)]
+    if bindings.cpus is not None and LIST not in names:
+        names.append(LIST)
     cpus: dict[str, list[str]] = {}
     notes: list[str] = []
-    for name in wanted:
-        lists = bind(name, found_host, start.ranks, cores, given)
-        same = next((other for other, theirs in cpus.items() if theirs == lists), None)
+    for name in names:
+        lists = bind(name, found_host, start.ranks, cores, bindings.cpus)
+        same = next((other for other, known in cpus.items() if known == lists), None)
         if same is not None:
             notes.append(f"{name} is the same as {same} on this host")
             continue
         cpus[name] = lists
     if start.ranks * (cores or 1) > len(found_host.cores):
-        of = f" of {cores} cores each" if cores is not None and cores > 1 else ""
-        notes.append(f"{start.ranks} ranks{of} share {len(found_host.cores)} cores")
+        per_rank = f" of {cores} cores each" if cores is not None and cores > 1 else ""
+        notes.append(f"{start.ranks} ranks{per_rank} share {len(found_host.cores)} cores")
     experiment = Experiment(
-        "binding", target, out, sampling, on_progress, {**settings_of(start), "--cores": cores, "--list": given}
+        "binding", target, out, sampling, on_progress, {**settings_of(start), "--cores": cores, "--list": bindings.cpus}
     )
 
     def job(name: str, repeat: int, folder: Path) -> Job:
@@ -110,7 +123,7 @@ def _result(
     compared = compare_jobs(jobs.outcomes, _CONDITION, NONE, sampling.seed)
     variants = []
     for name, lists in cpus.items():
-        each = compared.get(name)
+        comparison = compared.get(name)
         latencies = [ns for outcome in jobs.outcomes[name] for rank in outcome.ranks for ns in rank.latency_ns]
         variants.append(
             BoundVariant(
@@ -119,9 +132,9 @@ def _result(
                 cpus=lists,
                 state=jobs.state_of(name, sampling.repeats),
                 error=jobs.errors.get(name),
-                step=each.step if each else None,
-                difference=each.difference if each else None,
-                beyond_chance=each.beyond_chance if each else None,
+                step=comparison.step if comparison else None,
+                difference=comparison.difference if comparison else None,
+                beyond_chance=comparison.beyond_chance if comparison else None,
                 launch_latency=simple_time(latencies),
                 flags=flags(lists, host),
             )

@@ -42,7 +42,7 @@ def bind(name: str, host: Host, ranks: int, cores: int | None = None, given: str
     if name == NONE:
         return []
     if name == LIST:
-        return _given(given, host, ranks)
+        return _given_lists(given, host, ranks)
     if cores is not None and cores > len(host.cores):
         raise ConfigError(
             f"{counted(cores, 'core')} for each rank are more than the {len(host.cores)} that may be used here",
@@ -50,12 +50,12 @@ def bind(name: str, host: Host, ranks: int, cores: int | None = None, given: str
             + (": none is shared" if ranks <= len(host.cores) else ""),
         )
     if name == COMPACT:
-        each = _share(len(host.cores), ranks, cores)
-        return [_of(host.cores, rank * each, each) for rank in range(ranks)]
+        per_rank = _share(len(host.cores), ranks, cores)
+        return [_cpus_of(host.cores, rank * per_rank, per_rank) for rank in range(ranks)]
     if name == SPREAD:
-        return _by_node(host, [host.nodes[rank % len(host.nodes)] for rank in range(ranks)], cores, apart=True)
+        return _by_node(host, [host.nodes[rank % len(host.nodes)] for rank in range(ranks)], cores, far_apart=True)
     if name == NUMA:
-        return _by_node(host, [_node_of(host, rank, ranks) for rank in range(ranks)], cores, apart=False)
+        return _by_node(host, [_node_of(host, rank, ranks) for rank in range(ranks)], cores, far_apart=False)
     raise ConfigError(f"{name!r} is not a binding", hint=", ".join(NAMES))
 
 
@@ -72,42 +72,42 @@ def flags(cpus: Sequence[str], host: Host) -> dict[str, str]:
     numbers = [parse_cpus(text) for text in cpus]
     # Launchers name the local rank differently; torchrun and rankscope set LOCAL_RANK.
     per_rank = f"$(echo {joined} | cut -d: -f$((LOCAL_RANK+1)))"
-    found = {
+    options = {
         "srun": f"--cpu-bind=mask_cpu:{cpu_masks(cpus)}",
         "mpiexec": f"--cpu-bind=list:{joined}",
         "taskset": f"taskset -c {per_rank} python train.py",
     }
-    nodes = [{core.node for core in host.cores if set(core.cpus) & set(each)} for each in numbers]
-    if all(len(each) == 1 for each in nodes):
-        own = ":".join(str(next(iter(each))) for each in nodes)
-        memory = f"$(echo {own} | cut -d: -f$((LOCAL_RANK+1)))"
-        found["numactl"] = f"numactl --physcpubind={per_rank} --membind={memory} python train.py"
+    nodes = [{core.node for core in host.cores if set(core.cpus) & set(rank_cpus)} for rank_cpus in numbers]
+    if all(len(rank_cpus) == 1 for rank_cpus in nodes):
+        memory_nodes = ":".join(str(next(iter(rank_cpus))) for rank_cpus in nodes)
+        memory = f"$(echo {memory_nodes} | cut -d: -f$((LOCAL_RANK+1)))"
+        options["numactl"] = f"numactl --physcpubind={per_rank} --membind={memory} python train.py"
     if host.vendor == "Intel":
-        found["ZE_FLAT_DEVICE_HIERARCHY"] = "FLAT"
-        # All ranks see the devices of all: a rank that saw its own alone could not choose it by its local rank.
-        found["ZE_AFFINITY_MASK"] = ",".join(map(str, range(len(cpus))))
+        options["ZE_FLAT_DEVICE_HIERARCHY"] = "FLAT"
+        # Every rank sees all devices: a rank that saw only its own could not select it by local rank.
+        options["ZE_AFFINITY_MASK"] = ",".join(map(str, range(len(cpus))))
         if workers := _worker_cpus(numbers, host):
-            found["CCL_WORKER_AFFINITY"] = ",".join(map(str, workers))
-    return found
+            options["CCL_WORKER_AFFINITY"] = ",".join(map(str, workers))
+    return options
 
 
 def _worker_cpus(numbers: Sequence[Sequence[int]], host: Host) -> list[int]:
-    """A CPU for each rank's oneCCL worker, which polls: of a core that no rank has, the last ones of the rank's NUMA
-    node first. Empty if there are too few."""
-    taken = {cpu for each in numbers for cpu in each}
-    free = [core for core in reversed(host.cores) if not taken & set(core.cpus)]
-    found = []
-    for each in numbers:
-        near = {core.node for core in host.cores if set(core.cpus) & set(each)}
+    """A CPU for each rank's oneCCL worker, which polls: on a free core, preferably the last one of the rank's NUMA
+    node. Empty if there are too few free cores."""
+    used = {cpu for rank_cpus in numbers for cpu in rank_cpus}
+    free = [core for core in reversed(host.cores) if not used & set(core.cpus)]
+    workers = []
+    for rank_cpus in numbers:
+        near = {core.node for core in host.cores if set(core.cpus) & set(rank_cpus)}
         core = next((core for core in free if core.node in near), None) or next(iter(free), None)
         if core is None:
             return []
         free.remove(core)
-        found.append(core.cpus[0])
-    return found
+        workers.append(core.cpus[0])
+    return workers
 
 
-def _given(given: str | None, host: Host, ranks: int) -> list[str]:
+def _given_lists(given: str | None, host: Host, ranks: int) -> list[str]:
     lists = [as_ranges(parse_cpus(part)) for part in (given or "").split(":") if part.strip()]
     if len(lists) != ranks:
         problem = f"{counted(len(lists), 'list')} of CPUs for {counted(ranks, 'rank')} of a host"
@@ -119,20 +119,20 @@ def _given(given: str | None, host: Host, ranks: int) -> list[str]:
     return lists
 
 
-def _by_node(host: Host, wanted: Sequence[int], cores: int | None, *, apart: bool) -> list[str]:
-    found = []
-    for rank, node in enumerate(wanted):
-        own = [core for core in host.cores if core.node == node]
-        if cores is not None and cores > len(own):
+def _by_node(host: Host, nodes: Sequence[int], cores: int | None, *, far_apart: bool) -> list[str]:
+    lists = []
+    for rank, node in enumerate(nodes):
+        node_cores = [core for core in host.cores if core.node == node]
+        if cores is not None and cores > len(node_cores):
             raise ConfigError(
-                f"{cores} cores for each rank are more than the {len(own)} of NUMA node {node}",
+                f"{cores} cores for each rank are more than the {len(node_cores)} of NUMA node {node}",
                 hint="choose fewer --cores, or --affinities compact",
             )
-        place, fellows = wanted[:rank].count(node), wanted.count(node)
-        each = _share(len(own), fellows, cores)
-        step = max(each, len(own) // fellows) if apart else each
-        found.append(_of(own, place * step, each))
-    return found
+        index, sharing = nodes[:rank].count(node), nodes.count(node)
+        count = _share(len(node_cores), sharing, cores)
+        step = max(count, len(node_cores) // sharing) if far_apart else count
+        lists.append(_cpus_of(node_cores, index * step, count))
+    return lists
 
 
 def _node_of(host: Host, rank: int, ranks: int) -> int:
@@ -148,6 +148,6 @@ def _share(cores: int, ranks: int, wanted: int | None) -> int:
     return max(1, min(wanted or cores, cores // ranks if wanted is None else cores))
 
 
-def _of(cores: Sequence[Core], first: int, count: int) -> str:
+def _cpus_of(cores: Sequence[Core], first: int, count: int) -> str:
     picked = [cores[(first + k) % len(cores)] for k in range(min(count, len(cores)))]
     return as_ranges(cpu for core in picked for cpu in core.cpus)

@@ -1,4 +1,4 @@
-"""Finds the best settings of a wrapper: DDP's buckets and switches, FSDP's resharding and prefetching, one at a time.
+"""Find the best settings of a wrapper: DDP's buckets and switches, FSDP's resharding and prefetching, one at a time.
 
 In: a script and the settings to try. Out: ``buckets.json``.
 """
@@ -57,15 +57,15 @@ class Factors:
 
     def variants(self) -> dict[str, Settings]:
         """Arguments of DDP by name."""
-        found: dict[str, Settings] = {}
+        variants: dict[str, Settings] = {}
         for size in self.bucket_cap_mb:
-            found[f"bucket_cap_mb {size:g}"] = {"bucket_cap_mb": int(size) if float(size).is_integer() else size}
+            variants[f"bucket_cap_mb {size:g}"] = {"bucket_cap_mb": int(size) if float(size).is_integer() else size}
         for size in self.first_bucket_mb:
-            # DDP's own limit for the first bucket holds where no bucket_cap_mb is given.
-            found[f"first bucket {size:g} MiB"] = {"first_bucket_mb": size, "bucket_cap_mb": None}
+            # DDP's limit for the first bucket applies only without bucket_cap_mb.
+            variants[f"first bucket {size:g} MiB"] = {"first_bucket_mb": size, "bucket_cap_mb": None}
         for switch in self.switches:
-            found[switch] = {switch: True}
-        return found
+            variants[switch] = {switch: True}
+        return variants
 
 
 SAMPLING = Sampling(blocks=8, repeats=3, limit_s=120)
@@ -87,11 +87,11 @@ def measure_buckets(
     """
     experiment = Experiment("buckets", target, out, sampling, on_progress, settings_of(start))
 
-    def as_it_is(_name: str, repeat: int, folder: Path) -> Job:
+    def unchanged(_name: str, repeat: int, folder: Path) -> Job:
         return Job(start, _plan(sampling, folder, {}, repeat))
 
-    # It shows which wrapper there is, and so which settings can be tried.
-    first = experiment.run([(0, BASE)], as_it_is, go_on_after_failure=False, announce_kept=False).all_outcomes[0]
+    # The first job shows which wrapper the script uses, and so which settings to try.
+    first = experiment.run([(0, BASE)], unchanged, go_on_after_failure=False, announce_kept=False).all_outcomes[0]
     wrapper = first.ranks[0].wrapper
     if wrapper is None:
         raise LaunchError(
@@ -110,18 +110,20 @@ def _plan(sampling: Sampling, folder: Path, wrapper: Settings, repeat: int) -> P
 def _in_jobs(
     experiment: Experiment, target: Target, start: Start, wrapper: str, variants: Mapping[str, Settings]
 ) -> Buckets:
-    every: dict[str, Settings] = {BASE: {}, **variants}
+    all_variants: dict[str, Settings] = {BASE: {}, **variants}
     sampling = experiment.sampling
-    how = {name: ", ".join(f"{k}={v}" for k, v in each.items() if v is not None) for name, each in variants.items()}
+    how = {
+        name: ", ".join(f"{k}={v}" for k, v in settings.items() if v is not None) for name, settings in variants.items()
+    }
 
     def job(name: str, repeat: int, folder: Path) -> Job:
-        return Job(start, _plan(sampling, folder, every[name], repeat))
+        return Job(start, _plan(sampling, folder, all_variants[name], repeat))
 
     def result(jobs: Jobs) -> Buckets:
         compared = compare_jobs(jobs.outcomes, BASE, BASE, sampling.seed)
         found = []
-        for name, settings in every.items():
-            outcomes, each = jobs.outcomes[name], compared.get(name)
+        for name, settings in all_variants.items():
+            outcomes, comparison = jobs.outcomes[name], compared.get(name)
             traced: TraceSummary | None = None
             if outcomes and sampling.traced_steps:
                 traced, _ = experiment.traced(outcomes[0])
@@ -132,22 +134,22 @@ def _in_jobs(
                     base=name == BASE,
                     state=jobs.state_of(name, sampling.repeats),
                     error=jobs.errors.get(name),
-                    step=each.step if each else None,
-                    difference=each.difference if each else None,
-                    beyond_chance=each.beyond_chance if each else None,
+                    step=comparison.step if comparison else None,
+                    difference=comparison.difference if comparison else None,
+                    beyond_chance=comparison.beyond_chance if comparison else None,
                     bucket_bytes=list(outcomes[0].ranks[0].buckets) if outcomes and wrapper == "ddp" else None,
                     traced=traced,
                 )
             )
         return _saved(experiment, target, jobs, wrapper, found, recommend(compared, BASE, how))
 
-    return result(experiment.run(sampling.job_order(list(every)), job, on_result=result))
+    return result(experiment.run(sampling.job_order(list(all_variants)), job, on_result=result))
 
 
 def _in_one_job(experiment: Experiment, target: Target, start: Start, first: Outcome) -> Buckets:
     """FSDP2 can be changed while the job runs, so all variants are conditions of the same jobs."""
     conditions = {**_NONE, **_FSDP2}
-    # By then the parameters gathered with the previous setting are used up.
+    # After two steps, no parameters are left that were gathered with the previous setting.
     sampling = replace(experiment.sampling, settle_steps=max(2, experiment.sampling.settle_steps))
     how = {
         "reshard after forward": "reshard_after_forward=True",
@@ -169,12 +171,12 @@ def _in_one_job(experiment: Experiment, target: Target, start: Start, first: Out
                 settings={key: value for key, value in conditions[name].items() if key != "kind"},
                 base=name == BASE,
                 state="done",
-                step=each.step,
-                difference=each.difference,
-                beyond_chance=each.beyond_chance,
+                step=comparison.step,
+                difference=comparison.difference,
+                beyond_chance=comparison.beyond_chance,
                 traced=traced if name == BASE else None,
             )
-            for name, each in compared.items()
+            for name, comparison in compared.items()
         ]
         return _saved(experiment, target, jobs, "fsdp2", found, recommend(compared, BASE, how), sampling)
 

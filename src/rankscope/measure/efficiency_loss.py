@@ -1,4 +1,4 @@
-"""Where a larger job loses time against one that would scale perfectly.
+"""Find where a larger job loses time compared with one that would scale perfectly.
 
 In: the measured steps of two sizes. Out: the lost time by cause, in ns.
 """
@@ -12,13 +12,13 @@ from rankscope.measure.results import EfficiencyLoss, TraceSummary
 def efficiency_loss_at(
     at: TraceSummary, base: TraceSummary, step_ns: float, base_step_ns: float, ranks: int, mode: str
 ) -> EfficiencyLoss:
-    """The parts of Tn less those of the perfect step, which is T1 / n in strong scaling and T1 in weak.
+    """The parts of Tn minus those of the perfect step, which is T1 / n in strong scaling and T1 in weak.
 
     The recorded windows give the share of each part; the steps without a profiler give the duration of a step.
 
     Args:
         at: the traces of this size.
-        base: those that T1 is of.
+        base: the traces of T1.
         step_ns: Tn.
         base_step_ns: T1.
         ranks: n.

@@ -1,4 +1,4 @@
-"""Runs the jobs of an experiment and keeps them in its output directory, so that an interrupted one can be resumed.
+"""Run the jobs of an experiment and keep them in its output directory, so that an interrupted one can be resumed.
 
 ``DIR/jobs/NAME/settings.json`` holds the settings that the experiment was started with; a finished job's directory
 next to it holds ``done``. The same command resumes it; with different settings it fails with an error that names them.
@@ -14,7 +14,7 @@ import shlex
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ KEPT = "kept"
 """Progress ``within`` a job when jobs of an earlier run are reused."""
 _SETTINGS = "settings.json"
 _DONE = "done"
-_OF_SAMPLING = {
+_FIXED_SAMPLING = {
     "--blocks": "blocks",
     "--block-steps": "block_steps",
     "--settle": "settle_steps",
@@ -127,10 +127,10 @@ class Experiment:
         self.target = target
         self._on_progress = on_progress
         self._folder = out / "jobs" / measurement
-        self._own: set[Path] = set()
+        self._new_jobs: set[Path] = set()
         self._traced: dict[Path, tuple[TraceSummary | None, str | None]] = {}
-        own = {option: getattr(sampling, name) for option, name in _OF_SAMPLING.items()}
-        self._settings = {**state_of(target), **own, **settings}
+        fixed = {option: getattr(sampling, name) for option, name in _FIXED_SAMPLING.items()}
+        self._settings = {**state_of(target), **fixed, **settings}
         self._load = self._claim()
 
     @property
@@ -171,64 +171,48 @@ class Experiment:
             SystemExit: the same, after another signal.
         """
         with _exclusive(self._folder, f"rankscope measure {self._measurement}"):
-            return self._run_all(
-                order,
-                job,
-                on_result,
-                check,
-                label,
-                go_on_after_failure=go_on_after_failure,
-                announce_kept=announce_kept,
-            )
+            planned = {(repeat, name): job(name, repeat, self.folder_of(name, repeat)) for repeat, name in order}
+            kept = {key: outcome for key, job in planned.items() if (outcome := _finished(job.plan)) is not None}
+            self._check_kept(kept.values(), len(order), announce=announce_kept)
+            jobs = Jobs(Counter(name for _, name in order), {name: [] for _, name in order})
+            for number, (repeat, name) in enumerate(order):
+                if name in jobs.errors:
+                    continue
+                outcome = kept.get((repeat, name))
+                try:
+                    if outcome is None:
+                        text = f"{label(name)}, repeat {repeat + 1}"
+                        within = job_started(self._on_progress, text, number, len(order))
+                        outcome = self._run(planned[repeat, name], within)
+                    check(name, outcome)
+                except RankscopeError as error:
+                    if not go_on_after_failure:
+                        raise
+                    # Its other repeats would fail as well, and the finished ones would be a biased sample.
+                    jobs.errors[name] = str(error)
+                    jobs.outcomes[name] = []
+                    reason = error.what.splitlines()[0].removesuffix("; its last lines:")
+                    self._on_progress(f"{label(name)} failed: {reason}", number, len(order), "")
+                    continue
+                refuse_mixed(outcome, jobs.all_outcomes, self.out)
+                (outcome.folder / _DONE).touch()
+                jobs.outcomes[name].append(outcome)
+                if (repeat, name) not in kept:
+                    self._new_jobs.add(outcome.folder)
+                    if number + 1 < len(order):
+                        on_result(jobs)
+            self._on_progress("", len(order), len(order), "")
+            return jobs
 
-    def _run_all(
-        self,
-        order: Sequence[tuple[int, str]],
-        job: Callable[[str, int, Path], Job],
-        on_result: Callable[[Jobs], object],
-        check: Callable[[str, Outcome], object],
-        label: Callable[[str], str],
-        *,
-        go_on_after_failure: bool,
-        announce_kept: bool,
-    ) -> Jobs:
-        made = {(repeat, name): job(name, repeat, self.folder_of(name, repeat)) for repeat, name in order}
-        kept = {key: found for key, each in made.items() if (found := _finished(each.plan)) is not None}
-        refuse_edited(kept.values(), self.out, self._measurement)
-        before = sum(each.folder not in self._own for each in kept.values())
-        if before and announce_kept:
-            jobs_are = "job is" if len(order) == 1 else "jobs are"
-            self._on_progress(f"{before} of {len(order)} {jobs_are} finished from before", len(kept), len(order), KEPT)
-        if len(kept) < len(order):
+    def _check_kept(self, kept: Collection[Outcome], total: int, *, announce: bool) -> None:
+        """Check that finished jobs may be reused, and report how many of them are from an earlier run."""
+        refuse_edited(kept, self.out, self._measurement)
+        before = sum(outcome.folder not in self._new_jobs for outcome in kept)
+        if before and announce:
+            jobs_are = "job is" if total == 1 else "jobs are"
+            self._on_progress(f"{before} of {total} {jobs_are} finished from before", len(kept), total, KEPT)
+        if len(kept) < total:
             self._note_load()
-        jobs = Jobs(Counter(name for _, name in order), {name: [] for _, name in order})
-        for number, (repeat, name) in enumerate(order):
-            if name in jobs.errors:
-                continue
-            outcome = kept.get((repeat, name))
-            try:
-                if outcome is None:
-                    within = job_started(self._on_progress, f"{label(name)}, repeat {repeat + 1}", number, len(order))
-                    outcome = self._run(made[repeat, name], within)
-                check(name, outcome)
-            except RankscopeError as error:
-                if not go_on_after_failure:
-                    raise
-                # Its other repeats would fail as well, and the finished ones would be a biased sample.
-                jobs.errors[name] = str(error)
-                jobs.outcomes[name] = []
-                reason = error.what.splitlines()[0].removesuffix("; its last lines:")
-                self._on_progress(f"{label(name)} failed: {reason}", number, len(order), "")
-                continue
-            refuse_mixed(outcome, jobs.all_outcomes, self.out)
-            (outcome.folder / _DONE).touch()
-            if (repeat, name) not in kept:
-                self._own.add(outcome.folder)
-            jobs.outcomes[name].append(outcome)
-            if (repeat, name) not in kept and number + 1 < len(order):
-                on_result(jobs)
-        self._on_progress("", len(order), len(order), "")
-        return jobs
 
     def traced(self, outcome: Outcome) -> tuple[TraceSummary | None, str | None]:
         """The summary of a job's recorded window, or None and why. Read once."""
@@ -239,7 +223,7 @@ class Experiment:
     def _run(self, job: Job, within: Callable[[str], None]) -> Outcome:
         folder = Path(job.plan.out)
         if plan_path(folder).exists():
-            # Of an interrupted job or another plan: its traces would mix with the new ones.
+            # An interrupted job, or one with another plan: its traces would mix with the new ones.
             shutil.rmtree(folder)
         return run(job.target or self.target, job.start, job.plan, timeout_s=self.sampling.timeout_s, within=within)
 
@@ -269,7 +253,7 @@ class Experiment:
         return float(first) if isinstance(first, int | float) else None
 
     def _note_load(self) -> None:
-        loads = [each for each in (self._load, load_average()) if each is not None]
+        loads = [load for load in (self._load, load_average()) if load is not None]
         self._load = max(loads, default=None)
         _write(self._folder / _SETTINGS, {"settings": self._settings, "load": self._load})
 
@@ -319,8 +303,8 @@ def _finished(plan: Plan) -> Outcome | None:
 
 def _comparable(plan: Plan) -> dict[str, Any]:
     """A plan without its output directory and time limit."""
-    found: dict[str, Any] = json.loads(json.dumps(asdict(plan)))
-    return {name: value for name, value in found.items() if name not in ("out", "limit_s")}
+    fields: dict[str, Any] = json.loads(json.dumps(asdict(plan)))
+    return {name: value for name, value in fields.items() if name not in ("out", "limit_s")}
 
 
 def no_job(jobs: Jobs, out: Path, what: str) -> LaunchError:

@@ -1,4 +1,4 @@
-"""Reads and writes the result files of experiments in an output directory.
+"""Read and write the result files of experiments in an output directory.
 
 In: results, or a directory. Out: files, or results.
 """
@@ -50,7 +50,7 @@ def load(kind: type[R], folder: Path) -> R:
     Raises:
         RankscopeError: there is none, it is not one, or it is of another schema.
     """
-    name = next(name for name, each in KINDS.items() if each is kind)
+    name = next(name for name, known in KINDS.items() if known is kind)
     path = path_in(folder, name)
     try:
         content = path.read_bytes()
@@ -59,16 +59,16 @@ def load(kind: type[R], folder: Path) -> R:
             f"cannot be read: {error.strerror}", path=path, hint=f"`rankscope measure {name}` writes it"
         ) from error
     try:
-        found = msgspec.json.decode(content, type=kind)
+        result = msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RankscopeError(
             f"not a result of `rankscope measure {name}`: {error}", path=path, hint="measure again into a new directory"
         ) from error
-    if found.schema != SCHEMA or found.measurement != name:
+    if result.schema != SCHEMA or result.measurement != name:
         raise RankscopeError(
-            f"{found.measurement}, schema {found.schema}; this version reads {name}, schema {SCHEMA}", path=path
+            f"{result.measurement}, schema {result.schema}; this version reads {name}, schema {SCHEMA}", path=path
         )
-    return found
+    return result
 
 
 def load_all(folder: Path) -> list[AnyResult]:

@@ -1,4 +1,4 @@
-"""Runs one job of an experiment: starts it with its plan, follows its progress, and reads what its ranks measured.
+"""Run one job of an experiment: start it with its plan, follow its progress, and read its ranks' measurements.
 
 In: a script, a plan and a launcher. Out: the measurements of all ranks, or the reason why there are none.
 """
@@ -139,7 +139,7 @@ def _check_function(target: str) -> None:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound.add(node.id)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            bound |= {each.asname or each.name.partition(".")[0] for each in node.names}
+            bound |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
     if name not in bound and "*" not in bound:
         functions = sorted(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
         hint = f"it has {', '.join(functions[:8])}" if functions else "name the script alone, without a function"
@@ -175,10 +175,10 @@ class Outcome:
     @property
     def rounds(self) -> list[int]:
         """The rounds in which every rank has every condition."""
-        names = {block.condition for each in self.ranks for block in each.blocks}
+        names = {block.condition for rank in self.ranks for block in rank.blocks}
         sets = [
-            {r for r in {b.round for b in each.blocks} if {b.condition for b in each.blocks if b.round == r} == names}
-            for each in self.ranks
+            {r for r in {b.round for b in rank.blocks} if {b.condition for b in rank.blocks if b.round == r} == names}
+            for rank in self.ranks
         ]
         return sorted(set.intersection(*sets)) if sets else []
 
@@ -205,20 +205,20 @@ def run(target: Target, start: Start, plan: Plan, *, timeout_s: float, within: C
     environ = profiled_environment({THREADS: "1", **os.environ, PLAN_VARIABLE: str(write_plan(plan))})
     lines: list[str] = []
     with _watched(progress_path(folder), within):
-        done = _start(target, start, environ, folder, lines.append, timeout_s)
+        result = _start(target, start, environ, folder, lines.append, timeout_s)
     (folder / "output.log").write_text("".join(lines), encoding="utf-8", errors="replace")
-    if done.signal is not None:
+    if result.signal is not None:
         # The signal was meant for the experiment: nothing failed, and no other job must run.
-        raise KeyboardInterrupt if done.signal == signal.SIGINT else SystemExit(128 + done.signal)
+        raise KeyboardInterrupt if result.signal == signal.SIGINT else SystemExit(128 + result.signal)
     ranks = read_measurements(folder)
-    for each in ranks:
-        if each.ended == FAILED:
-            raise LaunchError(f"rank {each.rank}: {each.error}", path=folder)
-    if done.exit_code != 0:
+    for rank in ranks:
+        if rank.ended == FAILED:
+            raise LaunchError(f"rank {rank.rank}: {rank.error}", path=folder)
+    if result.exit_code != 0:
         raise LaunchError(
-            f"the job ended with exit code {done.exit_code}{_cause(lines)}; its last lines:\n{done.log_tail}",
+            f"the job ended with exit code {result.exit_code}{_cause(lines)}; its last lines:\n{result.log_tail}",
             path=folder,
-            hint=_hint(done.log_tail, start),
+            hint=_hint(result.log_tail, start),
         )
     if not ranks:
         raise LaunchError(
@@ -235,7 +235,7 @@ def run(target: Target, start: Start, plan: Plan, *, timeout_s: float, within: C
             path=folder,
             hint="does it call init_process_group with the values from the launcher?",
         )
-    measured = {block.condition for each in ranks for block in each.blocks}
+    measured = {block.condition for rank in ranks for block in rank.blocks}
     if not outcome.rounds or any(name not in measured for names in plan.rounds for name in names):
         # A script that ended within the first round has not measured all conditions of the plan.
         raise LaunchError(
@@ -250,12 +250,12 @@ def series(outcomes: Sequence[Outcome], condition: str, phase: str = STEP) -> Se
     """The times of a condition over jobs; None if a step of any rank lacks them."""
     jobs = []
     for outcome in outcomes:
-        blocks = {(b.round, each.rank): b for each in outcome.ranks for b in each.blocks if b.condition == condition}
-        ranks = [each.rank for each in outcome.ranks]
+        blocks = {(b.round, rank.rank): b for rank in outcome.ranks for b in rank.blocks if b.condition == condition}
+        ranks = [rank.rank for rank in outcome.ranks]
         values = [
             [getattr(blocks[r, k], f"{phase}_ns") for k in ranks] for r in outcome.rounds if (r, ranks[0]) in blocks
         ]
-        lengths = {len(steps) for each in values for steps in each}
+        lengths = {len(steps) for rank in values for steps in rank}
         if len(lengths) != 1 or 0 in lengths:
             return None
         jobs.append(np.asarray(values, dtype=np.float64))
@@ -313,23 +313,23 @@ def _hint(tail: str, start: Start) -> str:
 
 @contextmanager
 def _watched(path: Path, within: Callable[[str], None]) -> Iterator[None]:
-    over = threading.Event()
+    ended = threading.Event()
 
     def watch() -> None:
         last = ""
-        while not over.wait(_POLL_S):
+        while not ended.wait(_POLL_S):
             try:
-                now = path.read_text(encoding="utf-8").strip()
+                text = path.read_text(encoding="utf-8").strip()
             except OSError:
                 continue
-            if now != last:
-                last = now
-                within(now)
+            if text != last:
+                last = text
+                within(text)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         yield
     finally:
-        over.set()
+        ended.set()
         watcher.join(5)

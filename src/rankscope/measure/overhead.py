@@ -1,4 +1,4 @@
-"""Measures what gradient synchronization costs: the same job with and without it, in blocks in random order.
+"""Measure what gradient synchronization costs: the same job with and without it, in blocks in random order.
 
 In: a script. Out: ``overhead.json``.
 """
@@ -61,7 +61,7 @@ def plan_of(
     """
     conditions = CONDITIONS if wrapped else {SYNC: CONDITIONS[SYNC]}
     if optional:
-        conditions = {name: {**each, "optional": True} for name, each in conditions.items()}
+        conditions = {name: {**condition, "optional": True} for name, condition in conditions.items()}
     return sampling.plan(
         out, conditions, repeat, traced_steps=sampling.traced_steps if traced else 0, traced_condition=SYNC
     )
@@ -85,9 +85,9 @@ def measure_overhead(
         return Job(start, plan_of(sampling, folder, repeat, traced=repeat == 0))
 
     def result(jobs: Jobs) -> Overhead:
-        found = overhead_of(jobs.all_outcomes, target, sampling, out, experiment.load, jobs.notes())
-        save(found, out)
-        return found
+        overhead = overhead_of(jobs.all_outcomes, target, sampling, out, experiment.load, jobs.notes())
+        save(overhead, out)
+        return overhead
 
     return result(experiment.run(sampling.job_order(["job"]), job, on_result=result, go_on_after_failure=False))
 
@@ -122,7 +122,7 @@ def overhead_of(
     traced, why = (None, None) if not sampling.traced_steps else summarize_trace(outcomes[0].folder, out)
     if why is not None:
         notes.append(why)
-    ranks = [each for outcome in outcomes for each in outcome.ranks]
+    ranks = [rank for outcome in outcomes for rank in outcome.ranks]
     return Overhead(
         setting=setting_of(sampling, target, sys.argv, ranks, load, notes),
         wrapper=first.wrapper or "",
@@ -133,16 +133,16 @@ def overhead_of(
         measured_overhead=overhead_share(on, off, drawn[SYNC], drawn[NO_SYNC]),
         traced=traced,
         ranks=[
-            RankTimes(each.rank, each.host, round(float(a)), round(float(b)))
-            for each, a, b in zip(outcomes[0].ranks, on.by_rank(), off.by_rank(), strict=True)
+            RankTimes(rank.rank, rank.host, round(float(a)), round(float(b)))
+            for rank, a, b in zip(outcomes[0].ranks, on.by_rank(), off.by_rank(), strict=True)
         ],
     )
 
 
 def overhead_share(on: Series, off: Series, drawn_on: Float, drawn_off: Float) -> Share:
     """(T_sync - T_no_sync) / T_sync with its interval."""
-    left = ratio_of(off.median() / on.median(), drawn_off / drawn_on, widening(on, off))
-    return affine(left, -1, 1)
+    remaining = ratio_of(off.median() / on.median(), drawn_off / drawn_on, widening(on, off))
+    return affine(remaining, -1, 1)
 
 
 def phases_of(outcomes: Sequence[Outcome], condition: str, drawn: Float, seed: int) -> Phases:
@@ -151,16 +151,16 @@ def phases_of(outcomes: Sequence[Outcome], condition: str, drawn: Float, seed: i
     Raises:
         LaunchError: the condition was never measured.
     """
-    whole = series(outcomes, condition)
-    if whole is None:
+    steps = series(outcomes, condition)
+    if steps is None:
         raise LaunchError(f"{condition} was never measured", path=outcomes[0].folder)
-    parts = {name: found for name in _PARTS if (found := series(outcomes, condition, name)) is not None}
+    parts = {name: part for name in _PARTS if (part := series(outcomes, condition, name)) is not None}
     rest = None
     if len(parts) == len(_PARTS):
         rest = Series(
-            tuple(step - sum(parts[name].jobs[number] for name in _PARTS) for number, step in enumerate(whole.jobs))
+            tuple(step - sum(parts[name].jobs[number] for name in _PARTS) for number, step in enumerate(steps.jobs))
         )
     times: dict[str, Time] = {}
-    for name, each in {**parts, **({"rest": rest} if rest is not None else {})}.items():
-        times[name] = time_of(each, replicates({name: each}, seed)[name])
-    return replace(Phases(step=time_of(whole, drawn)), **times)
+    for name, part in {**parts, **({"rest": rest} if rest is not None else {})}.items():
+        times[name] = time_of(part, replicates({name: part}, seed)[name])
+    return replace(Phases(step=time_of(steps, drawn)), **times)

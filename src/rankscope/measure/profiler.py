@@ -1,4 +1,4 @@
-"""Measures what profiling costs on a job: each switch of the profiler alone, all together, and while it waits.
+"""Measure what profiling costs on a job: each switch of the profiler alone, all together, and while it waits.
 
 In: a script. Out: ``profiler.json``.
 """
@@ -60,9 +60,9 @@ def measure_profiler(
         return Job(start, sampling.plan(folder, conditions, repeat))
 
     def result(jobs: Jobs) -> ProfilerCost:
-        found = _cost(jobs, conditions, target, sampling, experiment.load)
-        save(found, out)
-        return found
+        cost = _cost(jobs, conditions, target, sampling, experiment.load)
+        save(cost, out)
+        return cost
 
     return result(experiment.run(sampling.job_order(["job"]), job, on_result=result, go_on_after_failure=False))
 
@@ -72,20 +72,20 @@ def _cost(
 ) -> ProfilerCost:
     outcomes = jobs.all_outcomes
     compared = compare_conditions(outcomes, list(conditions), NONE, sampling.seed)
-    ranks = [each for outcome in outcomes for each in outcome.ranks]
+    ranks = [rank for outcome in outcomes for rank in outcome.ranks]
     notes = [*jobs.notes(), *([THREADS_NOTE] if ranks[0].clock == "host" else [])]
     notes += job_to_job_notes(jobs.outcomes, NONE)
     variants = []
-    for name, each in compared.items():
+    for name, comparison in compared.items():
         blocks = [block for rank in ranks for block in rank.blocks if block.condition == name]
         variants.append(
             ProfiledVariant(
                 name=name,
                 base=name == NONE,
                 switches=list(conditions[name].get("switches", [])),
-                step=each.step,
-                cost=each.difference,
-                beyond_chance=each.beyond_chance,
+                step=comparison.step,
+                cost=comparison.difference,
+                beyond_chance=comparison.beyond_chance,
                 stop=simple_time([b.stop_ns for b in blocks if b.stop_ns is not None]),
                 save=simple_time([b.save_ns for b in blocks if b.save_ns is not None]),
                 bytes_per_step=_bytes(blocks),

@@ -1,4 +1,4 @@
-"""Projects the speed-up of larger sizes from a scaling law fitted to the measured ones: not a measurement.
+"""Project the speed-up of larger sizes from a scaling law fitted to the measured ones: not a measurement.
 
 In: the measured sizes. Out: larger sizes, with intervals.
 """
@@ -46,26 +46,26 @@ def project(
     if max(speeds) <= 1:
         return None  # it does not scale at all: nothing to project
     law = fit_scalability_law(ranks, speeds)
-    some = min(_DRAWN, len(drawn1), *(len(times[size.name][1]) for size in used))
+    count = min(_DRAWN, len(drawn1), *(len(times[size.name][1]) for size in used))
     laws = [
-        fit_scalability_law(ranks, [float(speed_up(drawn1[at], times[s.name][1][at], s.ranks, mode)) for s in used])
-        for at in range(some)
+        fit_scalability_law(ranks, [float(speed_up(drawn1[i], times[s.name][1][i], s.ranks, mode)) for s in used])
+        for i in range(count)
     ]
     widened = max(widening(times[size.name][0]) for size in used)
     points = []
     for n in sorted({*ranks, *(max(ranks) * 2**k for k in range(1, _DOUBLINGS + 1))}):
-        value, drawn = law.speed_up(n), np.asarray([each.speed_up(n) for each in laws])
+        value, drawn = law.speed_up(n), np.asarray([drawn_law.speed_up(n) for drawn_law in laws])
         step = t1 / value if mode == STRONG else n * t1 / value
         projected = ratio_of(value, drawn, widened)
         points.append(Projected(n, projected, affine(projected, 1 / n, 0), round(step)))
-    one = len(set(ranks)) == 1
-    kept = "of the global batch's work" if mode == STRONG else "of the work, which grows with the ranks"
+    one_size = len(set(ranks)) == 1
+    note = "of the global batch's work" if mode == STRONG else "of the work, which grows with the ranks"
     return Projection(
-        model="amdahl" if one else "usl",
-        formula=_FORMULA + (", kappa = 0: one size above 1 cannot tell the two apart" if one else ""),
+        model="amdahl" if one_size else "usl",
+        formula=_FORMULA + (", kappa = 0: one size above 1 cannot determine both" if one_size else ""),
         contention=law.contention,
         coherence=law.coherence,
         fitted_ranks=sorted(set(ranks)),
-        assumptions=[*_ASSUMPTIONS, f"n is the number of ranks, S the speed-up {kept}"],
+        assumptions=[*_ASSUMPTIONS, f"n is the number of ranks, S the speed-up {note}"],
         points=points,
     )

@@ -59,9 +59,9 @@ class Setting:
     command: list[str]
     """The command line that made this file."""
     seed: int
-    """Of the order of blocks and jobs, and of the bootstrap."""
+    """The seed of the order of blocks and jobs, and of the bootstrap."""
     confidence: float
-    """Of every interval in the file: 0.99."""
+    """The confidence of every interval in the file: 0.99."""
     method: str
     """How the intervals were made, in words."""
     warmup_steps: int
@@ -120,10 +120,10 @@ class TraceSummary:
     exposed_share: float
     """Exposed communication divided by the window: the traced overhead."""
     wait_ns: int | None = None
-    """Waiting for other ranks within collectives; null where the trace cannot tell it from transfer."""
+    """Waiting for other ranks within collectives; null if the trace does not separate it from transfer."""
     data_loading_ns: int | None = None
     other_ns: int | None = None
-    """The window less compute, exposed communication and data loading."""
+    """The window minus compute, exposed communication and data loading."""
     all_reduces: float | None = None
     """Gradient all-reduces of a step."""
 
@@ -194,15 +194,15 @@ class Size:
 
 @dataclass(frozen=True)
 class EfficiencyLoss:
-    """Where a step of this size is longer than the step that would be perfect (T1 / n strong, T1 weak): each part of
-    the step at this size less the same part at the base (divided by n for strong scaling), from the traces, scaled to
-    the unprofiled step. The parts sum to ``total_ns`` up to rounding; a negative one got shorter."""
+    """Where a step of this size is longer than the perfect step (T1 / n strong, T1 weak): each part of the step at this
+    size minus the same part at the base (divided by n for strong scaling), from the traces, scaled to the unprofiled
+    step. The parts sum to ``total_ns`` up to rounding; a negative one got shorter."""
 
     total_ns: int
     compute_ns: int
     exposed_communication_ns: int
     wait_ns: int | None
-    """The part of the exposed communication that is waiting for other ranks; null where a trace cannot tell."""
+    """The part of the exposed communication that is waiting for other ranks; null if a trace does not show it."""
     data_loading_ns: int
     other_ns: int
 
@@ -241,8 +241,7 @@ class Scaling:
     mode: str
     """``weak`` (the same batch per rank) or ``strong`` (the same global batch)."""
     base: str | None
-    """The size that T1 is of: ``plain``, or ``1`` where the script does not run as a plain process; null without
-    either."""
+    """The size of T1: ``plain``, or ``1`` if the script does not run as a plain process; null without either."""
     sizes: list[Size]
     projection: Projection | None = None
     measurement: str = "scaling"
@@ -381,7 +380,7 @@ class ProfiledVariant:
     save: Time | None = None
     """How long writing the trace as JSON takes."""
     bytes_per_step: int | None = None
-    """Of the uncompressed trace of a rank."""
+    """The size of a rank's uncompressed trace."""
     state: str = "done"
     error: str | None = None
 

@@ -1,4 +1,4 @@
-"""Whether an experiment can be resumed: the script, the files it loads and the options must be unchanged.
+"""Check whether an experiment can be resumed: the script, the files it loads and the options must be unchanged.
 
 In: the state that an experiment was started with, and finished jobs. Out: an error that names what changed.
 """
@@ -20,7 +20,7 @@ HINT = "give a new directory with -o, or restore the settings that it was starte
 
 
 def state_of(target: Target) -> dict[str, Any]:
-    """What is run and its state: an edited script is a different one. Secrets are stored as a digest only."""
+    """The script and its state: an edited script is a different one. Secrets are stored as a digest only."""
     path = Path(target.file)
     text = digest_of(path.read_bytes()) if path.is_file() else None
     return {

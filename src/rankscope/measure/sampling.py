@@ -105,13 +105,13 @@ def setting_of(
     """
     from rankscope import __version__
 
-    all_notes = list(dict.fromkeys([*notes, *(note for each in ranks for note in each.notes)]))
-    if any(each.ended == EARLY for each in ranks):
+    all_notes = list(dict.fromkeys([*notes, *(note for rank in ranks for note in rank.notes)]))
+    if any(rank.ended == EARLY for rank in ranks):
         all_notes.append(
-            f"the script ended before the plan was complete, after {max(each.steps for each in ranks)} steps: "
+            f"the script ended before the plan was complete, after {max(rank.steps for rank in ranks)} steps: "
             "complete blocks are used; let it run more steps, or choose fewer --blocks"
         )
-    fewest = min((len({b.round for b in each.blocks}) for each in ranks), default=0)
+    fewest = min((len({b.round for b in rank.blocks}) for rank in ranks), default=0)
     if 0 < fewest < LEAST_BLOCKS and fewest * sampling.repeats < LEAST_BLOCKS:
         all_notes.append(
             f"{fewest} block{'s are' if fewest > 1 else ' is'} too few for an interval: it needs {LEAST_BLOCKS}"
@@ -125,7 +125,7 @@ def setting_of(
     drift = drift_note(ranks)
     if drift is not None:
         all_notes.append(drift)
-    versions = sorted({each.torch for each in ranks})
+    versions = sorted({rank.torch for rank in ranks})
     if len(versions) > 1:
         all_notes.append(f"jobs ran with different versions of torch: {', '.join(versions)}")
     first = ranks[0] if ranks else None
@@ -143,7 +143,7 @@ def setting_of(
         repeats=sampling.repeats,
         rankscope=__version__,
         torch=first.torch if first else None,
-        hosts=sorted({each.host for each in ranks}),
+        hosts=sorted({rank.host for rank in ranks}),
         device=first.device if first else None,
         clock=first.clock if first else None,
         load=load,

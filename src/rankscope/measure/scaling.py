@@ -1,4 +1,4 @@
-"""Measures how a job scales: the same step at several sizes, each repeated, all sizes interleaved.
+"""Measure how a job scales: the same step at several sizes, each repeated, all sizes interleaved.
 
 In: a script and the sizes. Out: ``scaling.json``. A size that fails is reported, and the others are still measured.
 """
@@ -52,7 +52,7 @@ class Study:
     accelerators: bool = False
     """Whether those are accelerators: a node cannot run more ranks than accelerators."""
     oversubscribe: bool = False
-    """Run more ranks than devices all the same."""
+    """Whether to run sizes with more ranks than devices."""
     launcher: str | None = None
     torchrun: tuple[str, ...] = ()
 
@@ -74,9 +74,9 @@ class Study:
 
     def sizes(self) -> list[Start]:
         """How each size is started: the plain process, then the smallest size first."""
-        each = sorted({(nodes * ranks, nodes) for nodes in self.nodes for ranks in self.ranks})
+        totals = sorted({(nodes * ranks, nodes) for nodes in self.nodes for ranks in self.ranks})
         starts = [
-            Start(ranks=total, nodes=nodes, launcher=self.launcher, torchrun=self.torchrun) for total, nodes in each
+            Start(ranks=total, nodes=nodes, launcher=self.launcher, torchrun=self.torchrun) for total, nodes in totals
         ]
         return ([Start(plain=True)] if self.plain else []) + starts
 
@@ -121,7 +121,7 @@ def measure_scaling(
     refused = {name: why for name, start in starts.items() if (why := _refused(start, study)) is not None}
     order = sampling.job_order([name for name in starts if name not in refused])
     # First the plain process: it shows whether the script runs without a launcher, and is the base of all sizes.
-    order.sort(key=lambda each: (each[0], each[0] == 0 and each[1] != PLAIN))
+    order.sort(key=lambda job: (job[0], job[0] == 0 and job[1] != PLAIN))
 
     def job(name: str, repeat: int, folder: Path) -> Job:
         start = starts[name]
@@ -129,9 +129,9 @@ def measure_scaling(
         return Job(start, plan, _sized(target, start, study))
 
     def result(jobs: Jobs) -> Scaling:
-        made = _result(jobs, refused, experiment, starts, target, study)
-        save(made, out)
-        return made
+        scaling = _result(jobs, refused, experiment, starts, target, study)
+        save(scaling, out)
+        return scaling
 
     jobs = experiment.run(
         order,
@@ -140,11 +140,11 @@ def measure_scaling(
         check=lambda name, outcome: _check(starts[name], outcome),
         label=lambda name: _label(starts[name]),
     )
-    made = result(jobs)
+    scaling = result(jobs)
     if not jobs.all_outcomes:
         jobs.errors.update(refused)
         raise no_job(jobs, out, "no size could be measured")
-    return made
+    return scaling
 
 
 def _sized(target: Target, start: Start, study: Study) -> Target:
@@ -186,22 +186,22 @@ def _result(
     errors = {**refused, **jobs.errors}
     times: dict[str, tuple[Series, Float]] = {}
     overheads = {}
-    for salt, (name, each) in enumerate(outcomes.items()):
-        on = series(each, SYNC) if each else None
+    for salt, (name, of_size) in enumerate(outcomes.items()):
+        on = series(of_size, SYNC) if of_size else None
         if on is None:
             continue
-        off = series(each, NO_SYNC)
+        off = series(of_size, NO_SYNC)
         drawn = replicates({SYNC: on, **({NO_SYNC: off} if off is not None else {})}, sampling.seed, salt)
         times[name] = on, drawn[SYNC]
-        if off is not None and each[0].ranks[0].wrapper is not None:
+        if off is not None and of_size[0].ranks[0].wrapper is not None:
             overheads[name] = overhead_share(on, off, drawn[SYNC], drawn[NO_SYNC])
     base = next((name for name in (PLAIN, "1") if name in times), None)
     measured = _Measured(study, sampling, times, base, _traces(experiment, outcomes))
     sizes = [measured.size(name, start, outcomes[name], errors.get(name)) for name, start in starts.items()]
     sizes = [replace(size, measured_overhead=overheads.get(size.name)) for size in sizes]
-    ranks = [each for jobs in outcomes.values() for job in jobs for each in job.ranks]
-    called = {_label(starts[name]): each for name, each in outcomes.items()}
-    notes = [*jobs.notes(), *_notes(sizes, base, errors, ranks, study), *job_to_job_notes(called, SYNC)]
+    ranks = [rank for jobs in outcomes.values() for job in jobs for rank in job.ranks]
+    by_label = {_label(starts[name]): of_size for name, of_size in outcomes.items()}
+    notes = [*jobs.notes(), *_notes(sizes, base, errors, ranks, study), *job_to_job_notes(by_label, SYNC)]
     t1 = times.get(base) if base is not None else None
     return Scaling(
         setting=setting_of(sampling, target, sys.argv, ranks, experiment.load, notes),
@@ -213,7 +213,7 @@ def _result(
 
 
 def _traces(experiment: Experiment, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, TraceSummary]:
-    """The summary of what the first job of each size recorded, if it did."""
+    """The trace summary of the first job of each size, if it recorded a window."""
     if not experiment.sampling.traced_steps:
         return {}
     read = {name: experiment.traced(jobs[0])[0] for name, jobs in outcomes.items() if jobs}
@@ -265,10 +265,10 @@ class _Measured:
         if self.base is None:
             return {}
         (on, drawn), (t1, drawn1) = self.times[name], self.times[self.base]
-        some = min(len(drawn1), len(drawn))
+        count = min(len(drawn1), len(drawn))
         spread = np.empty(0)
-        if some and name != self.base:
-            spread = formulas.speed_up(drawn1[:some], drawn[:some], start.ranks, self.study.mode)
+        if count and name != self.base:
+            spread = formulas.speed_up(drawn1[:count], drawn[:count], start.ranks, self.study.mode)
         value = formulas.speed_up(t1.median(), on.median(), start.ranks, self.study.mode)
         speed_up = ratio_of(value, spread, max(widening(t1), widening(on)))
         efficiency = affine(speed_up, 1 / start.ranks, 0)

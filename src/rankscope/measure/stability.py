@@ -1,7 +1,9 @@
-"""Detects that the machine changed its speed during a measurement.
+"""Detect changes of the machine's speed during a measurement.
 
-In: the measured blocks. Out: notes for the result. The load average does not show such changes: other guests slow a
-virtual machine down without being visible in it, and a CPU lowers its clock.
+The load average does not show them: other guests slow a virtual machine down without adding to its load, and a CPU
+lowers its clock.
+
+In: the measured blocks. Out: notes for the result.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ def drift_note(ranks: Sequence[RankMeasurement]) -> str | None:
         ranks: the measurements of all jobs.
     """
     rounds = []
-    for each in ranks:
-        for name in {block.condition for block in each.blocks}:
-            blocks = sorted((b for b in each.blocks if b.condition == name), key=lambda block: block.round)
+    for rank in ranks:
+        for name in {block.condition for block in rank.blocks}:
+            blocks = sorted((b for b in rank.blocks if b.condition == name), key=lambda block: block.round)
             rounds.append(np.array([np.median(block.step_ns) for block in blocks if block.step_ns]))
     correlated = correlation(rounds)
     if stretch(correlated) < _LEAST_STRETCH:
@@ -43,7 +45,7 @@ def drift_note(ranks: Sequence[RankMeasurement]) -> str | None:
 
 
 def job_to_job_notes(outcomes: Mapping[str, Sequence[Outcome]], condition: str) -> list[str]:
-    """The note on jobs of one kind that differ by more than their rounds explain; of the kind with the widest range.
+    """The note on jobs of one kind that differ by more than their rounds explain, for the kind with the widest range.
 
     Args:
         outcomes: the jobs of each kind.
@@ -51,17 +53,17 @@ def job_to_job_notes(outcomes: Mapping[str, Sequence[Outcome]], condition: str) 
     """
     widest: tuple[float, str] | None = None
     for name, jobs in outcomes.items():
-        found = series(jobs, condition) if len(jobs) > 1 else None
-        if found is None or between_jobs(found) < _LEAST_SHARE:
+        times = series(jobs, condition) if len(jobs) > 1 else None
+        if times is None or between_jobs(times) < _LEAST_SHARE:
             continue
-        medians = [float(np.median(job)) for job in found.rounds()]
-        spread = (max(medians) - min(medians)) / found.median() if found.median() > 0 else 0.0
+        medians = [float(np.median(job)) for job in times.rounds()]
+        spread = (max(medians) - min(medians)) / times.median() if times.median() > 0 else 0.0
         if spread < _LEAST_RANGE or (widest is not None and widest[0] >= spread):
             continue
-        which = f" of {name}" if len(outcomes) > 1 else ""
+        kind = f" of {name}" if len(outcomes) > 1 else ""
         between = f"from {min(medians) / 1e6:.4g} to {max(medians) / 1e6:.4g} ms"
         note = (
-            f"the {len(medians)} jobs{which} differ by more than their rounds explain, {between}: the machine's speed "
+            f"the {len(medians)} jobs{kind} differ by more than their rounds explain, {between}: the machine's speed "
             "changed between them. Intervals include this, but not what may change at another time"
         )
         widest = (spread, note)

@@ -6,13 +6,13 @@ repeated, jobs first and blocks within them (a percentile bootstrap of clusters:
 R. Tibshirani, An Introduction to the Bootstrap, 1993, chapters 8 and 13). Conditions that were measured in one job are
 resampled together, round by round, so that disturbances of both cancel in their difference.
 
-Percentiles of a bootstrap are too narrow where there is little to resample, and where a block is like the one before.
-So they are widened: by Student's quantile over the normal one and the root of n / (n - 1) (T. Hesterberg, What Teachers
-Should Know About the Bootstrap, The American Statistician 69, 2015, section 4), and by the root of (1 + r) / (1 - r), r
-being the correlation of a round with the one before it (the variance of a mean of an autoregressive series). Student's
-quantile has the degrees of freedom of blocks, or of jobs, or between the two, as either makes the variance
-(F. Satterthwaite, An Approximate Distribution of Estimates of Variance Components, Biometrics Bulletin 2, 1946): three
-jobs that differ predict a fourth badly.
+Percentiles of a bootstrap are too narrow if there is little to resample, or if consecutive blocks are similar. So they
+are widened: by Student's quantile over the normal one and the root of n / (n - 1) (T. Hesterberg, What Teachers Should
+Know About the Bootstrap, The American Statistician 69, 2015, section 4), and by the root of (1 + r) / (1 - r), where r
+is the correlation of a round with the one before it (the variance of a mean of an autoregressive series). The degrees
+of freedom of Student's quantile are those of blocks, those of jobs, or in between, depending on which causes the
+variance (F. Satterthwaite, An Approximate Distribution of Estimates of Variance Components, Biometrics Bulletin 2,
+1946): three jobs that differ predict a fourth badly.
 
 In: step times by job and block (`Series`), ns. Out: medians, differences and ratios with their 99 % intervals.
 """
@@ -44,7 +44,7 @@ METHOD = (
 )
 _LEAST_ROUNDS = 10
 """Below this number of rounds the correlation of a round with the one before is mostly noise."""
-_MOST_ALIKE = 0.8
+_MAX_CORRELATION = 0.8
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Series:
     """Times of one condition.
 
     Args:
-        jobs: of each job an array of (rounds, ranks, steps), in nanoseconds.
+        jobs: for each job an array of (rounds, ranks, steps), in nanoseconds.
     """
 
     jobs: tuple[Float, ...]
@@ -88,8 +88,8 @@ def replicates(series: Mapping[str, Series], seed: int, salt: int = 0, count: in
 
     Args:
         series: conditions that were measured in the same jobs, with the same rounds.
-        seed: of the choice of jobs. What has the same seed and as many jobs chooses the same: repetitions that were
-            run side by side are resampled side by side.
+        seed: for the choice of jobs. The same seed and number of jobs give the same choice, so that repetitions that
+            were interleaved are resampled together.
         salt: for the choice of rounds, in addition to the seed.
         count: how many.
     """
@@ -100,14 +100,14 @@ def replicates(series: Mapping[str, Series], seed: int, salt: int = 0, count: in
     chosen = np.random.default_rng(seed).integers(jobs, size=(count, jobs))
     rng = np.random.default_rng([seed, 1 + salt])
     rounds = [[rng.integers(len(first.jobs[j]), size=len(first.jobs[j])) for j in row] for row in chosen]
-    found = {}
-    for name, each in series.items():
+    drawn = {}
+    for name, one in series.items():
         medians = np.empty(count)
-        for at in range(count):
-            picked = [_flat(each.jobs[j][which]) for j, which in zip(chosen[at], rounds[at], strict=True)]
-            medians[at] = np.median(np.concatenate(picked, axis=1), axis=1).max()
-        found[name] = medians
-    return found
+        for index in range(count):
+            picked = [_flat(one.jobs[j][which]) for j, which in zip(chosen[index], rounds[index], strict=True)]
+            medians[index] = np.median(np.concatenate(picked, axis=1), axis=1).max()
+        drawn[name] = medians
+    return drawn
 
 
 def widening(series: Series, other: Series | None = None) -> float:
@@ -115,35 +115,35 @@ def widening(series: Series, other: Series | None = None) -> float:
 
     Args:
         series: what was resampled.
-        other: what was resampled with it, where it is their difference or ratio: what both suffered is no matter then.
+        other: what was resampled with it, for their difference or ratio: disturbances of both then cancel.
     """
     jobs, blocks = len(series.jobs), series.blocks
     if blocks < LEAST_BLOCKS:
         return 1.0
-    few = jobs if jobs > 1 else blocks
+    units = jobs if jobs > 1 else blocks
     outside = (1 - CONFIDENCE) / 2
     rounds = list(series.rounds())
     if other is not None:
-        # What makes a round slower makes both slower, by the same factor.
+        # A disturbed round is slower by the same factor in both.
         level = series.median() / other.median() if other.median() > 0 else 1.0
         rounds = [a - level * b for a, b in zip(rounds, other.rounds(), strict=True)]
-    wider = stretch(correlation(rounds))
-    student = student_quantile(_freedom(rounds, wider), CONFIDENCE) / -NormalDist().inv_cdf(outside)
-    return math.sqrt(few / (few - 1)) * student * wider
+    factor = stretch(correlation(rounds))
+    student = student_quantile(_freedom(rounds, factor), CONFIDENCE) / -NormalDist().inv_cdf(outside)
+    return math.sqrt(units / (units - 1)) * student * factor
 
 
-def _freedom(jobs: Sequence[Float], wider: float) -> float:
-    """Degrees of freedom of an interval: those of blocks where jobs differ by no more than their blocks explain, those
-    of jobs where they differ by much more, and between the two by how much each adds to the variance.
+def _freedom(jobs: Sequence[Float], factor: float) -> float:
+    """Degrees of freedom of an interval: those of blocks if jobs differ by no more than their blocks explain, those of
+    jobs if they differ by much more, and in between by how much each adds to the variance.
 
     Args:
-        jobs: of each, its rounds.
-        wider: by how much a job's median is less certain for rounds that are alike.
+        jobs: the rounds of each job.
+        factor: how much the correlation of rounds adds to the uncertainty of a job's median.
     """
     blocks = sum(len(job) for job in jobs)
     if len(jobs) < 2:
         return blocks - 1
-    share = _between(jobs, wider)
+    share = _between(jobs, factor)
     return 1 / (share**2 / (len(jobs) - 1) + (1 - share) ** 2 / max(1, blocks - len(jobs)))
 
 
@@ -153,25 +153,20 @@ def between_jobs(series: Series) -> float:
     return _between(rounds, stretch(correlation(rounds)))
 
 
-def _between(jobs: Sequence[Float], wider: float) -> float:
+def _between(jobs: Sequence[Float], factor: float) -> float:
     if len(jobs) < 2:
         return 0.0
     between = float(np.var([np.median(job) for job in jobs], ddof=1))
-    # A median's variance is that of a mean times pi / 2, of normal values.
-    within = [math.pi / 2 * float(np.var(job, ddof=1)) / len(job) * wider**2 for job in jobs if len(job) > 1]
+    # For normal values, the variance of a median is pi / 2 times that of a mean.
+    within = [math.pi / 2 * float(np.var(job, ddof=1)) / len(job) * factor**2 for job in jobs if len(job) > 1]
     if not within or between == 0:
         return float(between > 0)
     return max(0.0, 1 - math.fsum(within) / len(within) / between)
 
 
-def stretch(alike: float) -> float:
-    """The factor on the width of an interval if the correlation of a round with the one before is ``alike``."""
-    return math.sqrt((1 + alike) / (1 - alike))
-
-
-def correlation(jobs: Sequence[Float]) -> float:
-    """The correlation of a round with the one before, over jobs: 0 if there are too few rounds."""
-    return _alike([job for job in jobs if len(job) >= _LEAST_ROUNDS])
+def stretch(correlated: float) -> float:
+    """The factor on the width of an interval for the correlation of a round with the one before."""
+    return math.sqrt((1 + correlated) / (1 - correlated))
 
 
 def time_of(series: Series, resampled: Float) -> Time:
@@ -180,7 +175,7 @@ def time_of(series: Series, resampled: Float) -> Time:
     p25, p75 = series.quartiles()
     return Time(
         median_ns=round(series.median()),
-        # No time is below 0, unless it is a difference itself: what is left of a step.
+        # Times are not below 0, except for the rest of a step, which is a difference.
         low_ns=None if low is None else max(min(0, round(series.median())), round(low)),
         high_ns=None if high is None else round(high),
         p25_ns=round(p25),
@@ -211,7 +206,7 @@ def ratio_of(value: float, resampled: Float, widened: float = 1.0) -> Share:
     Args:
         value: the ratio.
         resampled: its replicates.
-        widened: of :func:`widening`.
+        widened: the factor of :func:`widening`.
     """
     if value <= 0 or (len(resampled) and float(resampled.min()) <= 0):  # a time of 0 has no logarithm
         low, high = _bounds(resampled, value, widened)
@@ -228,10 +223,10 @@ def affine(share: Share, factor: float, offset: float) -> Share:
 
 
 def difference_from(a: Time, b: Time) -> Time:
-    """a - b for times that were not resampled together, of which only the intervals are known.
+    """a - b for times of which only the intervals are known, and which were not resampled together.
 
-    Each end of the difference combines, as independent, the distances of those ends of both intervals that make it
-    (G. Zou and A. Donner, Construction of confidence limits about effect measures, Statistics in Medicine 27, 2008).
+    Each end of the interval combines the distances of the matching ends of both intervals, as independent (G. Zou and
+    A. Donner, Construction of confidence limits about effect measures, Statistics in Medicine 27, 2008).
     """
     value = a.median_ns - b.median_ns
     low = high = None
@@ -297,21 +292,24 @@ def _bounds(resampled: Float, value: float, widened: float) -> tuple[float | Non
         return None, None
     outside = (1 - CONFIDENCE) / 2
     low, high = np.quantile(resampled, [outside, 1 - outside])
-    # Medians of resampled blocks may all lie on one side of the median: an interval still holds its own value.
+    # All resampled medians may be on one side of the median: the interval still contains it.
     return value + widened * min(0.0, float(low) - value), value + widened * max(0.0, float(high) - value)
 
 
-def _alike(jobs: Sequence[Float]) -> float:
-    """The correlation of a round with the one before it, 0 where there is none, without the bias of short series
-    (M. Kendall, Note on bias in the estimation of autocorrelation, Biometrika 41, 1954)."""
-    found, weight = 0.0, 0
+def correlation(jobs: Sequence[Float]) -> float:
+    """The correlation of a round with the one before, over jobs: 0 if there are too few rounds.
+
+    Corrected for the bias of short series (M. Kendall, Note on bias in the estimation of autocorrelation, Biometrika
+    41, 1954).
+    """
+    weighted, weight = 0.0, 0
     for job in jobs:
-        n, apart = len(job), job - job.mean()
-        total = float(apart @ apart)
-        if total > 0:
-            found += n * (n * float(apart[1:] @ apart[:-1]) / total + 1) / (n - 3)
+        n, deviation = len(job), job - job.mean()
+        total = float(deviation @ deviation)
+        if n >= _LEAST_ROUNDS and total > 0:
+            weighted += n * (n * float(deviation[1:] @ deviation[:-1]) / total + 1) / (n - 3)
             weight += n
-    return min(_MOST_ALIKE, max(0.0, found / weight)) if weight else 0.0
+    return min(_MAX_CORRELATION, max(0.0, weighted / weight)) if weight else 0.0
 
 
 def _flat(job: Float) -> Float:

@@ -1,4 +1,4 @@
-"""Checks whether steps of two conditions did the same work: LBFGS calls its closure a varying number of times.
+"""Check whether steps of two conditions did the same work: LBFGS calls its closure a varying number of times.
 
 In: the measured work of steps. Out: a note, if it differs.
 """
@@ -24,7 +24,7 @@ def unequal_work_notes(outcomes: Sequence[Outcome], one: str, other: str) -> lis
     passes = {name: _passes(outcomes, name) for name in (one, other)}
     if not all(passes.values()):
         return []
-    a, b = (fmean(each) for each in passes.values())
+    a, b = (fmean(counts) for counts in passes.values())
     if abs(a - b) <= _TOLERANCE * max(a, b):
         return []
     return [

@@ -1,4 +1,4 @@
-"""Detects the host's sockets, cores, NUMA nodes and accelerators, from /sys and from vendors' tools if installed.
+"""Detect the host's sockets, cores, NUMA nodes and accelerators, from /sys and from vendors' tools if installed.
 
 In: /sys, or the output of tools. Out: sockets, cores, NUMA nodes and devices.
 """
@@ -90,8 +90,8 @@ def read_host(root: Path = Path("/sys"), usable: Sequence[int] | None = None, as
     node_of = _nodes(root)
     threads: dict[tuple[int, int, int], list[int]] = {}
     for cpu in allowed:
-        place = root / "devices/system/cpu" / f"cpu{cpu}" / "topology"
-        socket, core = _number(place / "physical_package_id"), _number(place / "core_id")
+        folder = root / "devices/system/cpu" / f"cpu{cpu}" / "topology"
+        socket, core = _number(folder / "physical_package_id"), _number(folder / "core_id")
         # Without sysfs (another system, a container that hides it) every CPU is a core of one node.
         known = core is not None
         key = (max(0, socket or 0), node_of.get(cpu, 0), core if core is not None else cpu)
@@ -103,43 +103,43 @@ def read_host(root: Path = Path("/sys"), usable: Sequence[int] | None = None, as
 
 
 def _nodes(root: Path) -> dict[int, int]:
-    found: dict[int, int] = {}
+    node_of: dict[int, int] = {}
     for folder in (root / "devices/system/node").glob("node[0-9]*"):
         try:
             text = (folder / "cpulist").read_text(encoding="ascii").strip()
             cpus = parse_cpus(text) if text else []
         except (OSError, ValueError, ConfigError):
             continue
-        found |= dict.fromkeys(cpus, int(folder.name[4:]))
-    return found
+        node_of |= dict.fromkeys(cpus, int(folder.name[4:]))
+    return node_of
 
 
 def _devices(root: Path, ask: Ask) -> tuple[list[TopologyDevice], str | None, str | None]:
     output = ask(["nvidia-smi", "--query-gpu=index,name,pci.bus_id", "--format=csv,noheader"])
-    found: list[TopologyDevice] = []
+    devices: list[TopologyDevice] = []
     for line in (output or "").splitlines():
         parts = [part.strip() for part in line.split(",")]
         if len(parts) == 3 and parts[0].isdigit():
-            found.append(_device(root, int(parts[0]), parts[1], parts[2]))
-    if found:
-        return found, "NVIDIA", "nvidia-smi"
-    for index, (name, pci) in enumerate(_of_xpu_smi(ask(["xpu-smi", "discovery", "-j"]))):
-        found.append(_device(root, index, name, pci))
-    if found:
-        return found, "Intel", "xpu-smi"
+            devices.append(_device(root, int(parts[0]), parts[1], parts[2]))
+    if devices:
+        return devices, "NVIDIA", "nvidia-smi"
+    for index, (name, pci) in enumerate(_parse_xpu_smi(ask(["xpu-smi", "discovery", "-j"]))):
+        devices.append(_device(root, index, name, pci))
+    if devices:
+        return devices, "Intel", "xpu-smi"
     vendors = []
     for folder in sorted((root / "bus/pci/devices").glob("*")):
         kind, vendor = _text(folder / "class") or "", _text(folder / "vendor") or ""
         if kind[:6] in _CLASSES and vendor in _VENDORS:
             vendors.append(_VENDORS[vendor])
-            found.append(_device(root, len(found), _VENDORS[vendor], folder.name))
-    return found, vendors[0] if vendors else None, None
+            devices.append(_device(root, len(devices), _VENDORS[vendor], folder.name))
+    return devices, vendors[0] if vendors else None, None
 
 
-def _of_xpu_smi(output: str | None) -> list[tuple[str | None, str | None]]:
+def _parse_xpu_smi(output: str | None) -> list[tuple[str | None, str | None]]:
     try:
         listed: Any = json.loads(output or "{}").get("device_list", [])
-        return [(each.get("device_name"), each.get("pci_bdf_address")) for each in listed]
+        return [(device.get("device_name"), device.get("pci_bdf_address")) for device in listed]
     except (ValueError, AttributeError, TypeError):
         return []
 

@@ -1,4 +1,4 @@
-"""Summarizes the recorded window of a job: means over steps, for the rank with the most exposed communication.
+"""Summarize the recorded window of a job: means over steps, for the rank with the most exposed communication.
 
 In: the traces of a job. Out: means per step, in ns.
 """
@@ -23,12 +23,12 @@ _MANY_RANKS = 8
 """Above this, starting several processes is faster than reading in one."""
 
 
-def summarize_trace(folder: Path, beside: Path) -> tuple[TraceSummary | None, str | None]:
+def summarize_trace(folder: Path, result_folder: Path) -> tuple[TraceSummary | None, str | None]:
     """Read the traces of a job.
 
     Args:
         folder: its run directory.
-        beside: the directory of the result file.
+        result_folder: the directory of the result file.
 
     Returns:
         The summary, or None; and why it is None.
@@ -49,32 +49,32 @@ def summarize_trace(folder: Path, beside: Path) -> tuple[TraceSummary | None, st
     worst = means.sort(pl.col("exposed_communication_ns") / pl.col("window_ns"), "rank", descending=True).row(
         0, named=True
     )
-    whole = device.filter(pl.col("rank") == worst["rank"]).row(0, named=True)
+    device_row = device.filter(pl.col("rank") == worst["rank"]).row(0, named=True)
     wait, reduces = None, None
     if "collectives" in results:
-        mine = results["collectives"].frame.filter((pl.col("rank") == worst["rank"]) & pl.col("step").is_not_null())
-        if mine.height:
-            reduces = mine.filter(pl.col("collective") == "all_reduce").height / worst["steps"]
-            if mine["wait_ns"].null_count() == 0:
-                wait = mine["wait_ns"].sum()
+        of_rank = results["collectives"].frame.filter((pl.col("rank") == worst["rank"]) & pl.col("step").is_not_null())
+        if of_rank.height:
+            reduces = of_rank.filter(pl.col("collective") == "all_reduce").height / worst["steps"]
+            if of_rank["wait_ns"].null_count() == 0:
+                wait = of_rank["wait_ns"].sum()
             elif "clock" in results:
                 wait = waiting_time(results["collectives"].frame, results["clock"].frame, run.traces, worst["rank"])
     window = worst["window_ns"]
     exposed = worst["exposed_communication_ns"]
     other = window - worst["compute_ns"] - exposed - worst["data_loading_ns"]
     try:
-        where = str(folder.resolve().relative_to(beside.resolve()))
+        run_path = str(folder.resolve().relative_to(result_folder.resolve()))
     except ValueError:
-        where = str(folder)
+        run_path = str(folder)
     return (
         TraceSummary(
-            run=where,
+            run=run_path,
             steps=worst["steps"],
             window_ns=round(window),
             compute_ns=round(worst["compute_ns"]),
-            communication_ns=round(whole["communication_ns"] / worst["steps"]),
+            communication_ns=round(device_row["communication_ns"] / worst["steps"]),
             exposed_communication_ns=round(exposed),
-            overlap_ratio=whole["overlap_ratio"],
+            overlap_ratio=device_row["overlap_ratio"],
             exposed_share=exposed / window if window else 0.0,
             wait_ns=None if wait is None else round(wait / worst["steps"]),
             data_loading_ns=round(worst["data_loading_ns"]),
@@ -101,11 +101,11 @@ def waiting_time(collectives: pl.DataFrame, clock: pl.DataFrame, traces: Sequenc
         None if a rank of a collective was not recorded, or if the clocks cannot be aligned.
     """
     rows = collectives.filter(pl.col("step").is_not_null() & pl.col("peers").is_null())
-    mine = rows.filter(pl.col("rank") == rank)
+    of_rank = rows.filter(pl.col("rank") == rank)
     ranks = collectives["rank"].n_unique()
-    if not mine.height or mine.filter(pl.col("matched_ranks") < pl.col("group_size").fill_null(ranks)).height:
+    if not of_rank.height or of_rank.filter(pl.col("matched_ranks") < pl.col("group_size").fill_null(ranks)).height:
         return None
-    rows = rows.filter(pl.col("match").is_in(mine["match"].implode()))
+    rows = rows.filter(pl.col("match").is_in(of_rank["match"].implode()))
     arrivals = with_arrivals(rows, clock, base_times(traces))
     if arrivals.height < rows.height:
         return None

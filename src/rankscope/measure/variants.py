@@ -1,4 +1,4 @@
-"""Compares several ways to run one job with a base, and recommends the fastest.
+"""Compare several ways to run one job with a base, and recommend the fastest.
 
 In: measurements of a base and its variants. Out: a comparison, and a recommendation if one is significant.
 """
@@ -34,32 +34,32 @@ def compare_jobs(jobs: Mapping[str, Sequence[Outcome]], condition: str, base: st
         base: the variant that the others are compared with.
         seed: of the bootstrap.
     """
-    found = {name: each for name, outcomes in jobs.items() if outcomes and (each := series(outcomes, condition))}
-    drawn = {name: replicates({name: each}, seed, salt)[name] for salt, (name, each) in enumerate(found.items())}
-    return _compared(found, drawn, base, lambda one, other: max(widening(one), widening(other)))
+    times = {name: steps for name, outcomes in jobs.items() if outcomes and (steps := series(outcomes, condition))}
+    drawn = {name: replicates({name: steps}, seed, salt)[name] for salt, (name, steps) in enumerate(times.items())}
+    return _compared(times, drawn, base, lambda a, b: max(widening(a), widening(b)))
 
 
 def compare_conditions(
     outcomes: Sequence[Outcome], names: Sequence[str], base: str, seed: int
 ) -> dict[str, Comparison]:
     """Compare variants that ran as conditions of the same jobs."""
-    found = {name: each for name in names if (each := series(outcomes, name)) is not None}
-    return _compared(found, replicates(found, seed), base, widening)
+    times = {name: steps for name in names if (steps := series(outcomes, name)) is not None}
+    return _compared(times, replicates(times, seed), base, widening)
 
 
 def _compared(
-    found: Mapping[str, Series], drawn: Mapping[str, Float], base: str, widened: Callable[[Series, Series], float]
+    times: Mapping[str, Series], drawn: Mapping[str, Float], base: str, widened: Callable[[Series, Series], float]
 ) -> dict[str, Comparison]:
     compared = {}
-    for name, each in found.items():
+    for name, steps in times.items():
         difference = None
-        if name != base and base in found:
-            t0, spread = found[base].median(), np.empty(0)
+        if name != base and base in times:
+            t0, spread = times[base].median(), np.empty(0)
             if len(drawn[name]) == len(drawn[base]):
                 spread = drawn[name] / drawn[base]
-            difference = affine(ratio_of(each.median() / t0, spread, widened(each, found[base])), 1, -1)
-        beyond = beyond_chance(difference) if difference is not None else None
-        compared[name] = Comparison(time_of(each, drawn[name]), difference, beyond)
+            difference = affine(ratio_of(steps.median() / t0, spread, widened(steps, times[base])), 1, -1)
+        significant = beyond_chance(difference) if difference is not None else None
+        compared[name] = Comparison(time_of(steps, drawn[name]), difference, significant)
     return compared
 
 
@@ -75,12 +75,12 @@ def recommend(compared: Mapping[str, Comparison], base: str, how: Mapping[str, s
         return Recommendation(None, None, "nothing to compare with: the base failed")
     better = [
         name
-        for name, each in compared.items()
-        if each.beyond_chance and each.difference is not None and each.difference.value < 0
+        for name, comparison in compared.items()
+        if comparison.beyond_chance and comparison.difference is not None and comparison.difference.value < 0
     ]
     t0 = compared[base].step.median_ns
     if not better:
-        unknown = all(each.beyond_chance is None for name, each in compared.items() if name != base)
+        unknown = all(comparison.beyond_chance is None for name, comparison in compared.items() if name != base)
         text = (
             "too few steps to tell the variants apart"
             if unknown

@@ -1,7 +1,7 @@
-"""From files to results: ingest every trace, then run the analyses' graph. The only caller of executors.
+"""From files to results: ingest every trace, then run the graph of analyses. The only caller of executors.
 
 `open_run` finds the traces of a run (`run.py`); nothing is read until a result is requested. Then each file is one task
-(`load.py`), and each rank's share of the analyses another (`graph.py`, `tasks.py`); only small frames come back, and no
+(`load.py`), and each rank's share of the analyses another (`graph.py`, `tasks.py`). Only small frames come back, so no
 process ever holds all ranks. A failure becomes a finding, and the rest continues.
 
 In: paths or URLs of traces. Out: a `Run`, with results and findings.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rankscope.pipeline.run import parse_steps as parse_steps
     from rankscope.pipeline.tasks import Progress as Progress
 
-# On first use: a worker has to import what its tasks need, and no more.
+# Imported on first use, so that a worker imports only what its tasks need.
 _MODULES = {
     "HasRunDir": "run",
     "Loaded": "load",
@@ -37,6 +37,6 @@ __all__ = list(_MODULES)
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

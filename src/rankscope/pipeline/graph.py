@@ -15,12 +15,12 @@ from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, describe_error
 from rankscope.ingest.findings import not_analyzed
 from rankscope.pipeline.load import Loaded
-from rankscope.pipeline.tasks import Asked, Tasks, analyze_rank, asked, by_rank
+from rankscope.pipeline.tasks import AnalysisKey, Tasks, analysis_key, analyze_rank, by_rank
 from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Part, Result, incomplete_ranks
 from rankscope.store.part_cache import find_part, inputs_digest
 
-Maps = dict[Asked, tuple[list[Part], list[Finding]]]
-"""The parts of the ranks, by analysis, and the ranks without one."""
+RankParts = dict[AnalysisKey, tuple[list[Part], list[Finding]]]
+"""For each analysis, the ranks' parts, and findings about ranks without one."""
 
 
 def levels(names: Sequence[str]) -> list[list[str]]:
@@ -36,7 +36,7 @@ def levels(names: Sequence[str]) -> list[list[str]]:
             raise AnalysisError(f"analyses require each other: {' → '.join((*above, name))}")
         if name not in depth:
             required = get_analysis(name).requires
-            depth[name] = 1 + max((visit(each, (*above, name)) for each in required), default=-1)
+            depth[name] = 1 + max((visit(required_name, (*above, name)) for required_name in required), default=-1)
         return depth[name]
 
     for name in names:
@@ -45,125 +45,125 @@ def levels(names: Sequence[str]) -> list[list[str]]:
 
 
 def run_level(
-    wanted: Sequence[Asked],
+    keys: Sequence[AnalysisKey],
     loaded: Loaded,
     options: Options,
-    known: Mapping[Asked, Result],
+    known: Mapping[AnalysisKey, Result],
     tasks: Tasks,
-    maps: Maps,
-) -> dict[Asked, Result]:
-    """The results of analyses that require only what is known: the map on workers, the reduce here.
+    kept_parts: RankParts,
+) -> dict[AnalysisKey, Result]:
+    """The results of analyses whose requirements are known: `per_rank` on workers, `across_ranks` here.
 
     Args:
-        maps: parts of ranks from earlier runs that may be needed again; new ones are added.
+        kept_parts: parts from earlier calls that may be needed again; new ones are added.
 
     Raises:
         AnalysisError: no rank could be analyzed.
     """
-    required = {name for each, _ in wanted for name in get_analysis(each).requires}
-    results = {name: known[asked(name)].frame for name in required}
-    reading = dict.fromkeys(_mapped_as(each) for each in wanted if get_analysis(each[0]).reads)
-    to_map = [each for each in reading if each not in maps]
+    required = {name for analysis, _ in keys for name in get_analysis(analysis).requires}
+    results = {name: known[analysis_key(name)].frame for name in required}
+    with_tables = dict.fromkeys(_part_key(key) for key in keys if get_analysis(key[0]).reads)
+    to_map = [key for key in with_tables if key not in kept_parts]
     complete = not any(finding.id == NOT_ANALYZED for result in known.values() for finding in result.findings)
-    mapped = maps | (_map(to_map, loaded, options, results, tasks, complete=complete) if to_map else {})
-    maps |= {each: mapped[each] for each in to_map if any(one.of_reduce for one in get_analysis(each[0]).parameters)}
+    mapped = kept_parts | (_map(to_map, loaded, options, results, tasks, complete=complete) if to_map else {})
+    kept_parts |= {key: mapped[key] for key in to_map if any(p.of_reduce for p in get_analysis(key[0]).parameters)}
     inputs = Inputs(options, tuple(loaded.infos), results, world_size=loaded.world_size, capture=loaded.rank_manifests)
-    made, incomplete = {}, incomplete_ranks(loaded.infos)
-    for each in wanted:
-        analysis = get_analysis(each[0])
-        own = replace(inputs, parameters=dict(each[1]))
-        parts, lost = mapped.get(_mapped_as(each), ([], []))
-        frame, findings = analysis.reduce(parts, own)
-        made[each] = replace(Result(analysis, frame, (*lost, *findings)), incomplete=incomplete)
-    return made
+    computed, incomplete = {}, incomplete_ranks(loaded.infos)
+    for key in keys:
+        analysis = get_analysis(key[0])
+        parts, lost = mapped.get(_part_key(key), ([], []))
+        frame, findings = analysis.reduce(parts, replace(inputs, parameters=dict(key[1])))
+        computed[key] = replace(Result(analysis, frame, (*lost, *findings)), incomplete=incomplete)
+    return computed
 
 
-def _mapped_as(wanted: Asked) -> Asked:
+def _part_key(key: AnalysisKey) -> AnalysisKey:
     """The key of a rank's part: parameters that `per_rank` does not use have their defaults."""
-    name, chosen = wanted
-    of_reduce = {each.name: each.default for each in get_analysis(name).parameters if each.of_reduce}
-    return name, tuple((each, of_reduce.get(each, value)) for each, value in chosen)
+    name, values = key
+    defaults = {parameter.name: parameter.default for parameter in get_analysis(name).parameters if parameter.of_reduce}
+    return name, tuple((parameter, defaults.get(parameter, value)) for parameter, value in values)
 
 
 def _map(
-    wanted: Sequence[Asked],
+    keys: Sequence[AnalysisKey],
     loaded: Loaded,
     options: Options,
     results: Mapping[str, pl.DataFrame],
     tasks: Tasks,
     *,
     complete: bool,
-) -> Maps:
-    """The part of each rank, by analysis, and the ranks without one.
+) -> RankParts:
+    """The ranks' parts of some analyses, from the cache or from workers.
 
     Args:
         complete: whether no rank is missing in any required result.
     """
-    ranks, own = loaded.ranks, by_rank(results)
-    digests = _digests(wanted, loaded, options, complete=complete)
-    parts: dict[Asked, dict[int, Part | BaseException]] = {each: {} for each in wanted}
+    ranks, results_of_rank = loaded.ranks, by_rank(results)
+    digests = _digests(keys, loaded, options, complete=complete)
+    outcomes: dict[AnalysisKey, dict[int, Part | BaseException]] = {key: {} for key in keys}
     arguments = []
     for rank, traces in ranks.items():
         missing = []
-        for each in wanted:
-            # Parts that are in the cache are found without starting a worker.
-            digest = digests.get((rank, each))
-            cached = None if digest is None else find_part(traces, each[0], digest)
+        for key in keys:
+            # Cached parts do not need a worker.
+            digest = digests.get((rank, key))
+            cached = None if digest is None else find_part(traces, key[0], digest)
             if cached is None:
-                missing.append(each)
+                missing.append(key)
             else:
-                parts[each][rank] = cached
+                outcomes[key][rank] = cached
         if missing:
-            inputs = Inputs(options, tuple(each.info for each in traces), own(rank), rank, loaded.world_size)
-            to_keep = {each: digests[rank, each] for each in missing if (rank, each) in digests}
-            arguments.append((missing, tuple(traces), inputs, tasks.columns, to_keep))
+            infos = tuple(trace.info for trace in traces)
+            inputs = Inputs(options, infos, results_of_rank(rank), rank, loaded.world_size)
+            to_cache = {key: digests[rank, key] for key in missing if (rank, key) in digests}
+            arguments.append((missing, tuple(traces), inputs, tasks.columns, to_cache))
     size = sum(info.json_bytes for info in loaded.infos) // 8
-    outcomes = tasks.run("analysing", size, analyze_rank, arguments) if arguments else []
-    for (missing, _, inputs, *_), outcome in zip(arguments, outcomes, strict=True):
-        for each in missing:
-            parts[each][inputs.rank] = outcome if isinstance(outcome, BaseException) else outcome[each]
+    computed = tasks.run("analysing", size, analyze_rank, arguments) if arguments else []
+    for (missing, _, inputs, *_), outcome in zip(arguments, computed, strict=True):
+        for key in missing:
+            outcomes[key][inputs.rank] = outcome if isinstance(outcome, BaseException) else outcome[key]
     failures = {
-        each: {rank: part for rank in ranks if isinstance(part := parts[each][rank], BaseException)} for each in wanted
+        key: {rank: part for rank in ranks if isinstance(part := outcomes[key][rank], BaseException)} for key in keys
     }
-    nowhere = [each for each in wanted if len(failures[each]) == len(ranks)]
-    if nowhere:
-        rank, error = next(iter(failures[nowhere[0]].items()))
-        names = ", ".join(name for name, _ in nowhere)
+    failed = [key for key in keys if len(failures[key]) == len(ranks)]
+    if failed:
+        rank, error = next(iter(failures[failed[0]].items()))
+        names = ", ".join(name for name, _ in failed)
         raise AnalysisError(f"rank {rank}: {names}: {describe_error(error)}", path=ranks[rank][0].info.path) from error
-    lost = {
-        each: [not_analyzed(rank, ranks[rank][0].info.path, [each[0]], error) for rank, error in failed.items()]
-        for each, failed in failures.items()
-    }
     return {
-        each: ([part for rank in ranks if not isinstance(part := of_ranks[rank], BaseException)], lost[each])
-        for each, of_ranks in parts.items()
+        key: (
+            [part for rank in ranks if not isinstance(part := outcomes[key][rank], BaseException)],
+            [not_analyzed(rank, ranks[rank][0].info.path, [key[0]], error) for rank, error in failures[key].items()],
+        )
+        for key in keys
     }
 
 
 def _digests(
-    wanted: Sequence[Asked], loaded: Loaded, options: Options, *, complete: bool
-) -> dict[tuple[int, Asked], bytes]:
-    """What identifies the inputs of each part that may be cached, by rank and analysis.
+    keys: Sequence[AnalysisKey], loaded: Loaded, options: Options, *, complete: bool
+) -> dict[tuple[int, AnalysisKey], bytes]:
+    """Digests of the inputs of each part that may be cached, by rank and analysis.
 
-    Those are parts of this package's analyses, as the code of others is not known, with default parameters.
+    Only parts with default parameters are cached, and only of this package's analyses: the digest does not cover the
+    code of others.
 
     Args:
         complete: whether no rank is missing in any required result; otherwise the parts that need them are not cached.
     """
-    own = [each for each in wanted if each == asked(each[0]) and _is_own(each[0])]
-    by_rank = {
+    cacheable = [key for key in keys if key == analysis_key(key[0]) and _is_builtin(key[0])]
+    rank_digests = {
         rank: inputs_digest([trace.info for trace in traces], rank, options, loaded.world_size)
         for rank, traces in loaded.ranks.items()
     }
-    of_run = inputs_digest(by_rank, loaded.rank_manifests)
-    found: dict[tuple[int, Asked], bytes] = {}
-    for each in own:
-        requires = get_analysis(each[0]).requires
+    run_digest = inputs_digest(rank_digests, loaded.rank_manifests)
+    digests: dict[tuple[int, AnalysisKey], bytes] = {}
+    for key in cacheable:
+        requires = get_analysis(key[0]).requires
         if complete or not requires:
-            for rank, of_rank in by_rank.items():
-                found[rank, each] = inputs_digest(each, of_rank, of_run if requires else None)
-    return found
+            for rank, rank_digest in rank_digests.items():
+                digests[rank, key] = inputs_digest(key, rank_digest, run_digest if requires else None)
+    return digests
 
 
-def _is_own(name: str) -> bool:
+def _is_builtin(name: str) -> bool:
     return get_analysis(name).per_rank.__module__.startswith("rankscope.")

@@ -1,4 +1,4 @@
-"""Reads the files of a run: one task per trace, then the run and the rank of each.
+"""Read the files of a run: one task per trace, then the run and the rank of each.
 
 In: discovered files. Out: `Loaded`, with the tables of each rank and findings about the files.
 """
@@ -16,9 +16,10 @@ from rankscope.ingest.findings import incomplete_steps, links_not_followed, loss
 from rankscope.ingest.manifests import capture_findings, read_manifests, window_gaps, without_withdrawn
 from rankscope.ingest.ranks import assign_ranks, without_numbered_folders
 from rankscope.ingest.run_files import is_measurement_file
-from rankscope.ingest.run_findings import contradicted_ranks, missing_ranks, several_lives
+from rankscope.ingest.run_findings import contradicted_ranks, missing_ranks, restarted_ranks
 from rankscope.ingest.run_selection import KnownRun, check_steps, choose_run, known_runs
 from rankscope.ingest.runs import group_by_run
+from rankscope.ingest.source import is_url
 from rankscope.ingest.task import find_ingested, ingest_trace
 from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
 from rankscope.results import Finding, Options
@@ -32,10 +33,10 @@ class Loaded:
     """The files of a run after reading: the tables of each rank, and findings about the files.
 
     Attributes:
-        label: the name of one of several runs; None if there is only one.
-        manifest: what rank 0 wrote about the run, if it is there.
+        label: the run's name for display if the files belong to several runs; None otherwise.
+        manifest: the run's manifest, written by rank 0, if there is one.
         rank_manifests: the manifest of each rank's capture.
-        known_runs: the runs whose traces are among the files, this one among them.
+        known_runs: all runs with traces among the files, including this one.
         chosen: the name of this run among them.
     """
 
@@ -59,23 +60,25 @@ class Loaded:
         return max((info.world_size for info in self.infos if info.world_size), default=None)
 
 
-def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, had: Collection[str] = ()) -> Loaded:
-    """Read the files: from the cache, or now.
+def load_run(
+    found: Found, wanted: str | None, options: Options, tasks: Tasks, previous: Collection[str] = ()
+) -> Loaded:
+    """Read the files, or take their tables from the cache.
 
     Args:
-        wanted: which run, where there are several: the start of its id, or ``latest``.
-        had: files of the run that is read again: the run that has any of them is chosen.
+        wanted: which run, if there are several: the start of its id, or ``latest``.
+        previous: files of a run that is loaded again: the run that has any of them is chosen.
 
     Raises:
         NoTracesError: none of them is a trace that can be read.
         RunSelectionError: they belong to several runs, and none was chosen.
     """
-    paths, where = found.traces, place_of(found)
-    known = {path: trace for path in paths if (trace := find_ingested(path)) is not None}
-    # Files that are in the cache are found without starting a worker.
-    todo = [path for path in paths if path not in known]
-    read = tasks.run("reading", _size_of(todo), ingest_trace, [(path,) for path in todo])
-    by_path: dict[str, CachedTrace | BaseException] = {**known, **dict(zip(todo, read, strict=True))}
+    paths, root = found.traces, location_of(found)
+    cached = {path: trace for path in paths if (trace := find_ingested(path)) is not None}
+    # Cached files do not need a worker.
+    todo = [path for path in paths if path not in cached]
+    read = tasks.run("reading", _size_of(todo), ingest_trace, [(_absolute(path),) for path in todo])
+    by_path: dict[str, CachedTrace | BaseException] = {**cached, **dict(zip(todo, read, strict=True))}
     outcomes = [by_path[path] for path in paths]
     traces: list[CachedTrace] = []
     failures: list[tuple[str, BaseException]] = []
@@ -85,49 +88,54 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
         else:
             traces.append(CachedTrace(outcome.folder, replace(outcome.info, path=path)))
     if not traces:
-        raise _nothing(failures, where)
+        raise _nothing(failures, root)
     findings = [
         unreadable(path, error) for path, error in failures if found.named or not isinstance(error, NotATraceError)
     ]
     if not found.named:
         others = [(path, e) for path, e in failures if isinstance(e, NotATraceError) and not is_measurement_file(path)]
         findings += [unreadable(path, e, not_a_trace=True) for path, e in others]
-    findings += [unreadable(error.path or where, error) for error in found.denied]
+    findings += [unreadable(error.path or root, error) for error in found.denied]
     findings += links_not_followed(found.unfollowed)
     findings += [merged_trace(path) for path in found.doubled]
-    all_infos, doubted = without_numbered_folders([trace.info for trace in traces])
+    all_infos, numbered = without_numbered_folders([trace.info for trace in traces])
     grouping = group_by_run(all_infos)
     runs = grouping.runs
-    kept = [name for name, infos in runs.items() if any(info.path in had for info in infos)]
-    chosen = kept[0] if len(kept) == 1 else choose_run(runs, wanted, where, grouping.reasons)
+    kept = [name for name, infos in runs.items() if any(info.path in previous for info in infos)]
+    chosen = kept[0] if len(kept) == 1 else choose_run(runs, wanted, root, grouping.reasons)
     infos = runs[chosen]
     run_id = next((info.run_id for info in infos if info.run_id is not None), None)
-    own_paths = {info.path for info in infos}
-    findings += [finding for finding in doubted if any(path in own_paths for path in _files_of(finding))]
+    run_paths = {info.path for info in infos}
+    findings += [finding for finding in numbered if any(path in run_paths for path in _files_of(finding))]
     findings += grouping.findings.get(chosen, ())
     folders = {trace.info.path: trace.folder for trace in traces}
     members, conflicts = assign_ranks(infos)
     findings += conflicts
-    manifest, own, unread = read_manifests(found.run_manifests, found.rank_manifests, run_id)
-    members, withdrawn = without_withdrawn(members, own)
+    manifest, manifests, unread = read_manifests(found.run_manifests, found.rank_manifests, run_id)
+    members, withdrawn = without_withdrawn(members, manifests)
     ranks = {rank: [CachedTrace(folders[info.path], info) for info in files] for rank, files in members.items()}
     infos = [info for files in members.values() for info in files]
-    findings += [*losses_of(infos), *incomplete_steps(infos), *contradicted_ranks(members), *several_lives(infos)]
-    findings += [*unread, *capture_findings(own, found.traces, found.folders), *withdrawn, *window_gaps(members)]
+    findings += [*losses_of(infos), *incomplete_steps(infos), *contradicted_ranks(members), *restarted_ranks(infos)]
+    findings += [*unread, *capture_findings(manifests, found.traces, found.folders), *withdrawn, *window_gaps(members)]
     findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)
     check_steps(infos, options.steps)
-    known_of = known_runs(runs, where)
-    named = next(run.label for run in known_of if run.name == chosen) if len(known_of) > 1 else None
-    return Loaded(ranks, tuple(findings), run_id, named, manifest, tuple(own), known_of, chosen)
+    all_runs = known_runs(runs, root)
+    label = next(run.label for run in all_runs if run.name == chosen) if len(all_runs) > 1 else None
+    return Loaded(ranks, tuple(findings), run_id, label, manifest, tuple(manifests), all_runs, chosen)
 
 
-def place_of(found: Found) -> str:
+def _absolute(path: str) -> str:
+    """The absolute path: workers may have another current directory."""
+    return path if is_url(path) else str(Path(path).absolute())
+
+
+def location_of(found: Found) -> str:
     """Where the traces are: the directory, else the first file."""
     return found.folders[0] if found.folders else found.traces[0]
 
 
 def _files_of(finding: Finding) -> list[str]:
-    return [str(each.value) for each in finding.evidence if each.name == "file"]
+    return [str(evidence.value) for evidence in finding.evidence if evidence.name == "file"]
 
 
 def _nothing(failures: Sequence[tuple[str, BaseException]], where: str) -> RankscopeError:

@@ -1,7 +1,7 @@
 """Every analysis as a method of a run: ``run.operators(by="shape")``.
 
-In: the analyses that are installed. Out: a method for each, with its signature and docs, made when it is first used.
-For type checkers `methods.pyi` lists rankscope's own; ``make docs`` writes it.
+In: the installed analyses. Out: a method for each, with its signature and docs, made on first use. For type checkers,
+`methods.pyi` lists rankscope's analyses; ``make docs`` writes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Method = Callable[..., pl.DataFrame]
 
 
 class _MethodsOnDemand(type):
-    """Makes the methods when the class is asked for one or for its list (help, completion): importing loads none."""
+    """Makes methods when one of them, or their list, is looked up (help, completion): importing loads no analysis."""
 
     def __getattr__(cls, name: str) -> Method:
         if name.startswith("_") or name not in all_analyses():
@@ -35,7 +35,7 @@ class _MethodsOnDemand(type):
 
 
 class AnalysisMethods(metaclass=_MethodsOnDemand):
-    """Gives a class that can `analyze` every analysis as a method."""
+    """Adds every analysis as a method to a class with a method `analyze`."""
 
     def __getattr__(self, name: str) -> Method:
         method: Method = getattr(type(self), name).__get__(self)
@@ -58,9 +58,12 @@ def _method(analysis: Analysis) -> Method:
         inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
         *(
             inspect.Parameter(
-                each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.annotation
+                parameter.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=parameter.default,
+                annotation=parameter.annotation,
             )
-            for each in analysis.parameters
+            for parameter in analysis.parameters
         ),
     ]
     method.__signature__ = inspect.Signature(arguments, return_annotation=pl.DataFrame)  # type: ignore[attr-defined]  # PEP 362
@@ -69,7 +72,7 @@ def _method(analysis: Analysis) -> Method:
 
 def _doc(analysis: Analysis) -> str:
     """The analysis's doc, its arguments and the columns of the frame."""
-    arguments = [f"    {each.name}: {each.doc}" for each in analysis.parameters]
+    arguments = [f"    {parameter.name}: {parameter.doc}" for parameter in analysis.parameters]
     columns = [f"    {each.name}{f' ({each.unit})' if each.unit else ''}: {each.doc}" for each in analysis.columns]
     parts = [inspect.cleandoc(analysis.doc), "\n".join(["Returns a Polars frame with the columns:", *columns])]
     if arguments:

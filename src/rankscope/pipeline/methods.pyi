@@ -7,7 +7,7 @@ class AnalysisMethods:
     """Every analysis of rankscope as a method. Others: ``run.analyze(name)[name].frame``."""
 
     def all_to_all(self) -> pl.DataFrame:
-        """All-to-all exchanges: how many bytes each rank sends to each other rank, dispatch and combine apart."""
+        """All-to-all exchanges: bytes that each rank sends to each other rank, separately for dispatch and combine."""
     def annotations(self, *, by: Literal["name", "step"] = "name") -> pl.DataFrame:
         """Named ranges of each rank, the user's and PyTorch's: time on host and device."""
     def arrivals(self) -> pl.DataFrame:

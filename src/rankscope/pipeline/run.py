@@ -23,10 +23,10 @@ from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.event_types import DEVICE_KINDS
 from rankscope.ingest.run_selection import KnownRun
 from rankscope.ingest.runs import NAMELESS
-from rankscope.pipeline.graph import Maps, levels, run_level
-from rankscope.pipeline.load import Loaded, load_run, place_of
+from rankscope.pipeline.graph import RankParts, levels, run_level
+from rankscope.pipeline.load import Loaded, load_run, location_of
 from rankscope.pipeline.methods import AnalysisMethods
-from rankscope.pipeline.tasks import Asked, Progress, Tasks, asked, of_rank
+from rankscope.pipeline.tasks import AnalysisKey, Progress, Tasks, analysis_key, with_rank
 from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Parameters, Result, by_severity, each_once
 from rankscope.rundir.manifest import RunManifest
 from rankscope.rundir.plurals import counted, listed
@@ -34,7 +34,7 @@ from rankscope.store.trace_info import TraceInfo
 
 T = TypeVar("T")
 
-# Step numbers that a run's description lists. A trace may contain any number, and so any span of them.
+# Step numbers that a run's description lists: a damaged trace may contain any range of them.
 MAX_STEPS = 10_000
 _PROFILER = "rankscope's Profiler"
 
@@ -55,7 +55,7 @@ def parse_steps(text: str | None) -> tuple[int | None, int | None] | None:
     """`10:12` (both included), `10:`, `:12` or `10` as a range of steps.
 
     Raises:
-        ConfigError: it is not of one of these forms.
+        ConfigError: it has none of these forms.
     """
     if text is None or text.strip() in ("", ":"):
         return None
@@ -101,8 +101,10 @@ def open_run(
     chosen = parse_steps(steps) if isinstance(steps, str) else steps
     _check_pattern(communication)
     options = Options(steps=chosen, communication=communication)
-    meant = source.run_dir if isinstance(source, HasRunDir) else source
-    sources = [path for each in (meant, *more) for path in ([each] if isinstance(each, str | os.PathLike) else each)]
+    first = source.run_dir if isinstance(source, HasRunDir) else source
+    sources = [
+        path for paths in (first, *more) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)
+    ]
     return Run(find_traces(sources), options, run_id, executor, workers, progress)
 
 
@@ -132,19 +134,19 @@ class Run(AnalysisMethods):
         self._found = found
         self._options = options
         self._wanted_run = run_id
-        self._had: frozenset[str] = frozenset()
+        self._previous_files: frozenset[str] = frozenset()
         self._tasks = Tasks(executor, workers, progress)
-        self._results: dict[Asked, Result] = {}
-        self._maps: Maps = {}
+        self._results: dict[AnalysisKey, Result] = {}
+        self._parts: RankParts = {}
         self._diagnosis: Diagnosis | None = None
         self._lost: list[Finding] = []
 
-    # -- what the run is ----------------------------------------------------------------------------------------
+    # -- description --------------------------------------------------------------------------------------------
 
     @property
     def path(self) -> str:
         """Where the traces are: the directory, else the first file."""
-        return place_of(self._found)
+        return location_of(self._found)
 
     @property
     def name(self) -> str:
@@ -173,7 +175,7 @@ class Run(AnalysisMethods):
 
     @property
     def manifest(self) -> RunManifest | None:
-        """The manifest of the run (`run.json`, written by rank 0), if it is there."""
+        """The manifest of the run (`run.json`, written by rank 0), if there is one."""
         return self.loaded.manifest
 
     @property
@@ -190,14 +192,14 @@ class Run(AnalysisMethods):
     def findings(self) -> list[Finding]:
         """Findings, the most severe first: about the files and from `diagnose`, else from the analyses so far.
 
-        With other parameters than the defaults an analysis would give its findings a second time, in other words.
+        Only results with default parameters count: with others, an analysis would repeat its findings in other words.
         """
-        stated = [each for result in self.results.values() for each in result.findings if not each.all_clear]
+        stated = [finding for result in self.results.values() for finding in result.findings if not finding.all_clear]
         if self._diagnosis is None:
             return by_severity(each_once([*self.loaded.findings, *self._lost, *stated]))
         # An analysis that the diagnosis does not need may fail, or lack a rank.
-        more = [each for each in self._lost if each not in self._diagnosis.stated]
-        more += [each for each in stated if each.id == NOT_ANALYZED]
+        more = [finding for finding in self._lost if finding not in self._diagnosis.stated]
+        more += [finding for finding in stated if finding.id == NOT_ANALYZED]
         return by_severity(each_once([*self.loaded.findings, *self._diagnosis.findings, *more]))
 
     def about(self) -> dict[str, Any]:
@@ -220,7 +222,7 @@ class Run(AnalysisMethods):
             "ranks": self.ranks,
             "missing_ranks": self.missing_ranks,
             "hosts": sorted({info.host for info in infos if info.host}),
-            # Without a name it is the CPU only if no device did anything.
+            # Traces without device names are of CPU jobs only if no device ran anything.
             "devices": sorted({name for _, name in used}) or ([] if any(map(_ran_on_device, infos)) else ["CPU"]),
             "steps": sorted(steps)[:MAX_STEPS],
         }
@@ -228,24 +230,24 @@ class Run(AnalysisMethods):
     @property
     def written_by(self) -> list[str]:
         """The tools that wrote the traces, with versions if recorded; PyTorch's own profiler does not name itself."""
-        found = set()
+        tools = set()
         for info in self.loaded.infos:
             if info.launcher == "simulate":
-                found.add("rankscope simulate")
+                tools.add("rankscope simulate")
             elif info.run_id is not None or info.rank_source == "metadata":
-                found.add(_PROFILER)
+                tools.add(_PROFILER)
             else:
-                found.add("PyTorch's profiler, without rankscope")
+                tools.add("PyTorch's profiler, without rankscope")
         versions = self.manifest.versions if self.manifest else {}
         used = listed([f"{name} {versions[name]}" for name in ("rankscope", "torch") if versions.get(name)])
-        return sorted(found) + ([used] if used and _PROFILER in found else [])
+        return sorted(tools) + ([used] if used and _PROFILER in tools else [])
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     @cached_property
     def loaded(self) -> Loaded:
         """The run's files, read from the cache or now."""
-        return load_run(self._found, self._wanted_run, self._options, self._tasks, self._had)
+        return load_run(self._found, self._wanted_run, self._options, self._tasks, self._previous_files)
 
     def load(self) -> Run:
         """Read the files now.
@@ -271,34 +273,36 @@ class Run(AnalysisMethods):
             ConfigError: an analysis has no such parameter, or the value is not valid.
         """
         given = {get_analysis(name).name: chosen for name, chosen in (parameters or {}).items()}
-        chosen = {get_analysis(name).name: asked(name, given.get(get_analysis(name).name)) for name in names}
+        chosen = {get_analysis(name).name: analysis_key(name, given.get(get_analysis(name).name)) for name in names}
         graph = levels(list(chosen))
-        required = {each for level in graph for name in level for each in get_analysis(name).requires}
+        required = {needed for level in graph for name in level for needed in get_analysis(name).requires}
         with self._tasks.kept():
             for level in graph:
                 # Required results use the defaults, whatever else was requested.
-                wanted = dict.fromkeys(asked(name) for name in level if name in required)
+                wanted = dict.fromkeys(analysis_key(name) for name in level if name in required)
                 wanted |= dict.fromkeys(chosen[name] for name in level if name in chosen)
-                todo = [each for each in wanted if each not in self._results]
+                todo = [key for key in wanted if key not in self._results]
                 if todo:
-                    self._results |= run_level(todo, self.loaded, self._options, self._results, self._tasks, self._maps)
-        return {name: self._results[each] for name, each in chosen.items()}
+                    self._results |= run_level(
+                        todo, self.loaded, self._options, self._results, self._tasks, self._parts
+                    )
+        return {name: self._results[key] for name, key in chosen.items()}
 
     def attempt(self, *names: str, parameters: Mapping[str, Parameters] | None = None) -> dict[str, Result]:
         """The results of the analyses that can be computed; findings give the reasons for the others."""
-        results, lost = attempt(names, lambda *each: self.analyze(*each, parameters=parameters))
+        results, lost = attempt(names, lambda *some: self.analyze(*some, parameters=parameters))
         self._lost += [finding for finding in lost if finding not in self._lost]
         return results
 
     def diagnose(self) -> list[Finding]:
-        """Run all rules; all findings about the files and the run, the most severe first, each with its symptoms.
+        """Run all rules and return all findings about the files and the run, the most severe first, with symptoms.
 
-        They are the same whatever was requested before.
+        They do not depend on what was requested before.
         """
         return by_severity([*self.loaded.findings, *self.diagnosis().findings])
 
     def diagnosis(self) -> Diagnosis:
-        """What is wrong with the run, made once: the merged findings, the headline, and what cannot be judged."""
+        """The merged findings of all rules, the headline, and what cannot be judged; computed once."""
         if self._diagnosis is None:
             loaded = self.loaded
             inputs = Inputs(
@@ -313,7 +317,7 @@ class Run(AnalysisMethods):
     @property
     def results(self) -> dict[str, Result]:
         """The results so far, by name, with their default parameters."""
-        return {each[0]: result for each, result in list(self._results.items()) if each == asked(each[0])}
+        return {key[0]: result for key, result in list(self._results.items()) if key == analysis_key(key[0])}
 
     @property
     def options(self) -> Options:
@@ -326,13 +330,13 @@ class Run(AnalysisMethods):
         return Run(self._found, self._options, known.name or NAMELESS, tasks.executor, tasks.workers, progress)
 
     def of_all_steps(self) -> Run:
-        """The same run without a choice of steps."""
+        """The same run with all its steps."""
         tasks = self._tasks
         options = replace(self._options, steps=None)
         return Run(self._found, options, self._wanted_run, tasks.executor, tasks.workers, tasks.progress)
 
     def again(self, found: Found, progress: Progress | None = None) -> Run:
-        """The same run with the files as they are now: those with its id, else those next to the ones that it had.
+        """The same run with the current files: those with its id, else the run of the files that it had.
 
         Args:
             found: the files.
@@ -342,11 +346,11 @@ class Run(AnalysisMethods):
         wanted = self.run_id or self._wanted_run
         run = Run(found, self._options, wanted, tasks.executor, tasks.workers, progress)
         if self.run_id is None or self.loaded.chosen != self.run_id:
-            run._had = frozenset(info.path for info in self.loaded.infos)
+            run._previous_files = frozenset(info.path for info in self.loaded.infos)
         return run
 
     def kept(self) -> AbstractContextManager[None]:
-        """Keep the workers from one call to the next in this block."""
+        """Keep the workers between calls in this block."""
         return self._tasks.kept()
 
     def map_ranks(
@@ -359,33 +363,33 @@ class Run(AnalysisMethods):
         """Run a task for each rank on the executor; outcomes by rank, errors among them.
 
         Args:
-            what: what is being done, for the progress.
+            what: the activity, for the progress.
             task: a function of a module, called on any worker.
             arguments: the task's arguments for each rank.
-            on_progress: called with each outcome when it arrives, and with failures at the end.
+            on_progress: called with each outcome as it arrives, and with failures at the end.
         """
         ranks = list(arguments)
         outcomes = self._tasks.run(
             what,
             sum(info.json_bytes for info in self.loaded.infos if info.rank in arguments) // 8,
-            of_rank,
+            with_rank,
             [(task, rank, arguments[rank]) for rank in ranks],
             lambda outcome: None if isinstance(outcome, BaseException) else on_progress(*outcome),
         )
-        found: dict[int, T | BaseException] = {}
+        by_rank: dict[int, T | BaseException] = {}
         for rank, outcome in zip(ranks, outcomes, strict=True):
             if isinstance(outcome, BaseException):
-                found[rank] = outcome
+                by_rank[rank] = outcome
                 on_progress(rank, outcome)
             else:
-                found[rank] = outcome[1]
-        return found
+                by_rank[rank] = outcome[1]
+        return by_rank
 
     to_html: ClassVar[Callable[[Run], str] | None] = None
     """The HTML of a run in a notebook. `rankscope.open` sets it: the report is a layer above this one."""
 
     def _repr_html_(self) -> str | None:
-        """The run's overview, in a notebook: reads the files if that has not been done."""
+        """The run's overview for a notebook; reads the files if needed."""
         return None if Run.to_html is None else Run.to_html(self)
 
     def __repr__(self) -> str:

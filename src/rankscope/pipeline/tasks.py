@@ -1,4 +1,4 @@
-"""The task of a worker for one rank, and how tasks are distributed.
+"""A worker's task for one rank, and how tasks are distributed.
 
 In: analyses, and the cached tables of a rank. Out: that rank's part of each analysis, or the error.
 """
@@ -24,18 +24,18 @@ from rankscope.store.part_cache import keep_part
 
 T = TypeVar("T")
 
-Asked = tuple[str, tuple[tuple[str, Value], ...]]
-"""An analysis's name, and a value for each of its own parameters: the key of a result."""
+AnalysisKey = tuple[str, tuple[tuple[str, Value], ...]]
+"""An analysis's name and a value for each of its parameters: the key of a result."""
 
-# Below this much to read, starting workers takes longer than the reading.
+# Reading less than this takes less time than starting workers.
 SMALL_BYTES = 2 << 20
 
 Progress = Callable[[str, int, int, int], None]
 """Called after each task: the activity, tasks done, total tasks, bytes of JSON read so far."""
 
 
-def asked(name: str, given: Parameters | None = None) -> Asked:
-    """An analysis with its parameters: given values, else the defaults.
+def analysis_key(name: str, given: Parameters | None = None) -> AnalysisKey:
+    """The key of an analysis with the given parameter values, else the defaults.
 
     Raises:
         AnalysisError: there is no analysis with that name.
@@ -51,7 +51,7 @@ class Tasks:
 
     Attributes:
         executor: the kind: ``processes``, ``serial``, …
-        workers: tasks at once; None for one per core, and no worker at all if there is little work.
+        workers: tasks at once; None for one per core, and no workers if there is little work.
         progress: called after each task.
         columns: columns that tasks in this process have read, kept for later ones.
 
@@ -87,14 +87,14 @@ class Tasks:
         size: int,
         task: Callable[..., T],
         arguments: Sequence[tuple[Any, ...]],
-        each: Callable[[T | BaseException], None] = lambda outcome: None,
+        on_outcome: Callable[[T | BaseException], None] = lambda outcome: None,
     ) -> list[T | BaseException]:
         """Run a task for each tuple of arguments; outcomes in their order, errors among them.
 
         Args:
-            what: what is being done, in a word.
+            what: the activity, in one word.
             size: about how many bytes there are to read.
-            each: called with each outcome as it comes.
+            on_outcome: called with each outcome as it arrives.
         """
         total = len(arguments)
         small = self.executor == "processes" and self.workers is None and (total < 2 or size < SMALL_BYTES)
@@ -104,86 +104,86 @@ class Tasks:
             nonlocal done, read
             done += 1
             read += outcome.info.json_bytes if isinstance(outcome, CachedTrace) else 0
-            each(outcome)
-            self._tell(what, done, total, read)
+            on_outcome(outcome)
+            self._report(what, done, total, read)
 
-        self._tell(what, 0, total, 0)
+        self._report(what, 0, total, 0)
         if small:
             return run_tasks("serial", None, task, arguments, on_progress)
         return run_tasks(self.executor, self.workers, task, arguments, on_progress, self._pool)
 
-    def _tell(self, what: str, done: int, total: int, read: int) -> None:
+    def _report(self, what: str, done: int, total: int, read: int) -> None:
         if self.progress is not None:
             self.progress(what, done, total, read)
 
 
-def of_rank(task: Callable[..., T], rank: int, arguments: tuple[Any, ...]) -> tuple[int, T]:
-    """A task with its rank."""
+def with_rank(task: Callable[..., T], rank: int, arguments: tuple[Any, ...]) -> tuple[int, T]:
+    """Run a task, and return its rank with the result."""
     return rank, task(*arguments)
 
 
 def by_rank(results: Mapping[str, pl.DataFrame]) -> Callable[[int], dict[str, pl.DataFrame]]:
-    """A rank's own rows of results, for its task: all ranks' rows to each would be quadratic in ranks."""
+    """A function that gives a rank's rows of results for its task: sending all rows would be quadratic in ranks."""
     parts = {
         name: frame.partition_by("rank", as_dict=True) for name, frame in results.items() if "rank" in frame.columns
     }
 
-    def own_rows(rank: int) -> dict[str, pl.DataFrame]:
-        own = {name: frames.get((rank,), results[name].clear()) for name, frames in parts.items()}
-        return {name: own.get(name, frame) for name, frame in results.items()}
+    def rows_of_rank(rank: int) -> dict[str, pl.DataFrame]:
+        return dict(results) | {name: frames.get((rank,), results[name].clear()) for name, frames in parts.items()}
 
-    return own_rows
+    return rows_of_rank
 
 
 def analyze_rank(
-    wanted: Sequence[Asked],
+    keys: Sequence[AnalysisKey],
     traces: Sequence[CachedTrace],
     inputs: Inputs,
-    kept: Columns,
-    digests: Mapping[Asked, bytes],
-) -> dict[Asked, Part | RankscopeError]:
-    """The task of a worker: one rank's share of some analyses that read tables.
+    column_cache: Columns,
+    digests: Mapping[AnalysisKey, bytes],
+) -> dict[AnalysisKey, Part | RankscopeError]:
+    """A worker's task: one rank's share of some analyses that read tables.
 
     If one fails, its error takes its place and the others continue.
 
     Args:
-        kept: columns that were read before, where the task runs in the process that keeps them.
-        digests: the parts to cache, with what identifies their inputs.
+        inputs: what `per_rank` gets besides the tables; the parameters are added here.
+        column_cache: columns that were read before, if the task runs in the process that keeps them.
+        digests: the parts to cache, with digests of their inputs.
     """
-    reads = {each: get_analysis(each[0]).wants(dict(each[1])) for each in wanted}
+    reads = {key: get_analysis(key[0]).wants(dict(key[1])) for key in keys}
     columns: dict[str, set[str]] = {}
-    for own in reads.values():
-        for table, names in own.items():
+    for tables_read in reads.values():
+        for table, names in tables_read.items():
             columns.setdefault(table, set()).update(names)
     named = inputs.options.named_steps if "step" in columns.get("annotations", ()) else ()
     if named:
         columns["annotations"].add("incomplete_step")
     try:
-        tables = {table: kept.load(traces, table, names) for table, names in columns.items()}
+        tables = {table: column_cache.load(traces, table, names) for table, names in columns.items()}
     except DamagedTablesError:
-        # Cached tables may be lost; the trace is still there.
-        anew = [ingest_trace(trace.info.path, again=True) for trace in traces]
-        tables = {table: kept.load(anew, table, names) for table, names in columns.items()}
+        # The cached tables are lost, but the trace may still be there.
+        reread = [ingest_trace(trace.info.path, again=True) for trace in traces]
+        tables = {table: column_cache.load(reread, table, names) for table, names in columns.items()}
     if named:
         shown = pl.when(pl.col("incomplete_step").is_in(named)).then("incomplete_step")
         tables["annotations"] = tables["annotations"].with_columns(pl.coalesce("step", shown).alias("step"))
-    made: dict[Asked, Part | RankscopeError] = {}
-    for each, own in reads.items():
-        mine = {table: _columns(tables[table], (*names, "window")) for table, names in own.items()}
+    parts: dict[AnalysisKey, Part | RankscopeError] = {}
+    for key, tables_read in reads.items():
+        selected = {table: _columns(tables[table], (*names, "window")) for table, names in tables_read.items()}
         try:
-            part = get_analysis(each[0]).part_of(mine, replace(inputs, parameters=dict(each[1])))
+            part = get_analysis(key[0]).part_of(selected, replace(inputs, parameters=dict(key[1])))
         except RankscopeError as error:
-            made[each] = error
+            parts[key] = error
         except FAILURES as error:
-            # Not every error can be sent from one process to another.
-            made[each] = AnalysisError(describe_error(error))
+            # Not every error can be pickled.
+            parts[key] = AnalysisError(describe_error(error))
         else:
-            made[each] = part
-            if each in digests:
-                keep_part(traces, each[0], digests[each], part)
-    return made
+            parts[key] = part
+            if key in digests:
+                keep_part(traces, key[0], digests[key], part)
+    return parts
 
 
 def _columns(table: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """Some columns of a table: without a plan, which takes longer than they do."""
+    """Some columns of a table. `select` would plan a query, which takes longer."""
     return table if table.width == len(names) else pl.DataFrame([table.get_column(name) for name in names])

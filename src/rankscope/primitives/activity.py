@@ -1,4 +1,4 @@
-"""What a rank was doing when: sets of time by category, from its tables.
+"""A rank's activity over time: a set of time for each category.
 
 In: a rank's tables. Out: one interval set per category.
 """
@@ -30,12 +30,12 @@ HOST_ACTIVITY = {
     "python": "the host is in Python",
     "nothing": "nothing is recorded on the host",
 }
-"""What the host does while the device is idle, in order of precedence, with the phrase for a sentence."""
+"""Host activities while the device is idle, in order of precedence, with a phrase for each."""
 
 
 @dataclass(frozen=True)
 class Activity:
-    """Sets of time of one rank's device, or of its host where the trace has no device.
+    """Sets of time of one rank's device, or of its host if the trace has no device events.
 
     Attributes:
         compute: kernels other than communication; without a device, top-level operators.
@@ -56,7 +56,7 @@ class Activity:
 
     @property
     def busy(self) -> IntervalSet:
-        """Anything at all."""
+        """All activity."""
         return self.compute | self.communication | self.memory
 
 
@@ -93,10 +93,10 @@ def gloo_ranges(operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFr
 
 
 def computing_operators(operators: pl.DataFrame, gloo: pl.DataFrame) -> pl.DataFrame:
-    """Top-level operators that compute: not Gloo's ranges, nor on the threads on which Gloo works.
+    """Top-level operators that compute: without Gloo's ranges, and without operators inside these.
 
-    Gloo runs collectives on threads of its own, but send and recv on the caller's. So a thread is Gloo's only if
-    nothing but Gloo's ranges has operators on it; on any other, operators inside a Gloo range are left out.
+    Gloo runs collectives on its own threads, where all operators are inside Gloo's ranges, but send and recv on the
+    caller's thread.
     """
     top = operators.filter((pl.col("depth") == 0) & ~pl.col("name").str.starts_with(GLOO))
     if gloo.is_empty():
@@ -104,21 +104,21 @@ def computing_operators(operators: pl.DataFrame, gloo: pl.DataFrame) -> pl.DataF
     inside = np.zeros(top.height, dtype=np.bool_)
     pid, tid, start = (top[name].to_numpy() for name in ("pid", "tid", "start_ns"))
     for (process, thread), ranges in gloo.group_by("pid", "tid"):
-        mine = np.flatnonzero((pid == process) & (tid == thread))
+        on_thread = np.flatnonzero((pid == process) & (tid == thread))
         covered = covered_time(ranges)
-        inside[mine] = covered.before(start[mine] + 1) > covered.before(start[mine])
+        inside[on_thread] = covered.before(start[on_thread] + 1) > covered.before(start[on_thread])
     return top.filter(pl.Series(~inside))
 
 
 def activity(
     device: pl.DataFrame, operators: pl.DataFrame, annotations: pl.DataFrame, extra: str | None = None
 ) -> Activity:
-    """What a rank was doing when.
+    """A rank's activity over time.
 
     Args:
         device: device_events: start_ns, end_ns, name, kind, is_collective.
-        operators: host_ops: start_ns, end_ns, name, pid, tid, depth. Read only where there is no device event.
-        annotations: start_ns, end_ns, name, pid, tid, on_device. Likewise.
+        operators: host_ops: start_ns, end_ns, name, pid, tid, depth. Used only if there are no device events.
+        annotations: start_ns, end_ns, name, pid, tid, on_device. Used only if there are no device events.
         extra: a regular expression of further names that are communication.
     """
     if device.height:
@@ -137,7 +137,7 @@ def activity(
 def is_data_loading(annotations: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Which of the host's ranges load data: a DataLoader's ``__next__``, and user ranges named for data loading."""
     name = annotations["name"]
-    names = [each for each in name.unique().drop_nulls() if DATA_LOADING.search(each)]
+    names = [text for text in name.unique().drop_nulls() if DATA_LOADING.search(text)]
     if not names:
         return np.zeros(annotations.height, dtype=np.bool_)
     on_host = ~annotations["on_device"].to_numpy()

@@ -1,7 +1,7 @@
-"""Where in the program memory was allocated: the nn.Module, and the line of the user's code.
+"""The place in the program where memory was allocated: the nn.Module, and the line of the user's code.
 
-An allocation of a backward has no module and, on autograd's threads, no Python frames of its own: it gets those of the
-forward operator that it is the gradient of, which has the same sequence number.
+Allocations of the backward have no module and, on autograd's threads, no Python frames. They get those of the matching
+forward operator, which has the same sequence number.
 
 In: allocations, operators and Python frames of a trace. Out: module and call site of each allocation.
 """
@@ -16,7 +16,7 @@ from rankscope.primitives.intervals import Int64
 from rankscope.primitives.modules import module_calls
 from rankscope.primitives.nesting import nest
 
-# `train.py(12): step`; not frames of PyTorch, of installed packages and the standard library, of C, or without a file.
+# A frame of a file (`train.py(12): step`), and frames of PyTorch, installed packages, the standard library and C.
 _USER_FRAME = r"\.py\(\d+\): "
 _LIBRARY_FRAME = (
     r"(^|/)(torch|torchvision|transformers|accelerate|lightning|pytorch_lightning|deepspeed|megatron|numpy|rankscope)/"
@@ -51,9 +51,12 @@ def allocation_sites(at: pl.DataFrame, operators: pl.DataFrame, frames: pl.DataF
         hierarchy = operators["module_hierarchy"].set(operators["module_hierarchy"] == "", None)
         module = _gathered(hierarchy, np.where(forward >= 0, forward, at["operator_row"].to_numpy()))
     name = pl.col("name")
-    own = frames.filter(name.str.contains(_USER_FRAME) & ~name.str.contains(_LIBRARY_FRAME))
+    user_frames = frames.filter(name.str.contains(_USER_FRAME) & ~name.str.contains(_LIBRARY_FRAME))
     return pl.DataFrame(
-        {"module": module.alias("module"), "call_site": _gathered(own["name"], enclosing(own, instants))},
+        {
+            "module": module.alias("module"),
+            "call_site": _gathered(user_frames["name"], enclosing(user_frames, instants)),
+        },
         schema={"module": pl.String, "call_site": pl.String},
     )
 
@@ -65,11 +68,11 @@ def _gathered(names: pl.Series, rows: Int64) -> pl.Series:
 
 
 def _forward_operators(rows: Int64, operators: pl.DataFrame) -> Int64:
-    """The forward operator of each backward one: by the sequence number of the innermost around it that has one.
+    """The forward operator of each backward one: by the sequence number of the innermost enclosing operator with one.
 
-    A number that operators of several threads have is ambiguous: −1, as for what is in no backward.
+    −1 outside the backward, and if operators of several threads have the number, which makes it ambiguous.
     """
-    found = np.full(rows.size, -1, dtype=np.int64)
+    forward_rows = np.full(rows.size, -1, dtype=np.int64)
     numbered = operators.with_row_index("row").filter(pl.col("sequence").is_not_null())
     backward = pl.col("forward_thread").fill_null(0) > 0
     firsts = (
@@ -81,15 +84,15 @@ def _forward_operators(rows: Int64, operators: pl.DataFrame) -> Int64:
     )
     ends = numbered.filter(backward).join(firsts.rename({"row": "forward"}), on="sequence", how="inner")
     if not ends.height or not rows.size:
-        return found
+        return forward_rows
     target = np.full(operators.height, -1, dtype=np.int64)
     target[ends["row"].to_numpy()] = ends["forward"].to_numpy()
     thread = operators.select(pl.struct("pid", "tid").rank("dense")).to_series().cast(pl.Int32).to_numpy()
     parent = nest(thread, operators["start_ns"].to_numpy(), operators["end_ns"].to_numpy()).parent.astype(np.int64)
     # Ancestors come innermost first: the first with a target is kept.
-    position, around = with_ancestors(parent, rows)
-    hit = target[around] >= 0
-    position, around = position[hit], around[hit]
+    position, enclosing_rows = with_ancestors(parent, rows)
+    has_target = target[enclosing_rows] >= 0
+    position, enclosing_rows = position[has_target], enclosing_rows[has_target]
     innermost, index = np.unique(position, return_index=True)
-    found[innermost] = target[around[index]]
-    return found
+    forward_rows[innermost] = target[enclosing_rows[index]]
+    return forward_rows

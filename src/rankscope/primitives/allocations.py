@@ -40,12 +40,12 @@ def device_name() -> pl.Expr:
 
 
 def memory_samples(events: pl.DataFrame, operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
-    """The allocations and releases of one trace, in order of time, with the device, step and operator of each.
+    """The allocations and releases of one trace, in time order, with the device, step and operator of each.
 
-    Adds ``memory`` (the device's name), ``operator_row`` (the innermost operator that is open on its thread then, −1
-    for none), ``step`` (null outside of all steps), ``change`` (bytes allocated less bytes released on the device since
-    the file's first event, after this one), ``allocated`` and ``reserved``: on the device after this event, null where
-    the file does not say. The host reserves nothing; files write 0 there.
+    Adds ``memory`` (the device's name), ``operator_row`` (the innermost operator open on the thread, −1 for none),
+    ``step`` (null outside all steps), ``change`` (bytes allocated minus bytes released on the device since the file's
+    first event, including this one), and ``allocated`` and ``reserved`` on the device after this event, null if not
+    recorded. ``reserved`` is null on the host, where files write 0.
 
     Args:
         events: memory_events, all of `MEMORY_COLUMNS`.
@@ -65,15 +65,15 @@ def memory_samples(events: pl.DataFrame, operators: pl.DataFrame, annotations: p
     ).with_columns(pl.col("bytes").fill_null(0).cum_sum().over("memory").alias("change"))
 
 
-def memory_by_step(found: pl.DataFrame) -> pl.DataFrame:
-    """Memory of each device in each step: memory, step, allocations, sums, peaks, ends and growth, in order of time.
+def memory_by_step(samples: pl.DataFrame) -> pl.DataFrame:
+    """Memory of each device in each step: memory, step, allocations, sums, peaks, ends and growth, in time order.
 
     Args:
-        found: as `memory_samples` gives it.
+        samples: the result of `memory_samples`.
     """
     size = pl.col("bytes")
     return (
-        found.filter(pl.col("step").is_not_null())
+        samples.filter(pl.col("step").is_not_null())
         .group_by("memory", "step", maintain_order=True)
         .agg(
             (size > 0).sum().cast(pl.Int64).alias("allocations"),
@@ -90,30 +90,30 @@ def memory_by_step(found: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def memory_blocks(found: pl.DataFrame) -> pl.DataFrame:
+def memory_blocks(samples: pl.DataFrame) -> pl.DataFrame:
     """Allocations with the release that follows at their address, in order of allocation.
 
-    An allocation that another one follows at the same address was not seen to be released; a release that follows
-    no allocation is of something older.
+    If another allocation follows at the same address, the release was not recorded. A release without an allocation
+    before it frees an older block.
 
     Args:
-        found: as `memory_samples` gives it, with an address on every row.
+        samples: the result of `memory_samples`, with an address on every row.
 
     Returns:
         memory, address, bytes, allocated_ns, released_ns, step, released_step, operator_row, releasing_row, and
-        ``event`` and ``releasing_event``: rows of `found`; null where there is none.
+        ``event`` and ``releasing_event``: rows of `samples`; null where there is none.
     """
-    where = ["memory", "address"]
+    block = ["memory", "address"]
     ordered = (
-        found.with_row_index("event").with_columns(pl.col("event").cast(pl.Int64)).sort(*where, "time_ns", "event")
+        samples.with_row_index("event").with_columns(pl.col("event").cast(pl.Int64)).sort(*block, "time_ns", "event")
     )
     releases, after, before = pl.col("bytes") < 0, pl.col("bytes").shift(-1), pl.col("bytes").shift(1)
     marked = ordered.with_columns(
         releases.alias("releases"),
-        ((~releases) & (after < 0).fill_null(False)).over(where).alias("paired"),
-        (releases & ~(before > 0).fill_null(False)).over(where).alias("orphan"),
+        ((~releases) & (after < 0).fill_null(False)).over(block).alias("paired"),
+        (releases & ~(before > 0).fill_null(False)).over(block).alias("orphan"),
         *(
-            pl.col(column).shift(-1).over(where).alias(name)
+            pl.col(column).shift(-1).over(block).alias(name)
             for column, name in (
                 ("time_ns", "next_ns"),
                 ("step", "next_step"),

@@ -1,6 +1,6 @@
 """The origin of named host ranges: the user, or PyTorch and its libraries.
 
-In: names of ranges. Out: the origin of each; which ones belong to compiled code.
+In: names of ranges. Out: the origin of each; those of compiled code and of garbage collections.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import polars as pl
 
 # Ranges that PyTorch and its libraries create. Everything else is a `record_function` in user code.
-_OWN = re.compile(
+_TORCH_RANGES = re.compile(
     r"ProfilerStep[#*]|Optimizer\.|enumerate\(Data(Loader|Pipe)\)|DistributedDataParallel\.|FSDP::|FullyShardedDataParallel\."
     r"|(nccl|gloo|mpi|ucc|xccl|hccl|rccl):|c10d::|torch\.distributed|Reducer::|autograd::|torch::"
     r"|## Call CompiledFxGraph |Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo|Pregraph bytecode"
@@ -31,7 +31,7 @@ _GC_RANGES, _GC_FRAME = "gc: generation ", "Python GC"
 
 def annotation_origins(names: Iterable[str]) -> dict[str, str]:
     """The origin of each range name: `user` or `torch`."""
-    return {name: TORCH if _OWN.match(name) else USER for name in names}
+    return {name: TORCH if _TORCH_RANGES.match(name) else USER for name in names}
 
 
 def garbage_collections(ranges: pl.DataFrame) -> pl.DataFrame:

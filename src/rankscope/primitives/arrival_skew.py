@@ -1,8 +1,9 @@
-"""Which rank arrived last at each collective, how late, and which rank caused it.
+"""The last arrival at each collective, how late it was, and which rank caused it.
 
-All arrays hold one row per rank and collective; ``event`` says which collective, from 0. Times are on one clock.
+All arrays have one row per rank and collective; ``event`` is the number of the collective, from 0. Times are on one
+clock.
 
-In: arrivals of matched collectives, and what each rank's host and device did before. Out: lateness and waits, ns.
+In: arrivals of matched collectives, and which rank caused each wait. Out: lateness and waits, ns.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ def median_of_others(event: Int64, value: Int64, missing: int = 0) -> Int64:
     """For each row the median of the other rows of its event.
 
     Args:
-        event: which event, from 0.
+        event: the row's event, from 0.
         value: integers.
-        missing: for a row without others.
+        missing: the result for a row without others.
     """
     order = np.lexsort((value, event))
     sorted_ = value[order]
@@ -30,7 +31,7 @@ def median_of_others(event: Int64, value: Int64, missing: int = 0) -> Int64:
     first = (np.cumsum(np.bincount(event)) - np.bincount(event))[event[order]]
     position = np.arange(order.size) - first
     others = np.maximum(count - 1, 1)
-    # Among the others, a place at or behind one's own is one further on.
+    # Leaving out the row itself moves the positions at or after its own by one.
     low, high = (others - 1) // 2, others // 2
     low, high = low + (low >= position), high + (high >= position)
     limit = np.maximum(count - 1, 0)
@@ -42,20 +43,20 @@ def median_of_others(event: Int64, value: Int64, missing: int = 0) -> Int64:
 
 
 def excess_over_others(event: Int64, parts: Mapping[str, Int64]) -> dict[str, Int64]:
-    """Each part of each row less the median of the other rows' of its event."""
+    """Each part of each row minus the median of the other rows of its event."""
     return {name: value - median_of_others(event, value) for name, value in parts.items()}
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """By event: which rank arrived last, and when the first, the second-last and the last arrived. By row: lateness.
+    """The arrivals of each event, and the lateness of each row.
 
     Attributes:
-        last: the row that arrived last, by event.
-        first_ns: by event.
-        second_ns: when the second-last arrived, by event.
-        last_ns: by event.
-        late: by row: arrival less the median of the others'.
+        last: by event, the row that arrived last.
+        first_ns: by event, the first arrival.
+        second_ns: by event, the second-to-last arrival.
+        last_ns: by event, the last arrival.
+        late: by row, the arrival minus the median of the others.
     """
 
     last: Int64
@@ -84,7 +85,7 @@ def union_length_by_code(code: Int64, start: Int64, end: Int64, size: int) -> In
     result = np.zeros(size, dtype=np.int64)
     if not code.size:
         return result
-    # One after another on one axis, so that no two codes meet.
+    # Shift each code's intervals to a separate stretch of one axis.
     base, width = int(start.min()), int(end.max() - start.min()) + 1
     cuts = np.arange(size, dtype=np.int64) * width
     together = IntervalSet.of(start - base + cuts[code], end - base + cuts[code])
@@ -100,7 +101,7 @@ class WaitAttribution:
         rank: by row.
         step: by row, from 0.
         steps: the numbers of these steps.
-        found: of the same rows.
+        found: the arrivals of the same rows.
         late: by row, ns; 0 below the clocks' residual.
         responsible: by event, the rank that caused the wait; −1 for none.
         group: by event, a number for its group.
@@ -130,33 +131,35 @@ def totals_by_rank_and_step(ranks: Sequence[int], caused: WaitAttribution) -> tu
     steps = caused.steps.size
     event_step = step[found.last]
     known = np.array(ranks, dtype=np.int64)
-    place = np.searchsorted(known, rank)
+    position = np.searchsorted(known, rank)
     size = known.size * steps
     worst = np.zeros(size, dtype=np.int64)
-    np.maximum.at(worst, place * steps + step, late)
+    np.maximum.at(worst, position * steps + step, late)
     is_caused = responsible >= 0
     code = np.searchsorted(known, np.where(is_caused, responsible, known[0])) * steps + event_step
     waited = union_length_by_code(code[is_caused], found.first_ns[is_caused], found.last_ns[is_caused], size)
-    # Those who wait in one of its groups and those who wait in another wait for the same delay: the greater counts.
+    # Ranks in different groups of the late rank wait for the same delay: only the longer wait counts.
     groups, cell = np.unique(np.stack([code[is_caused], caused.group[is_caused]]), axis=1, return_inverse=True)
-    each = union_length_by_code(cell.reshape(-1), found.second_ns[is_caused], found.last_ns[is_caused], groups.shape[1])
+    by_group = union_length_by_code(
+        cell.reshape(-1), found.second_ns[is_caused], found.last_ns[is_caused], groups.shape[1]
+    )
     saved = np.zeros(size, dtype=np.int64)
-    np.maximum.at(saved, groups[0], each)
+    np.maximum.at(saved, groups[0], by_group)
     seen = np.zeros(size, dtype=np.bool_)
-    seen[place * steps + step] = True
+    seen[position * steps + step] = True
     last = np.zeros(rank.size, dtype=np.bool_)
     last[found.last[late[found.last] > 0]] = True
     # A step counts as late for the rank that caused the delay, not for one that only passed it on.
     late_step = (waited > 0).reshape(known.size, steps)
     count = np.maximum(seen.reshape(known.size, steps).sum(axis=1), 1)
-    collectives = np.maximum(np.bincount(place, minlength=known.size), 1)
-    compared = np.bincount(place, minlength=known.size) > 0
+    collectives = np.maximum(np.bincount(position, minlength=known.size), 1)
+    compared = np.bincount(position, minlength=known.size) > 0
     by_rank = pl.DataFrame(
         {
             "rank": known,
             "lateness_ns": worst.reshape(known.size, steps).sum(axis=1) // count,
             "waited_ns": waited.reshape(known.size, steps).sum(axis=1),
-            "last_share": np.bincount(place, weights=last, minlength=known.size) / collectives,
+            "last_share": np.bincount(position, weights=last, minlength=known.size) / collectives,
             "steps": seen.reshape(known.size, steps).sum(axis=1).astype(np.int64),
             "late_steps": late_step.sum(axis=1).astype(np.int64),
             "saving_ns": saved.reshape(known.size, steps).sum(axis=1) // steps,

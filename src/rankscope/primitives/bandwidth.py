@@ -1,8 +1,8 @@
 """Wait and transfer of each collective, and the bandwidth of the transfer.
 
 The last rank to arrive at a collective does not wait, so the shortest duration over all of its ranks is the transfer,
-and whatever a rank's duration exceeds it by is its wait. This requires that all ranks are known: without one, the
-others' wait would count as transfer.
+and the rest of a rank's duration is its wait. All ranks must be known: without the last one, some of the others' wait
+would count as transfer.
 
 In: durations of collectives by rank, sizes. Out: wait, transfer and bandwidths.
 """
@@ -45,12 +45,12 @@ def with_waits_and_bandwidth(rows: pl.DataFrame, ranks: int) -> pl.DataFrame:
     p2p = pl.col("collective").is_in(["send", "recv"])
     expected = pl.when(p2p).then(2).otherwise(pl.coalesce("group_size", pl.lit(ranks, pl.Int64)))
     matched = pl.col("match").is_not_null()
-    # A rank takes part in a collective once: a match with two parts of a rank is not valid.
+    # A rank takes part in a collective once: a match with two rows of a rank is not valid.
     seen = pl.col("rank").n_unique().over("match").cast(pl.Int64)
-    whole = matched & (seen == expected) & (pl.len().over("match") == seen)
+    complete = matched & (seen == expected) & (pl.len().over("match") == seen)
     # A call without a kernel has no duration: like a missing rank, it makes the transfer unknown.
-    sound = whole & ~(pl.col("overlapping") | pl.col("duration_ns").is_null()).any().over("match")
-    transfer = pl.when(sound).then(pl.col("duration_ns").min().over("match"))
+    usable = complete & ~(pl.col("overlapping") | pl.col("duration_ns").is_null()).any().over("match")
+    transfer = pl.when(usable).then(pl.col("duration_ns").min().over("match"))
     rate = pl.col("bytes") / pl.when(pl.col("transfer_ns") > 0).then("transfer_ns")
     factor = pl.lit(None, pl.Float64)
     for kind, expression in _BUS.items():
@@ -73,7 +73,7 @@ def with_waits_and_bandwidth(rows: pl.DataFrame, ranks: int) -> pl.DataFrame:
 
 
 def _overlapping() -> pl.Expr:
-    """Whether a range on the host overlaps another of its rank: then its duration includes time of that one."""
+    """Whether a range on the host overlaps another of its rank, so that its duration includes time of the other."""
     track = ("rank", "window", "on_device")
     reach = pl.col("end_ns").cum_max().shift(1).over(*track, order_by="start_ns")
     following = pl.col("start_ns").shift(-1).over(*track, order_by="start_ns")

@@ -1,7 +1,7 @@
-"""Which operator or range was open on a thread at an instant, which ones enclose it, and which launched a kernel.
+"""Find the operator or range open on a thread at an instant, its ancestors, and the operator that launched a kernel.
 
-Ranges come in as tables with start_ns, end_ns, pid, tid (and parent_row); instants as tables with a time, pid and tid.
-Row numbers of the ranges go out, −1 for none.
+In: ranges with start_ns, end_ns, pid, tid (and parent_row); instants with a time, pid and tid. Out: row numbers of the
+ranges, −1 for none.
 """
 
 from __future__ import annotations
@@ -21,48 +21,47 @@ NO_THREAD = -(1 << 62)
 
 
 def innermost(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
-    """For each instant the row of the innermost range that is open on its thread then; −1 for none.
+    """For each instant the row of the innermost range open on its thread; −1 for none.
 
-    That is the last range that started before, or one of those around it. A range without duration is open at its own
-    instant; of ranges that are equal the later row is within.
+    That is the last range that started before it, or one of its ancestors. A range without duration is open at its own
+    instant; of equal ranges the later row is the inner one.
 
     Args:
-        ranges: columns start_ns, end_ns, pid, tid, parent_row (of the innermost range open at its start); their rows
-            are what is given back.
-        instants: columns at_ns, pid, tid.
+        ranges: start_ns, end_ns, pid, tid, parent_row (the innermost range open at its start).
+        instants: at_ns, pid, tid.
 
     Returns:
         Rows of `ranges`, shape ``(instants,)``.
     """
-    found = np.full(instants.height, -1, dtype=np.int64)
+    row_of_instant = np.full(instants.height, -1, dtype=np.int64)
     parent, _ = values_and_validity(ranges["parent_row"], -1)
     start, end = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
     pid, tid = (values_and_validity(ranges[name], NO_THREAD)[0] for name in ("pid", "tid"))
     process, thread = (values_and_validity(instants[name], NO_THREAD)[0] for name in ("pid", "tid"))
     instant = instants["at_ns"].to_numpy()
-    left = np.arange(instants.height)
-    # A job has few threads that launch: one at a time, until no instant is left.
-    while left.size:
-        one = left[0]
-        of_it = (process[left] == process[one]) & (thread[left] == thread[one])
-        here, left = left[of_it], left[~of_it]
-        mine = _in_order(np.flatnonzero((pid == process[one]) & (tid == thread[one])), start, end)
-        if not mine.size:
+    remaining = np.arange(instants.height)
+    # Thread by thread: a job has few threads that launch.
+    while remaining.size:
+        first = remaining[0]
+        same_thread = (process[remaining] == process[first]) & (thread[remaining] == thread[first])
+        on_thread, remaining = remaining[same_thread], remaining[~same_thread]
+        rows = _in_order(np.flatnonzero((pid == process[first]) & (tid == thread[first])), start, end)
+        if not rows.size:
             continue
-        at = instant[here]
-        last = np.searchsorted(start[mine], at, side="right") - 1
-        row = np.where(last >= 0, mine[np.maximum(last, 0)], -1)
-        over = np.flatnonzero((row >= 0) & ~_open(start, end, row, at))
+        at = instant[on_thread]
+        last = np.searchsorted(start[rows], at, side="right") - 1
+        row = np.where(last >= 0, rows[np.maximum(last, 0)], -1)
+        closed = np.flatnonzero((row >= 0) & ~_open(start, end, row, at))
         # As many rounds as the deepest nesting has levels.
-        while over.size:
-            row[over] = parent[row[over]]
-            over = over[(row[over] >= 0) & ~_open(start, end, row[over], at[over])]
-        found[here] = row
-    return found
+        while closed.size:
+            row[closed] = parent[row[closed]]
+            closed = closed[(row[closed] >= 0) & ~_open(start, end, row[closed], at[closed])]
+        row_of_instant[on_thread] = row
+    return row_of_instant
 
 
 def _in_order(rows: Int64, start: Int64, end: Int64) -> Int64:
-    """A thread's ranges by their starts, of equal starts the longest first."""
+    """A thread's ranges sorted by start, the longest first."""
     begins, until = start[rows], end[rows]
     if in_order(begins, until):
         return rows
@@ -76,7 +75,7 @@ def _open(start: Int64, end: Int64, row: Int64, at: Int64) -> npt.NDArray[np.boo
 
 
 def enclosing(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
-    """For each instant the row of the innermost range of its thread that is open then; −1 for none.
+    """For each instant the row of the innermost range open on its thread; −1 for none. Needs no parent_row.
 
     A range is open from its start to just before its end; one without duration is open at its instant.
 
@@ -89,7 +88,7 @@ def enclosing(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
     """
     if not ranges.height or not instants.height:
         return np.full(instants.height, -1, dtype=np.int64)
-    # In a filtered table parent_row no longer points at the right rows: nest again.
+    # In a filtered table parent_row refers to other rows, so nest again.
     thread = ranges.select(pl.struct("pid", "tid").rank("dense")).to_series().cast(pl.Int32).to_numpy()
     nesting = nest(thread, ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy())
     nested = ranges.with_columns(pl.Series("parent_row", nesting.parent, dtype=pl.Int32))
@@ -98,12 +97,12 @@ def enclosing(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
 
 def parent_rows(ranges: pl.DataFrame) -> Int64:
     """The ``parent_row`` of a table as an array, −1 for null."""
-    found: Int64 = ranges["parent_row"].fill_null(-1).cast(pl.Int64).to_numpy()
-    return found
+    rows: Int64 = ranges["parent_row"].fill_null(-1).cast(pl.Int64).to_numpy()
+    return rows
 
 
 def range_at(ranges: pl.DataFrame, times: Int64) -> Int64:
-    """For each instant the row of the one of disjoint ranges, sorted by start, that it is in; −1 for none.
+    """For each instant the row of the range that contains it, of disjoint ranges sorted by start; −1 for none.
 
     Args:
         ranges: start_ns, end_ns, ascending.
@@ -112,17 +111,30 @@ def range_at(ranges: pl.DataFrame, times: Int64) -> Int64:
     return interval_at(ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy(), times)
 
 
-def launching_operators(device: pl.DataFrame, calls: pl.DataFrame, operators: pl.DataFrame) -> Int64:
-    """For each device event the row of the operator that launched it; −1 where none did, or none is known.
+def launch_instants(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """When and on which thread device events were launched: time_ns, pid, tid.
 
-    By External id where the event and an operator share one; else the innermost operator that was open on the
-    launching thread when the launch started. (Of 60 real traces with device events, 18 write no External id that an
-    operator has, some because it counts something else: launches are then all there is.)
+    Args:
+        device: launch_row (no nulls), launch_ns.
+        calls: runtime_calls, to which launch_row refers: pid, tid.
+    """
+    launch = device["launch_row"]
+    return pl.DataFrame(
+        {"time_ns": device["launch_ns"], "pid": calls["pid"].gather(launch), "tid": calls["tid"].gather(launch)}
+    )
+
+
+def launching_operators(device: pl.DataFrame, calls: pl.DataFrame, operators: pl.DataFrame) -> Int64:
+    """For each device event the row of the operator that launched it; −1 if none did, or it is unknown.
+
+    By External id if the event and an operator share one; else the innermost operator open on the launching thread at
+    the launch. (Of 60 real traces with device events, 18 have no External id in common with operators, some because it
+    counts something else.)
 
     Args:
         device: op_row, launch_row, launch_ns.
-        calls: the runtime_calls that launch_row points into: pid, tid.
-        operators: the host_ops that op_row points into: pid, tid, start_ns, end_ns, parent_row.
+        calls: runtime_calls, to which launch_row refers: pid, tid.
+        operators: host_ops, to which op_row refers: pid, tid, start_ns, end_ns, parent_row.
     """
     owner, owned = values_and_validity(device["op_row"], -1)
     launch, launched = values_and_validity(device["launch_row"])
@@ -137,32 +149,32 @@ def launching_operators(device: pl.DataFrame, calls: pl.DataFrame, operators: pl
 
 
 def nested_with(operators: pl.DataFrame, others: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, pl.Series]:
-    """Operators and other ranges of the host in one table, by start; and of each operator its row in it.
+    """Operators and other ranges of the host in one table, by start; and each operator's row in it.
 
     Args:
-        operators: start_ns, end_ns, pid, tid, and any others, which the other ranges have as null.
+        operators: start_ns, end_ns, pid, tid, and any others, which are null for the other ranges.
         others: start_ns, end_ns, pid, tid, and any of the operators' columns.
 
     Returns:
         The table, with parent_row, depth and self_ns (ns) for all ranges in it; rows of the table.
     """
-    every = pl.concat([operators.with_row_index("operator"), *others], how="diagonal_relaxed")
-    every = every.sort("start_ns", "end_ns", descending=[False, True], maintain_order=True)
-    thread = every.select(pl.struct("pid", "tid").rank("dense").cast(pl.Int32)).to_series()
-    nesting = nest(thread.to_numpy(), every["start_ns"].to_numpy(), every["end_ns"].to_numpy())
+    combined = pl.concat([operators.with_row_index("operator"), *others], how="diagonal_relaxed")
+    combined = combined.sort("start_ns", "end_ns", descending=[False, True], maintain_order=True)
+    thread = combined.select(pl.struct("pid", "tid").rank("dense").cast(pl.Int32)).to_series()
+    nesting = nest(thread.to_numpy(), combined["start_ns"].to_numpy(), combined["end_ns"].to_numpy())
     parent = pl.Series("parent_row", nesting.parent)
-    every = every.with_columns(
+    combined = combined.with_columns(
         parent.set(parent < 0, None), pl.Series("depth", nesting.depth), pl.Series("self_ns", nesting.self_ns)
     ).with_row_index("row")
-    rows = every.filter(pl.col("operator").is_not_null()).sort("operator")["row"].cast(pl.Int64)
-    return every.drop("row", "operator"), rows
+    rows = combined.filter(pl.col("operator").is_not_null()).sort("operator")["row"].cast(pl.Int64)
+    return combined.drop("row", "operator"), rows
 
 
 def with_ancestors(parent: Int32 | Int64, rows: Int64) -> tuple[Int64, Int64]:
-    """Each row with itself and with every range around it, as pairs (position in `rows`, row); −1 has none.
+    """Each row paired with itself and with every ancestor, as (position in `rows`, row); −1 has no pairs.
 
     Args:
-        parent: of each range the one around it, −1 at top level.
+        parent: the parent of each range, −1 at top level.
         rows: rows of `parent`, −1 for none.
     """
     position = np.flatnonzero(rows >= 0)
@@ -179,20 +191,20 @@ def with_ancestors(parent: Int32 | Int64, rows: Int64) -> tuple[Int64, Int64]:
 
 
 def is_outermost(parent: Int32 | Int64, key: Int64) -> npt.NDArray[np.bool_]:
-    """Whether no range around a range has the same key: its time is in no other's of that key."""
-    alone = np.ones(key.size, dtype=np.bool_)
+    """Whether no ancestor of a range has the same key, so that no other range of the key contains it."""
+    outermost = np.ones(key.size, dtype=np.bool_)
     position = np.flatnonzero(parent >= 0)
-    around = parent[position].astype(np.int64)
+    ancestor = parent[position].astype(np.int64)
     while position.size:
-        alone[position[key[around] == key[position]]] = False
-        around = parent[around].astype(np.int64)
-        inside = around >= 0
-        position, around = position[inside], around[inside]
-    return alone
+        outermost[position[key[ancestor] == key[position]]] = False
+        ancestor = parent[ancestor].astype(np.int64)
+        inside = ancestor >= 0
+        position, ancestor = position[inside], ancestor[inside]
+    return outermost
 
 
 def add_to_parents(parent: Int32 | Int64, depth: npt.NDArray[np.int16], value: npt.NDArray[np.float64]) -> None:
-    """Add to each range what is in those inside it, in place, innermost first."""
+    """Add to each range the values of its descendants, in place, innermost first."""
     for level in range(int(depth.max(initial=0)), 0, -1):
         rows = np.flatnonzero((depth == level) & (parent >= 0))
         np.add.at(value, parent[rows], value[rows])

@@ -1,6 +1,6 @@
-"""Call trees: calls merged by their path, with self and total time; of a range, of several ranks, inverted.
+"""Call trees: calls merged by their path, with self and total time; combined over ranks, or inverted.
 
-In: calls with their threads and names. Out: a node for each different path, times in ns.
+In: calls with their threads and names. Out: a node for each distinct path, times in ns.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 @dataclass(frozen=True)
 class CallTree:
-    """The paths of calls; a node comes after the one around it.
+    """The paths of calls; a node comes after its parent.
 
     Attributes:
-        parent: node around each, −1 at top level, shape ``(nodes,)``.
+        parent: each node's parent, −1 at top level, shape ``(nodes,)``.
         name: number of each name.
-        depth: number of nodes around it.
+        depth: number of ancestors.
         calls: number of calls.
-        self_ns: time in the calls, without those directly inside, ns.
-        total_ns: self time of the node and of all nodes inside it, ns. Where ranges nest, that is their duration.
+        self_ns: time in the calls without their direct children, ns.
+        total_ns: self time of the node and all its descendants, ns. If ranges nest, that is their duration.
     """
 
     parent: Int64
@@ -44,28 +44,28 @@ class CallTree:
 
 
 def shared_name(name: str) -> str:
-    """A name as ranks and steps share it: steps are one, `ProfilerStep*`; addresses of objects and the prefix of
-    modules are left out."""
+    """The name without what differs between ranks and steps: all steps are `ProfilerStep*`, addresses of objects and
+    the prefix of modules are dropped."""
     if _STEP.match(name):
         return "ProfilerStep*"
     return _ADDRESS.sub("", name).removeprefix(MODULE_FRAME)
 
 
 def within(start: Int64, end: Int64, from_ns: int, to_ns: int) -> Int64:
-    """Rows of the ranges that touch ``[from_ns, to_ns)``; one without duration touches where it is."""
+    """Rows of the ranges that overlap ``[from_ns, to_ns)``, or start in it."""
     return np.flatnonzero((start < to_ns) & ((end > from_ns) | (start >= from_ns)))
 
 
 def call_tree(thread: Int32 | Int64, start: Int64, end: Int64, name: Int64) -> CallTree:
-    """The tree of calls, those of all threads added up.
+    """The tree of calls, added up over threads.
 
-    Self times follow `nest`: of ranges that cross, the later one is inside while the earlier is open. Ranges that are
-    equal come outermost first.
+    Self times follow `nest`: if ranges cross, the later one is inside the earlier one while that is open. Equal ranges
+    come outermost first.
 
     Args:
-        thread: any integers that tell threads apart, shape ``(calls,)``.
-        start: first instants, ns.
-        end: instants after the last, ns.
+        thread: any integers that identify threads, shape ``(calls,)``.
+        start: starts, ns.
+        end: ends (exclusive), ns.
         name: number of each name.
     """
     nesting = nest(thread.astype(np.int32), start, end)
@@ -75,7 +75,7 @@ def call_tree(thread: Int32 | Int64, start: Int64, end: Int64, name: Int64) -> C
 
 
 def combined(trees: Sequence[CallTree]) -> tuple[CallTree, list[Int64]]:
-    """Several trees added up, and for each tree the node of each of its own nodes."""
+    """Several trees added up, and for each tree the new node of each of its nodes."""
     none = np.empty(0, dtype=np.int64)
     first = np.cumsum([0, *(tree.parent.size for tree in trees)])
     parent = [np.where(tree.parent < 0, -1, tree.parent + at) for tree, at in zip(trees, first, strict=False)]
@@ -88,55 +88,55 @@ def combined(trees: Sequence[CallTree]) -> tuple[CallTree, list[Int64]]:
 
 
 def inverted(tree: CallTree) -> CallTree:
-    """The tree from the inside: top level are the names, and inside each its callers.
+    """The inverted tree: names at top level, and their callers below.
 
-    Both times of a node are the self time that the name at its top has when these callers called it.
+    Both times of a node are the self time of the top-level name when it was called by these callers.
     """
     count = tree.parent.size
     leaf, caller = with_ancestors(tree.parent, np.arange(count, dtype=np.int64))
-    # Pairs come in rounds: the nodes themselves, then the nodes around them, and so on.
+    # Pairs are sorted by level: the nodes themselves, then their parents, and so on.
     level = tree.depth[leaf] - tree.depth[caller]
-    place = np.full(count, -1, dtype=np.int64)
+    pair_of = np.full(count, -1, dtype=np.int64)
     parent = np.full(leaf.size, -1, dtype=np.int64)
     low = 0
     while low < leaf.size:
         high = int(np.searchsorted(level, level[low], side="right"))
-        parent[low:high] = place[leaf[low:high]]
-        place[leaf[low:high]] = np.arange(low, high)
+        parent[low:high] = pair_of[leaf[low:high]]
+        pair_of[leaf[low:high]] = np.arange(low, high)
         low = high
-    found, node = _merged(parent, level, tree.name[caller], tree.calls[leaf], np.zeros(leaf.size, dtype=np.int64))
-    time = np.bincount(node, weights=tree.self_ns[leaf], minlength=found.parent.size).astype(np.int64)
-    return CallTree(found.parent, found.name, found.depth, found.calls, time, time)
+    merged, node = _merged(parent, level, tree.name[caller], tree.calls[leaf], np.zeros(leaf.size, dtype=np.int64))
+    time = np.bincount(node, weights=tree.self_ns[leaf], minlength=merged.parent.size).astype(np.int64)
+    return CallTree(merged.parent, merged.name, merged.depth, merged.calls, time, time)
 
 
 def largest(total_ns: Int64, limit: int) -> Int64:
-    """The nodes with the most time, ascending. A node that is among them has its callers among them.
+    """The nodes with the most time, ascending. The callers of these nodes are among them, too.
 
     Args:
-        total_ns: of each node, no more than that of the node around it.
-        limit: how many at most.
+        total_ns: total time of each node, at most that of its parent.
+        limit: the maximum number.
     """
     order = np.lexsort((np.arange(total_ns.size), -total_ns))[:limit]
     return np.sort(order).astype(np.int64)
 
 
 def preorder(tree: CallTree, weight: Int64) -> Int64:
-    """The nodes with each followed by those inside it, siblings by weight, the largest first."""
+    """The nodes, each followed by its descendants; siblings by weight, the largest first."""
     size = np.ones(tree.parent.size, dtype=np.int64)
     levels = [np.flatnonzero(tree.depth == level) for level in range(int(tree.depth.max(initial=-1)) + 1)]
     for rows in reversed(levels[1:]):
         np.add.at(size, tree.parent[rows], size[rows])
-    place = np.zeros(tree.parent.size, dtype=np.int64)
+    position = np.zeros(tree.parent.size, dtype=np.int64)
     for rows in levels:
         above = tree.parent[rows]
         order = rows[np.lexsort((rows, -weight[rows], above))]
         before = np.cumsum(size[order]) - size[order]
         above = tree.parent[order]
         begins = np.flatnonzero(np.diff(above, prepend=-2))
-        # Of each group of siblings the first one comes right after the node around it.
+        # The first of each group of siblings comes right after their parent.
         before -= np.repeat(before[begins], np.diff([*begins, order.size]))
-        place[order] = before + np.where(above < 0, 0, place[above] + 1)
-    return np.argsort(place)
+        position[order] = before + np.where(above < 0, 0, position[above] + 1)
+    return np.argsort(position)
 
 
 def _merged(
@@ -145,28 +145,30 @@ def _merged(
     """The tree of calls or nodes, and the node of each."""
     node = np.full(parent.size, -1, dtype=np.int64)
     names = int(name.max(initial=0)) + 1
-    parents, found, depths, count = [], [], [], 0
+    parents, name_numbers, depths, count = [], [], [], 0
     for level in range(int(depth.max(initial=-1)) + 1):
         rows = np.flatnonzero(depth == level)
         above = node[parent[rows]] if level else np.full(rows.size, -1, dtype=np.int64)
-        keys, place = np.unique(above * names + name[rows], return_inverse=True)
-        node[rows] = place.reshape(-1) + count
+        keys, index = np.unique(above * names + name[rows], return_inverse=True)
+        node[rows] = index.reshape(-1) + count
         parents.append(keys // names)
-        found.append(keys % names)
+        name_numbers.append(keys % names)
         depths.append(np.full(keys.size, level, dtype=np.int64))
         count += keys.size
     none = np.empty(0, dtype=np.int64)
-    own = _sums(node, self_ns, count)
-    total = own.copy()
+    self_sums = _sums(node, self_ns, count)
+    total = self_sums.copy()
     above = np.concatenate([none, *parents])
     level_of = np.concatenate([none, *depths])
     for level in range(int(level_of.max(initial=0)), 0, -1):
         rows = np.flatnonzero(level_of == level)
         np.add.at(total, above[rows], total[rows])
-    return CallTree(above, np.concatenate([none, *found]), level_of, _sums(node, calls, count), own, total), node
+    return CallTree(
+        above, np.concatenate([none, *name_numbers]), level_of, _sums(node, calls, count), self_sums, total
+    ), node
 
 
 def _sums(node: Int64, value: Int64, count: int) -> Int64:
-    found = np.zeros(count, dtype=np.int64)
-    np.add.at(found, node, value)
-    return found
+    sums = np.zeros(count, dtype=np.int64)
+    np.add.at(sums, node, value)
+    return sums

@@ -1,6 +1,6 @@
-"""Offsets between the clocks of pairs of ranks, learned while collectives are matched.
+"""Offsets between the clocks of pairs of ranks, collected while collectives are matched.
 
-In: offsets found between two ranks, and the ranks' hosts. Out: the offset between any two ranks that they link.
+In: offsets between two ranks, and the ranks' hosts. Out: the offset between any two ranks that they connect.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import numpy as np
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.offset_estimation import OffsetEstimate
 
-ONE_CLOCK = 1_000_000  # ns: traces of one host differ by less (by at most 70 µs in all that we know)
+ONE_CLOCK = 1_000_000  # ns: traces of one host differ by less (by at most 70 µs in all known ones)
 
 Links = dict[int, dict[int, int]]
-"""By rank and other rank: what to add to the first one's clock to have the other's, ns."""
+"""By rank and other rank: the offset to add to the first one's clock to get the other's, ns."""
 
 
 @dataclass
 class ClockLinks:
-    """What is known about the ranks' clocks.
+    """The known offsets between ranks' clocks.
 
     Attributes:
-        hosts: of the ranks whose wall clock is recorded, the host.
+        hosts: the host of each rank whose wall clock is recorded.
         links: all offsets found so far.
-        named: those of them that rest on groups that the trace names.
+        named: those of them that come from groups named in the trace.
         astray: ranks that do not share the clock of their host.
     """
 
@@ -42,38 +42,38 @@ class ClockLinks:
             links.setdefault(rank, {})[reference] = offset
 
     def offset(self, rank: int, reference: int, *, named: bool = False) -> int | None:
-        """What to add to a rank's clock to have the reference's, through whatever ranks link the two.
+        """The offset to add to a rank's clock to get the reference's, through any ranks that link the two.
 
         Args:
             rank: the rank.
-            reference: the other.
-            named: use only what rests on groups with a name.
+            reference: the other rank.
+            named: use only offsets from groups with a name.
         """
         links = self.named if named else self.links
-        reached, todo = {rank: 0}, [rank]
+        offsets, todo = {rank: 0}, [rank]
         while todo:
-            here = todo.pop()
-            if here == reference:
-                return reached[here]
-            for there, step in links.get(here, {}).items():
-                if there not in reached:
-                    reached[there] = reached[here] + step
-                    todo.append(there)
+            current = todo.pop()
+            if current == reference:
+                return offsets[current]
+            for neighbor, step in links.get(current, {}).items():
+                if neighbor not in offsets:
+                    offsets[neighbor] = offsets[current] + step
+                    todo.append(neighbor)
         return None
 
     def share_clock(self, rank: int, reference: int, offset: int) -> bool:
-        """Whether two ranks are on one host, and an offset does not contradict that they share its clock."""
+        """Whether two ranks are on one host, and the offset is small enough for a shared clock."""
         if {rank, reference} & self.astray or abs(offset) > ONE_CLOCK:
             return False
         return rank in self.hosts and self.hosts[rank] == self.hosts.get(reference)
 
-    def named_shift(self, rank: int, reference: int, found: OffsetEstimate) -> Int64:
-        """The shift without what rests on unnamed communicators; ranks of one host share its clock."""
+    def named_shift(self, rank: int, reference: int, estimate: OffsetEstimate) -> Int64:
+        """The shift without offsets from unnamed communicators; ranks of one host share its clock."""
         known = self.offset(rank, reference, named=True)
         if known is not None:
-            return found.shift - found.offset + known
-        return np.zeros_like(found.shift) if self.share_clock(rank, reference, found.offset) else found.shift
+            return estimate.shift - estimate.offset + known
+        return np.zeros_like(estimate.shift) if self.share_clock(rank, reference, estimate.offset) else estimate.shift
 
     def copy_links(self) -> Links:
-        """A copy of `links`, to return to."""
+        """A copy of `links`, to restore later."""
         return {rank: dict(others) for rank, others in self.links.items()}

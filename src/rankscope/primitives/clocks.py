@@ -1,9 +1,10 @@
 """One clock for all ranks, from the ends of the collectives that they ran together.
 
 A synchronizing collective ends on all its ranks at nearly the same time. So a rank's end is that time plus the rank's
-offset plus noise; offsets and times are estimated alternately, each as the median of what the other leaves, which is
-robust against outliers. The start is a spanning tree of the pairs of ranks with the most collectives in common, so
-offsets of hours are no harder than of microseconds. Ranks that no chain of collectives links cannot be compared.
+offset plus noise. Offsets and times are estimated in turn, each as the median of the residuals of the other, which is
+robust against outliers. The first estimate comes from a spanning tree of the pairs of ranks with the most collectives
+in common, so offsets of hours are no harder than of microseconds. Ranks that no chain of collectives links cannot be
+compared.
 
 In: the ends of matched collectives by rank, ns. Out: each rank's offset, drift and residual (`Clocks`).
 """
@@ -20,13 +21,13 @@ from rankscope.primitives.intervals import Int64
 from rankscope.store.trace_info import TraceInfo
 
 ROUNDS = 6
-MADS = 5.0  # beyond so many, an end of SendRecv or all_to_all is no synchronisation
+MADS = 5.0  # further away, an end of SendRecv or all_to_all does not count as synchronized
 PER_MAD = 1.4826
 LEAST_MAD = 1_000  # ns
-DRIFT_TIMES = 4.0  # a drift counts if it moves an end over the span by so many residuals
+DRIFT_TIMES = 4.0  # a drift counts if it moves ends by more than this many residuals over the span
 DRIFT_ANCHORS = 8
 SHARE = 90.0  # per cent of deviations within the residual
-FEW = 4  # anchors: deviations of fewer tell how well they fit one another, not how well they fit the clocks
+FEW = 4  # anchors: the deviations of fewer show how well they fit one another, not how well they fit the clocks
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,10 @@ class Clocks:
         offset: ns.
         drift: ns per ns; 0 if not distinguishable from noise.
         at: the rank's own time at which the offset holds, ns.
-        residual: the 90th percentile of the deviations from the others' ends, ns; of fewer than `FEW` anchors a bound
-            on the offset's error; −1 without anchors.
-        anchors: collectives that the offset rests on.
-        component: ranks with one number are linked by collectives.
+        residual: the 90th percentile of the deviations from the others' ends, ns; with fewer than `FEW` anchors, a
+            bound on the offset's error; −1 without anchors.
+        anchors: number of collectives that determine the offset.
+        component: ranks with the same number are linked by collectives.
     """
 
     ranks: Int64
@@ -58,17 +59,17 @@ class Clocks:
         """Times of ranks on the common clock.
 
         Args:
-            rank: whose clock each is on.
+            rank: the rank of each time.
             time: ns.
         """
-        place = np.searchsorted(self.ranks, rank)
-        lean = np.rint(self.drift[place] * (time - self.at[place]).astype(np.float64)).astype(np.int64)
-        corrected: Int64 = time + self.offset[place] + lean
+        index = np.searchsorted(self.ranks, rank)
+        drifted = np.rint(self.drift[index] * (time - self.at[index]).astype(np.float64)).astype(np.int64)
+        corrected: Int64 = time + self.offset[index] + drifted
         return corrected
 
 
 def base_times(traces: Sequence[TraceInfo]) -> pl.DataFrame:
-    """What to add to the times of each rank's files to have its wall clock: rank, window, base_ns."""
+    """The offset of each file's times from the rank's wall clock: rank, window, base_ns."""
     rows = [(info.rank, info.base_time_ns) for info in traces if info.rank is not None]
     return pl.DataFrame(rows, schema={"rank": pl.Int64, "base_ns": pl.Int64}, orient="row").with_columns(
         pl.int_range(pl.len()).over("rank").alias("window")
@@ -81,39 +82,39 @@ def with_arrivals(rows: pl.DataFrame, clock: pl.DataFrame, bases: pl.DataFrame) 
     Args:
         rows: rank, window, start_ns and any others.
         clock: rank, offset_ns, drift_ppm, at_ns, residual_ns and any others: the result of `clock`.
-        bases: as `base_times` gives them.
+        bases: the result of `base_times`.
 
     Returns:
         the rows with the columns of both, and ``arrival_ns``.
     """
     wall = pl.col("start_ns") + pl.col("base_ns").fill_null(0)
-    lean = ((wall - pl.col("at_ns")) * pl.col("drift_ppm").fill_null(0.0) * 1e-6).round().cast(pl.Int64)
+    drifted = ((wall - pl.col("at_ns")) * pl.col("drift_ppm").fill_null(0.0) * 1e-6).round().cast(pl.Int64)
     return (
         rows.join(bases, on=["rank", "window"], how="left")
         .join(clock, on="rank", how="inner")
         .filter(pl.col("residual_ns").is_not_null())
-        .with_columns((wall + pl.col("offset_ns") + lean).alias("arrival_ns"))
+        .with_columns((wall + pl.col("offset_ns") + drifted).alias("arrival_ns"))
     )
 
 
 def align_clocks(
     ranks: Int64, rank: Int64, match: Int64, start: Int64, end: Int64, lenient: np.ndarray, *, worst: int
 ) -> Clocks:
-    """Find the ranks' offsets.
+    """Estimate the ranks' offsets.
 
     Args:
         ranks: all ranks, ascending; those without a row keep their clock.
-        rank: of each matched end of a synchronising collective, the rank.
-        match: which collective it is.
+        rank: the rank of each matched end of a synchronizing collective.
+        match: the number of its collective.
         start: when it started there, ns.
         end: when it ended there, ns.
-        lenient: whether it is one that need not synchronise (SendRecv, all_to_all): its outliers are left out.
-        worst: by how much ends of one collective differ at most as far as is known, ns: what a few of them may hide.
+        lenient: whether the collective need not synchronize (SendRecv, all_to_all): its outliers are left out.
+        worst: the largest known difference between ends of one collective, ns: the error that a few of them may hide.
     """
-    place = np.searchsorted(ranks, rank)
+    position = np.searchsorted(ranks, rank)
     _, event = np.unique(match, return_inverse=True)
     event = event.reshape(-1)
-    offset, component = _spanning(ranks.size, place, event, end)
+    offset, component = _spanning(ranks.size, position, event, end)
     drift = np.zeros(ranks.size)
     origin = end.min() if end.size else 0
     at = np.full(ranks.size, origin, dtype=np.int64)
@@ -121,35 +122,37 @@ def align_clocks(
     anchors = np.zeros(ranks.size, dtype=np.int64)
     if end.size:
         keep = np.ones(end.size, dtype=np.bool_)
-        value, moved = (end - origin) + offset[place], np.zeros(ranks.size, dtype=np.int64)
-        value, moved = _settle(value, moved, place, event, keep, ranks.size)
+        value, correction = (end - origin) + offset[position], np.zeros(ranks.size, dtype=np.int64)
+        value, correction = _settle(value, correction, position, event, keep, ranks.size)
         if lenient.any():
-            keep = ~(lenient & _outlying(_deviation(value, event, keep), place))
-            value, moved = _settle(value, moved, place, event, keep, ranks.size)
-        lean = (end - origin).astype(np.float64)
-        drift, middle, deviation = _drifts(value, lean, place, event, keep, ranks.size)
-        offset = offset + moved
+            keep = ~(lenient & _outlying(_deviation(value, event, keep), position))
+            value, correction = _settle(value, correction, position, event, keep, ranks.size)
+        since_origin = (end - origin).astype(np.float64)
+        drift, middle, deviation = _drifts(value, since_origin, position, event, keep, ranks.size)
+        offset = offset + correction
         at = (origin + middle).astype(np.int64)
-        offset = offset + _levels(deviation, place, keep, ranks.size)
-        deviation = deviation + _levels(deviation, place, keep, ranks.size)[place]
-        residual, anchors = _residuals(deviation, place, event, keep, ranks.size)
+        offset = offset + _levels(deviation, position, keep, ranks.size)
+        deviation = deviation + _levels(deviation, position, keep, ranks.size)[position]
+        residual, anchors = _residuals(deviation, position, event, keep, ranks.size)
         few = (anchors > 0) & (anchors < FEW)
         if few.any():
-            common = (offset - origin)[place] + np.rint(drift[place] * (lean - middle[place])).astype(np.int64)
-            bound = _bounds(start + common, end + common, place, event, keep, ranks.size)
+            common = (offset - origin)[position] + np.rint(drift[position] * (since_origin - middle[position])).astype(
+                np.int64
+            )
+            bound = _bounds(start + common, end + common, position, event, keep, ranks.size)
             residual = np.where(few, np.maximum(residual, np.minimum(bound, worst)), residual)
     offset, drift = _from_first(offset, drift, at, component)
     return Clocks(ranks, offset, drift, at, residual, anchors, component)
 
 
 def group_medians(code: Int64, value: Int64, size: int, empty: int = 0) -> Int64:
-    """The median of the values of each code: of an even number, the mean of the middle two.
+    """The median of the values of each code; for an even number, the mean of the middle two.
 
     Args:
         code: integers from 0 to size − 1.
         value: integers.
-        size: how many codes there are.
-        empty: for codes without any value.
+        size: the number of codes.
+        empty: the result for codes without a value.
     """
     order = np.lexsort((value, code))
     count = np.bincount(code, minlength=size)
@@ -163,131 +166,133 @@ def group_medians(code: Int64, value: Int64, size: int, empty: int = 0) -> Int64
     return np.where(count > 0, low + (high - low) // 2, empty).astype(np.int64)
 
 
-def _spanning(size: int, place: Int64, event: Int64, end: Int64) -> tuple[Int64, Int64]:
-    """Offsets along the pairs of ranks with most in common, and which ranks they link."""
+def _spanning(size: int, position: Int64, event: Int64, end: Int64) -> tuple[Int64, Int64]:
+    """Offsets along a spanning tree of the pairs of ranks with most collectives in common, and its components."""
     offset, component = np.zeros(size, dtype=np.int64), np.arange(size)
     if not end.size:
         return offset, component
-    # Each event ties its ranks to one of them: the one with the most events, which the other events choose as well.
-    fullness = np.bincount(place, minlength=size)
-    order = np.lexsort((place, -fullness[place], event))
+    # Each event links its ranks to one of them: the one with the most events, so that most events choose the same.
+    fullness = np.bincount(position, minlength=size)
+    order = np.lexsort((position, -fullness[position], event))
     hub = order[np.concatenate([[True], np.diff(event[order]) != 0])]
-    hub_place, hub_end = place[hub][event], end[hub][event]
-    spoke = place != hub_place
-    pair = place[spoke] * size + hub_place[spoke]
+    hub_place, hub_end = position[hub][event], end[hub][event]
+    spoke = position != hub_place
+    pair = position[spoke] * size + hub_place[spoke]
     edges, code, counts = np.unique(pair, return_inverse=True, return_counts=True)
-    apart = group_medians(code.reshape(-1), (hub_end - end)[spoke], edges.size)
-    # What to add to a rank's clock to have that of its root; roots are found as in union-find.
+    difference = group_medians(code.reshape(-1), (hub_end - end)[spoke], edges.size)
+    # The offset from a rank's clock to that of its root; roots are found by union-find.
     root, to_root = list(range(size)), [0] * size
 
-    def climb(rank: int) -> tuple[int, int]:
-        total, here = 0, rank
-        while root[here] != here:
-            total, here = total + to_root[here], root[here]
-        root[rank], to_root[rank] = here, total
-        return here, total
+    def find_root(rank: int) -> tuple[int, int]:
+        total, current = 0, rank
+        while root[current] != current:
+            total, current = total + to_root[current], root[current]
+        root[rank], to_root[rank] = current, total
+        return current, total
 
     for edge in np.argsort(-counts, kind="stable"):
         one, other = divmod(int(edges[edge]), size)
-        (root_one, up_one), (root_other, up_other) = climb(one), climb(other)
+        (root_one, from_one), (root_other, from_other) = find_root(one), find_root(other)
         if root_one != root_other:
-            # clock(one) + apart = clock(other), both carried to their roots.
-            root[root_one], to_root[root_one] = root_other, up_other + int(apart[edge]) - up_one
+            # clock(one) + difference = clock(other), both moved to their roots.
+            root[root_one], to_root[root_one] = root_other, from_other + int(difference[edge]) - from_one
     for rank in range(size):
-        component[rank], offset[rank] = climb(rank)
+        component[rank], offset[rank] = find_root(rank)
     _, component = np.unique(component, return_inverse=True)
     return offset, component.reshape(-1)
 
 
 def _deviation(value: Int64, event: Int64, keep: np.ndarray) -> Int64:
-    """By how much each end is later than its collective's median."""
+    """How much later each end is than its collective's median."""
     size = int(event.max()) + 1
     typical = group_medians(event[keep], value[keep], size)
     return value - typical[event]
 
 
-def _settle(value: Int64, moved: Int64, place: Int64, event: Int64, keep: np.ndarray, size: int) -> tuple[Int64, Int64]:
-    """Times and offsets alternately, each the median of what the other leaves."""
+def _settle(
+    value: Int64, correction: Int64, position: Int64, event: Int64, keep: np.ndarray, size: int
+) -> tuple[Int64, Int64]:
+    """Estimate times and offsets in turn, each as the median of the residuals of the other."""
     for _ in range(ROUNDS):
-        late = group_medians(place[keep], _deviation(value, event, keep)[keep], size)
+        late = group_medians(position[keep], _deviation(value, event, keep)[keep], size)
         if not late.any():
             break
-        value, moved = value - late[place], moved - late
-    return value, moved
+        value, correction = value - late[position], correction - late
+    return value, correction
 
 
-def _outlying(deviation: Int64, place: Int64) -> np.ndarray:
-    size = int(place.max()) + 1
-    spread = group_medians(place, np.abs(deviation), size)
-    return np.abs(deviation) > MADS * np.maximum(spread, LEAST_MAD)[place] * PER_MAD
+def _outlying(deviation: Int64, position: Int64) -> np.ndarray:
+    size = int(position.max()) + 1
+    spread = group_medians(position, np.abs(deviation), size)
+    return np.abs(deviation) > MADS * np.maximum(spread, LEAST_MAD)[position] * PER_MAD
 
 
 def _drifts(
-    value: Int64, time: np.ndarray, place: Int64, event: Int64, keep: np.ndarray, size: int
+    value: Int64, time: np.ndarray, position: Int64, event: Int64, keep: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray, Int64]:
-    """What to add per ns, around which time, and the deviations that are left."""
+    """Each rank's drift per ns, the time around which it applies, and the remaining deviations."""
     drift = np.zeros(size)
-    count = np.maximum(np.bincount(place[keep], minlength=size), 1)
-    middle = np.rint(np.bincount(place[keep], weights=time[keep], minlength=size) / count)
-    centred = time - middle[place]
+    count = np.maximum(np.bincount(position[keep], minlength=size), 1)
+    middle = np.rint(np.bincount(position[keep], weights=time[keep], minlength=size) / count)
+    centred = time - middle[position]
     span = np.full(size, -np.inf)
-    np.maximum.at(span, place[keep], time[keep])
+    np.maximum.at(span, position[keep], time[keep])
     first = np.full(size, np.inf)
-    np.minimum.at(first, place[keep], time[keep])
+    np.minimum.at(first, position[keep], time[keep])
     span = np.where(np.isfinite(span), span - first, 0.0)
     deviation = _deviation(value, event, keep)
     for _ in range(3):
-        inlier = keep & ~_outlying(deviation - group_medians(place[keep], deviation[keep], size)[place], place)
+        inlier = keep & ~_outlying(deviation - group_medians(position[keep], deviation[keep], size)[position], position)
         weight = inlier.astype(np.float64)
-        square = np.bincount(place, weights=weight * centred**2, minlength=size)
-        slope = np.bincount(place, weights=weight * centred * deviation, minlength=size) / np.maximum(square, 1.0)
-        slope[np.bincount(place[inlier], minlength=size) < DRIFT_ANCHORS] = 0.0
+        square = np.bincount(position, weights=weight * centred**2, minlength=size)
+        slope = np.bincount(position, weights=weight * centred * deviation, minlength=size) / np.maximum(square, 1.0)
+        slope[np.bincount(position[inlier], minlength=size) < DRIFT_ANCHORS] = 0.0
         drift -= slope
-        now = value + np.rint(drift[place] * centred).astype(np.int64)
-        deviation = _deviation(now, event, keep)
-    residual, anchors = _residuals(deviation, place, event, keep, size)
+        corrected = value + np.rint(drift[position] * centred).astype(np.int64)
+        deviation = _deviation(corrected, event, keep)
+    residual, anchors = _residuals(deviation, position, event, keep, size)
     total = drift - np.median(drift[anchors > 0]) if (anchors > 0).any() else drift
     significant = (np.abs(total) * span > DRIFT_TIMES * residual) & (anchors >= DRIFT_ANCHORS)
     drift = np.where(significant, drift, 0.0)
-    now = value + np.rint(drift[place] * centred).astype(np.int64)
-    return drift, middle, _deviation(now, event, keep)
+    corrected = value + np.rint(drift[position] * centred).astype(np.int64)
+    return drift, middle, _deviation(corrected, event, keep)
 
 
-def _levels(deviation: Int64, place: Int64, keep: np.ndarray, size: int) -> Int64:
-    return -group_medians(place[keep], deviation[keep], size)
+def _levels(deviation: Int64, position: Int64, keep: np.ndarray, size: int) -> Int64:
+    return -group_medians(position[keep], deviation[keep], size)
 
 
-def _residuals(deviation: Int64, place: Int64, event: Int64, keep: np.ndarray, size: int) -> tuple[Int64, Int64]:
-    """By rank: how far its ends are from the *other* ranks', and how many there are."""
+def _residuals(deviation: Int64, position: Int64, event: Int64, keep: np.ndarray, size: int) -> tuple[Int64, Int64]:
+    """By rank: the distance of its ends from the *other* ranks' ends, and the number of ends."""
     members = np.bincount(event[keep], minlength=int(event.max()) + 1)[event]
-    # A rank is compared with a median that contains a share of itself: half, if there are two ranks.
-    apart = np.abs(deviation) * (members / np.maximum(members - 1, 1))
+    # The median that a rank is compared with includes the rank itself, which makes up half of it if there are two.
+    distance = np.abs(deviation) * (members / np.maximum(members - 1, 1))
     residual, anchors = np.full(size, -1, dtype=np.int64), np.zeros(size, dtype=np.int64)
-    order = np.lexsort((apart, place))
+    order = np.lexsort((distance, position))
     order = order[keep[order]]
-    count = np.bincount(place[order], minlength=size)
+    count = np.bincount(position[order], minlength=size)
     first = np.cumsum(count) - count
     has = count > 0
     rank_at = first + np.minimum(np.ceil(count * SHARE / 100).astype(np.int64) - 1, count - 1)
-    residual[has] = np.rint(apart[order][rank_at[has]]).astype(np.int64)
+    residual[has] = np.rint(distance[order][rank_at[has]]).astype(np.int64)
     anchors[has] = count[has]
     return residual, anchors
 
 
-def _bounds(start: Int64, end: Int64, place: Int64, event: Int64, keep: np.ndarray, size: int) -> Int64:
-    """By rank: how far its clock can be off, as no rank ends a collective before the last has started it."""
-    start, end, place, event = start[keep], end[keep], place[keep], event[keep]
+def _bounds(start: Int64, end: Int64, position: Int64, event: Int64, keep: np.ndarray, size: int) -> Int64:
+    """By rank: the largest possible clock error, as no rank ends a collective before the last has started it."""
+    start, end, position, event = start[keep], end[keep], position[keep], event[keep]
     latest, earliest = _beyond_others(start, event), -_beyond_others(-end, event)
     bound = np.zeros(size, dtype=np.int64)
     for slack in (end - latest, earliest - start):
         least = np.full(size, np.iinfo(np.int64).max)
-        np.minimum.at(least, place, slack)
+        np.minimum.at(least, position, slack)
         bound = np.maximum(bound, least)
-    return np.where(np.bincount(place, minlength=size) > 0, bound, 0)
+    return np.where(np.bincount(position, minlength=size) > 0, bound, 0)
 
 
 def _beyond_others(value: Int64, event: Int64) -> Int64:
-    """For each value the largest of the others of its event."""
+    """For each value the largest of the other values of its event."""
     order = np.lexsort((-value, event))
     first = np.concatenate([[True], np.diff(event[order]) != 0])
     begin = np.flatnonzero(first)
@@ -300,10 +305,10 @@ def _beyond_others(value: Int64, event: Int64) -> Int64:
 
 
 def _from_first(offset: Int64, drift: np.ndarray, at: Int64, component: Int64) -> tuple[Int64, np.ndarray]:
-    """Everything on the clock of each component's first rank."""
+    """Offsets and drifts relative to the first rank of each component."""
     _, first = np.unique(component, return_index=True)
-    mine = first[component]
-    # The first rank's own drift, taken off at each rank's own time.
-    common = (at + offset - (at[mine] + offset[mine])).astype(np.float64)
-    new = offset - offset[mine] - np.rint(drift[mine] * common).astype(np.int64)
-    return new, drift - drift[mine]
+    reference = first[component]
+    # Subtract the reference's drift at each rank's own time.
+    common = (at + offset - (at[reference] + offset[reference])).astype(np.float64)
+    new = offset - offset[reference] - np.rint(drift[reference] * common).astype(np.int64)
+    return new, drift - drift[reference]

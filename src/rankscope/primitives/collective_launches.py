@@ -1,4 +1,4 @@
-"""Collectives with the operator that issued them: from `c10d::…` on the host to the kernel, or to Gloo's range.
+"""Collectives with the operator that issued them: `c10d::…` on the host, and the kernel or Gloo's range.
 
 In: a rank's tables. Out: a frame with a row per collective.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import Activity, gloo_ranges, with_category
-from rankscope.primitives.call_stack import enclosing
+from rankscope.primitives.call_stack import enclosing, launch_instants
 from rankscope.primitives.collectives import collective_kind
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
@@ -33,9 +33,9 @@ READS: Mapping[str, tuple[str, ...]] = {
 def collective_launches(window: Mapping[str, pl.DataFrame], extra: str | None = None) -> pl.DataFrame:
     """The collectives that operators issued, in order.
 
-    A kernel belongs to the innermost `c10d::` operator that is open on the launching thread when it is launched. Gloo
-    runs a group's collectives in the order in which they were issued: each operator takes the first range that
-    starts after it, and that no earlier operator took.
+    A kernel belongs to the innermost `c10d::` operator open on the launching thread at the launch. Gloo runs a group's
+    collectives in the order in which they were issued: each operator takes the first range that starts after it and
+    that no earlier operator took.
 
     Args:
         window: tables with the columns of `READS`.
@@ -43,7 +43,7 @@ def collective_launches(window: Mapping[str, pl.DataFrame], extra: str | None = 
 
     Returns:
         operator_row, kind, pid, tid, issued_ns and issue_end_ns (the operator), start_ns and end_ns (the collective;
-        null where it is not in the file), elements (the total array's) and bytes; null if not recorded.
+        null if it is not in the file), elements (of the full array) and bytes; null if not recorded.
     """
     operators = window["host_ops"].with_row_index("operator_row").with_columns(pl.col("operator_row").cast(pl.Int64))
     calls = operators.filter(pl.col("name").str.starts_with(C10D)).sort("start_ns", maintain_order=True)
@@ -54,39 +54,43 @@ def collective_launches(window: Mapping[str, pl.DataFrame], extra: str | None = 
         pl.col("start_ns").alias("issued_ns"),
         pl.col("end_ns").alias("issue_end_ns"),
     ).filter(pl.col("kind").is_not_null())
-    found = _kernels(window, calls, extra) if window["device_events"].height else _gloo(window, calls)
+    executed = _kernels(window, calls, extra) if window["device_events"].height else _gloo(window, calls)
     inputs = calls.select("input_dims", "kind", "input_types")
-    # Of an operator's arguments the outputs come first: the total array is the input of a reduce_scatter.
+    # An operator's outputs come first among its arguments. The full array of a reduce_scatter is its input.
     shapes = {
         (dims, kind, types): (tensor_elements(dims, int(kind == "reduce_scatter")), first_argument_type(types))
         for dims, kind, types in inputs.unique().rows()
     }
-    own = pl.DataFrame(
+    from_inputs = pl.DataFrame(
         [shapes[key] for key in inputs.rows()], schema={"dims": pl.Int64, "types": pl.String}, orient="row"
     )
     dtypes = pl.coalesce("dtype", "types")
     return (
         pl.concat(
-            [calls.select("operator_row", "kind", "pid", "tid", "issued_ns", "issue_end_ns"), found, own],
+            [
+                calls.select("operator_row", "kind", "pid", "tid", "issued_ns", "issue_end_ns"),
+                executed,
+                from_inputs,
+            ],
             how="horizontal",
         )
         .with_columns(pl.coalesce("counted", "dims").alias("elements"))
-        .with_columns((pl.col("elements") * _width(dtypes, own, found)).alias("bytes"))
+        .with_columns((pl.col("elements") * _width(dtypes, from_inputs, executed)).alias("bytes"))
         .drop("dims", "types", "counted", "dtype")
     )
 
 
-def exposed_times(found: pl.DataFrame, sets: Activity) -> pl.Series:
-    """Exposed time of each collective: its time in which the rank did not compute, ns; null without times.
+def exposed_times(collectives: pl.DataFrame, sets: Activity) -> pl.Series:
+    """Exposed time of each collective: the part in which the rank did not compute, ns; null without times.
 
     Args:
-        found: start_ns, end_ns.
-        sets: what the rank was doing when.
+        collectives: start_ns, end_ns.
+        sets: the rank's activity.
     """
-    known = (found["start_ns"].is_not_null() & found["end_ns"].is_not_null()).to_numpy()
-    start, end = found["start_ns"].fill_null(0).to_numpy(), found["end_ns"].fill_null(0).to_numpy()
-    left = pl.Series("exposed_ns", (end - start) - sets.compute.within(start, end), dtype=pl.Int64)
-    return left.set(pl.Series(~known), None)
+    known = (collectives["start_ns"].is_not_null() & collectives["end_ns"].is_not_null()).to_numpy()
+    start, end = collectives["start_ns"].fill_null(0).to_numpy(), collectives["end_ns"].fill_null(0).to_numpy()
+    exposed = pl.Series("exposed_ns", (end - start) - sets.compute.within(start, end), dtype=pl.Int64)
+    return exposed.set(pl.Series(~known), None)
 
 
 def _kernels(window: Mapping[str, pl.DataFrame], calls: pl.DataFrame, extra: str | None) -> pl.DataFrame:
@@ -94,22 +98,19 @@ def _kernels(window: Mapping[str, pl.DataFrame], calls: pl.DataFrame, extra: str
         with_category(window["device_events"], extra).with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     )
     device = device.filter((pl.col("category") == COMMUNICATION) & pl.col("launch_row").is_not_null())
-    launch, runtime = device["launch_row"], window["runtime_calls"]
-    threads = pl.DataFrame(
-        {"time_ns": device["launch_ns"], "pid": runtime["pid"].gather(launch), "tid": runtime["tid"].gather(launch)}
-    )
-    place = enclosing(calls, threads)
+    threads = launch_instants(device, window["runtime_calls"])
+    call_index = enclosing(calls, threads)
     recorded = (
         window["collectives"]
         .filter(pl.col("source") == "device_events")
         .select(pl.col("row").cast(pl.Int64), "dtype", "in_elements", "out_elements")
     )
     size = pl.when(pl.col("kind_of_call") == "all_gather").then("out_elements").otherwise("in_elements")
-    taken = (
-        device.with_columns(pl.Series("place", place, dtype=pl.Int64))
+    by_call = (
+        device.with_columns(pl.Series("place", call_index, dtype=pl.Int64))
         .filter(pl.col("place") >= 0)
         .join(recorded, on="row", how="left")
-        .with_columns(calls["kind"].gather(place[place >= 0]).alias("kind_of_call"))
+        .with_columns(calls["kind"].gather(call_index[call_index >= 0]).alias("kind_of_call"))
         .group_by("place")
         .agg(
             pl.col("start_ns").min(),
@@ -118,8 +119,8 @@ def _kernels(window: Mapping[str, pl.DataFrame], calls: pl.DataFrame, extra: str
             pl.col("dtype").drop_nulls().first(),
         )
     )
-    every = pl.DataFrame({"place": np.arange(calls.height, dtype=np.int64)})
-    return every.join(taken, on="place", how="left", maintain_order="left").drop("place")
+    all_calls = pl.DataFrame({"place": np.arange(calls.height, dtype=np.int64)})
+    return all_calls.join(by_call, on="place", how="left", maintain_order="left").drop("place")
 
 
 def _gloo(window: Mapping[str, pl.DataFrame], calls: pl.DataFrame) -> pl.DataFrame:
@@ -132,29 +133,29 @@ def _gloo(window: Mapping[str, pl.DataFrame], calls: pl.DataFrame) -> pl.DataFra
         maintain_order="left",
         nulls_equal=True,
     )
-    place = _in_turn(calls["issued_ns"].to_numpy(), ranges["start_ns"].to_numpy())
-    rows = pl.Series(place).set(pl.Series(place < 0), None)
+    range_index = _in_turn(calls["issued_ns"].to_numpy(), ranges["start_ns"].to_numpy())
+    rows = pl.Series(range_index).set(pl.Series(range_index < 0), None)
     types = ranges["input_types"].gather(rows)
     return pl.DataFrame(
         {
             "start_ns": ranges["start_ns"].gather(rows),
             "end_ns": ranges["end_ns"].gather(rows),
             "counted": pl.Series([None] * calls.height, dtype=pl.Int64),
-            "dtype": pl.Series([first_argument_type(each) for each in types], dtype=pl.String),
+            "dtype": pl.Series([first_argument_type(text) for text in types], dtype=pl.String),
         }
     )
 
 
 def _in_turn(issued_at: Int64, starts: Int64) -> Int64:
-    """For each call the first start that is not before it and that no earlier call has; −1 where none is left."""
+    """For each call the first start that is not before it and not taken by an earlier call; −1 if none is left."""
     first = np.searchsorted(starts, issued_at, side="left")
     turn = np.arange(issued_at.size)
     taken = np.maximum.accumulate(first - turn) + turn if issued_at.size else first
     return np.where(taken < starts.size, taken, -1).astype(np.int64)
 
 
-def _width(dtype: pl.Expr, own: pl.DataFrame, found: pl.DataFrame) -> pl.Expr:
-    names = {*own["types"].drop_nulls().unique(), *found["dtype"].drop_nulls().unique()}
+def _width(dtype: pl.Expr, from_inputs: pl.DataFrame, executed: pl.DataFrame) -> pl.Expr:
+    names = {*from_inputs["types"].drop_nulls().unique(), *executed["dtype"].drop_nulls().unique()}
     widths = {name: element_bytes(name) for name in names}
     known = {name: width for name, width in widths.items() if width is not None}
     return dtype.replace_strict(known, default=None, return_dtype=pl.Int64)

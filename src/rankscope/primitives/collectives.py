@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-# The usual names, and how NCCL, RCCL, oneCCL, Gloo and c10d write them (case, dashes and underscores aside).
+# The usual names as NCCL, RCCL, oneCCL, Gloo and c10d write them, in lower case and without dashes and underscores.
 # The order matters: `allreduce` before `reduce`, `reducescatter` before both.
 _KINDS = (
     ("reduce_scatter", r"reducescatter"),
@@ -39,7 +39,7 @@ def collective_kind(name: str) -> str | None:
     Takes c10d's names (`_allgather_base`, `allreduce_coalesced`), ranges (`gloo:all_reduce`, `nccl:send 0->1`) and
     kernels (`ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(…)`).
     """
-    # Other brackets hold a kernel's parameters.
+    # Other brackets contain a kernel's parameters.
     plain = _SEPARATORS.sub("", _UNNAMED.sub("", name).split("(", 1)[0].lower())
     if _EXPERTS.search(plain) and (found := _EXPERT_KIND.search(plain)) is not None:
         return found[0]

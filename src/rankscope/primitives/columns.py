@@ -1,4 +1,4 @@
-"""Polars columns as numpy arrays, and columns of one value: null-aware conversions that analyses share.
+"""Convert Polars columns to numpy arrays with nulls, and make columns of one value.
 
 In: Polars series or frames. Out: numpy arrays, or columns.
 """
@@ -17,7 +17,7 @@ from rankscope.primitives.intervals import Int64
 
 
 def constant(name: str, value: Any, dtype: DataTypeClass | DataType, count: int) -> pl.Series:
-    """A column that holds one value, or null, `count` times.
+    """A column with one value, or null, `count` times.
 
     Args:
         dtype: its type: `pl.Int64` takes half the time of `pl.Int64()`.

@@ -1,12 +1,12 @@
 """Labels of collectives for matching, before any clock is known: communicator, kind and size, as numbers.
 
-A communicator is a group with its ranks, so groups that share a name but not their ranks are separate; the two ends of
-a point-to-point channel are a separate communicator in each direction. Kernels whose trace names no group are in one
-pool per group size that their names tell: stream numbers have no meaning across ranks and do not separate them
-(`rankscope.primitives.unnamed_communicators` does). Sizes are those of the full operation, which are equal on all ranks
-even if each has an uneven part; where the trace has none, the kernel's name is used instead.
+A communicator is a group with its ranks, so groups that share a name but not their ranks are separate. A point-to-point
+channel is a separate communicator in each direction. Kernels without a group form one pool per group size that their
+names show; stream numbers differ between ranks, so `rankscope.primitives.unnamed_communicators` divides the pools.
+Sizes are those of the full operation, which are equal on all ranks even if the parts are uneven; if the trace has none,
+the kernel's name is used instead.
 
-In: collectives as `rank_collectives` has them. Out: their labels, −1 if not known.
+In: collectives in the form of `rank_collectives`. Out: their labels, −1 if unknown.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ COLUMNS = (
 
 
 def encode_communicators(rows: pl.DataFrame) -> pl.DataFrame:
-    """Labels as numbers: communicator, kind, full (kind, type and size), step, recorded; −1 if not known.
+    """Labels as numbers: communicator, kind, full (kind, type and size), step, recorded; −1 if unknown.
 
-    A null group is one that the trace does not name (`unnamed`).
+    A null group is one without a name in the trace (`unnamed`).
     """
     p2p = pl.col("collective").is_in(POINT_TO_POINT)
     ranks = rows["rank"].n_unique()
     members, texts = _members(rows["group_ranks"])
     rows = rows.with_columns(members)
     listed = {code: parse_group_ranks(text) for code, text in enumerate(texts)}
-    pairs = {code: json.dumps(found) for code, found in listed.items() if found is not None and len(found) == 2}
+    pairs = {code: json.dumps(ids) for code, ids in listed.items() if ids is not None and len(ids) == 2}
     only_two = json.dumps(rows["rank"].unique().sort().to_list()) if ranks == 2 else None
     ends = pl.col("members").replace_strict(pairs, default=None, return_dtype=pl.String)
     # A group without listed ranks may be the two ranks that exist.
@@ -98,9 +98,9 @@ def encode_communicators(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _named_alike(rows: pl.DataFrame, sized: pl.Expr) -> pl.Series:
-    """A number for the name of each kernel of an unnamed group without sizes; null where the name does not show it.
+    """A number for the name of each kernel of an unnamed group without sizes; null if the name cannot be a label.
 
-    Ranks run one collective with one kernel. A name that some rank lacks, or has with sizes, is no label.
+    All ranks run a collective with the same kernel. A name is a label if all ranks have it, and none has it with sizes.
     """
     ranks = pl.col("rank").n_unique()
     alike = (
@@ -125,8 +125,7 @@ def _named_alike(rows: pl.DataFrame, sized: pl.Expr) -> pl.Series:
 def _members(group_ranks: pl.Series) -> tuple[pl.Series, list[str]]:
     """Each row's list of group ranks as a number, in the order of their texts, and the texts.
 
-    Each row has its list as text, of 5 kB where a thousand ranks reduce together: compared row by row, time would grow
-    with rows times ranks.
+    The lists are texts, of 5 kB for a thousand ranks, so they are compared once per distinct text and not row by row.
     """
     seen = pl.DataFrame({"code": group_ranks.cast(pl.Categorical).to_physical()}).with_row_index()
     first = seen.drop_nulls("code").unique("code", keep="first")
@@ -140,12 +139,22 @@ def _code(expression: pl.Expr) -> pl.Expr:
     return expression.rank("dense").cast(pl.Int64) - 1
 
 
+def named_group_ranks(collectives: pl.DataFrame) -> list[tuple[str, tuple[int, ...]]]:
+    """Name and ranks of each process group that collectives record, sorted by name.
+
+    Args:
+        collectives: the result of `collectives`: group, group_ranks.
+    """
+    groups = collectives.select("group", "group_ranks").unique().drop_nulls().sort("group")
+    return [(name, ranks) for name, text in groups.iter_rows() if (ranks := parse_group_ranks(text)) is not None]
+
+
 def parse_group_ranks(text: str) -> tuple[int, ...] | None:
     """The ranks of a group as recorded; None if the list is incomplete."""
     try:
-        found = json.loads(text)
+        ranks = json.loads(text)
     except ValueError:
         return None
-    if not isinstance(found, list) or not all(isinstance(rank, int) for rank in found):
+    if not isinstance(ranks, list) or not all(isinstance(rank, int) for rank in ranks):
         return None
-    return tuple(sorted(found))
+    return tuple(sorted(ranks))

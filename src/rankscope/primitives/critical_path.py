@@ -1,4 +1,4 @@
-"""Critical paths along predecessors: which nodes are on them, and the time by category between chosen ones.
+"""Critical paths along predecessors: the nodes on them, and the time by category between marked nodes.
 
 In: nodes with predecessors. Out: the sums between marked nodes, and reachable nodes.
 """
@@ -18,10 +18,10 @@ Bool = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Clipped:
-    """Nodes cut at the windows of steps: of each what is on a path in its window.
+    """Nodes cut at the windows of steps.
 
     Attributes:
-        window: the window that a node ends in, −1 for none.
+        window: the window in which a node ends, −1 for none.
         own_ns: its duration in the window.
         gap_ns: the time in the window between its predecessor's end and its start.
         before: its predecessor if that is in the same window, else −1.
@@ -37,12 +37,12 @@ def clip(nodes: Nodes, begin: Int64, end: Int64, finals: Int64) -> Clipped:
     """Cut nodes at the beginnings of their windows.
 
     Args:
-        nodes: of one file.
+        nodes: the nodes of one file.
         begin: beginnings of disjoint windows, ns, ascending.
         end: their ends, ns.
         finals: the windows of the last nodes, which have no duration.
     """
-    # A window is left at its beginning: what ends there belongs to the one before.
+    # A node that ends at the beginning of a window belongs to the one before.
     window = np.searchsorted(begin, nodes.end, side="left") - 1
     if nodes.finals:
         window[-nodes.finals :] = finals
@@ -51,23 +51,23 @@ def clip(nodes: Nodes, begin: Int64, end: Int64, finals: Int64) -> Clipped:
     first = begin[np.maximum(window, 0)] if begin.size else nodes.end
     before = nodes.before
     previous_end = np.where(before >= 0, nodes.end[np.maximum(before, 0)], first) if before.size else first
-    own = np.where(inside, nodes.end - np.maximum(nodes.start, first), 0)
+    node_time = np.where(inside, nodes.end - np.maximum(nodes.start, first), 0)
     gap = np.where(inside, np.maximum(nodes.start - np.maximum(previous_end, first), 0), 0)
     linked = inside & (before >= 0) & (previous_end > first) & (nodes.start > first)
-    return Clipped(window, own, gap, np.where(linked, before, -1))
+    return Clipped(window, node_time, gap, np.where(linked, before, -1))
 
 
 def reachable(following: Int64, first: Int64) -> Bool:
-    """Which nodes are on the paths from some nodes on.
+    """Which nodes are on the paths that start at some nodes.
 
     Args:
-        following: of each node the next one of its path, −1 at its end; without cycles.
-        first: where the paths begin.
+        following: each node's next node on its path, −1 at the end; without cycles.
+        first: the starts of the paths.
     """
     on_path = np.zeros(following.size, dtype=np.bool_)
     on_path[first] = True
-    # Each round doubles the distance that is covered: one, two, four, … nodes. Clocks that are wrong by more than they
-    # seem can make ranks wait for each other in a circle, so the rounds are counted.
+    # Each round doubles the distance: one, two, four, … nodes. The number of rounds is bounded, because large clock
+    # errors can make ranks seem to wait for each other in a cycle.
     ahead = following
     for _ in range(following.size.bit_length()):
         rows = ahead[on_path]
@@ -83,9 +83,9 @@ class Chains:
     """The time between marked nodes, along predecessors.
 
     Attributes:
-        previous: of each marked node the marked node that its chain ends at, −1 if the chain ends at the window's
+        previous: for each marked node the marked node at which its chain ends, −1 if the chain ends at the window's
             beginning; as positions among the marked nodes.
-        time: from the end of that to this node's start, ns, by category; shape ``(marked, categories)``.
+        time: from the end of that node to this one's start, ns, by category; shape ``(marked, categories)``.
     """
 
     previous: Int64
@@ -93,10 +93,10 @@ class Chains:
 
 
 def chains(nodes: Nodes, clipped: Clipped, marked: Int64) -> Chains:
-    """Sum up the time of what is between marked nodes.
+    """Sum up the time between marked nodes.
 
     Args:
-        nodes: of one file.
+        nodes: the nodes of one file.
         clipped: the same, cut at the windows.
         marked: rows of nodes.
     """
@@ -106,37 +106,37 @@ def chains(nodes: Nodes, clipped: Clipped, marked: Int64) -> Chains:
     stops = (before >= 0) & (position[np.maximum(before, 0)] >= 0) if before.size else before >= 0
     following = np.where(stops, -1, before)
     used = np.flatnonzero(reachable(following, marked))
-    place = np.full(nodes.start.size, -1, dtype=np.int64)
-    place[used] = np.arange(used.size)
+    index = np.full(nodes.start.size, -1, dtype=np.int64)
+    index[used] = np.arange(used.size)
     number = np.arange(used.size)
     time = np.zeros((used.size, len(CATEGORIES)), dtype=np.int64)
     np.add.at(time, (number, nodes.gap[used].astype(np.int64)), clipped.gap_ns[used])
     after = following[used]
     has = after >= 0
     np.add.at(time, (number[has], nodes.category[after[has]].astype(np.int64)), clipped.own_ns[after[has]])
-    # What is before a marked node or the window's beginning is where a chain ends.
+    # A chain ends at a marked node, or at the window's beginning.
     last = np.where(stops[used], position[np.maximum(before[used], 0)], -1)
-    ahead = np.where(has, place[np.maximum(after, 0)], -1)
+    ahead = np.where(has, index[np.maximum(after, 0)], -1)
     while (ahead >= 0).any():
-        more = ahead >= 0
-        rows = ahead[more]
-        time[more] += time[rows]
-        last[more] = last[rows]
-        ahead[more] = ahead[rows]
-    rows = place[marked]
+        unfinished = ahead >= 0
+        rows = ahead[unfinished]
+        time[unfinished] += time[rows]
+        last[unfinished] = last[rows]
+        ahead[unfinished] = ahead[rows]
+    rows = index[marked]
     return Chains(last[rows], time[rows])
 
 
 @dataclass(frozen=True)
 class Chain:
-    """What is before a node, along predecessors, latest first.
+    """The parts of the path before a node, latest first.
 
     Attributes:
-        node: whose time each part is, −1 for time between two nodes.
+        node: the node of each part, −1 for time between two nodes.
         start: ns.
         end: ns.
         category: index into `CATEGORIES`.
-        previous: the marked node that it ends at, −1 if it ends at the window's beginning.
+        previous: the marked node at which it ends, −1 if it ends at the window's beginning.
     """
 
     node: Int64
@@ -147,10 +147,10 @@ class Chain:
 
 
 def chain_before(nodes: Nodes, clipped: Clipped, is_marked: Bool, node: int) -> Chain:
-    """The parts of what `chains` sums up for one node; those without duration are left out.
+    """The parts that `chains` sums up for one node, without empty ones.
 
     Args:
-        nodes: of one file.
+        nodes: the nodes of one file.
         clipped: the same, cut at the windows.
         is_marked: which nodes are marked.
         node: the node; its own time is not part of it.
@@ -175,9 +175,9 @@ def with_waits(start: Int64, end: Int64, arrived: Int64) -> npt.NDArray[np.int64
     """The time of collectives by category: waiting until the last rank arrived, then communication.
 
     Args:
-        start: of a rank's part on the path, ns.
-        end: ns.
-        arrived: when the last rank arrived, on the same clock; before the start if this one did.
+        start: starts of a rank's part on the path, ns.
+        end: ends, ns.
+        arrived: when the last rank arrived, on the same clock; before the start if this rank was last.
 
     Returns:
         ns, shape ``(n, categories)``.

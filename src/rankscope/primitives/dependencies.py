@@ -1,4 +1,4 @@
-"""What each piece of a rank's work had to wait for: its predecessor, the last thing to finish that it depends on.
+"""Dependencies within a rank: each node's predecessor, which is the last of its dependencies to finish.
 
 A node is a device event, a launch that its event waited for, or a stretch of a host thread in which one operator or
 call is innermost. Its predecessor ends at or before its start; following predecessors backwards gives a critical path.
@@ -28,9 +28,10 @@ CATEGORIES = (
 )  # fmt: skip
 CODE = {name: code for code, name in enumerate(CATEGORIES)}
 STREAMS_APART_NS = 5_000
-"""An event of another stream explains a start only if it ended later than launch and own stream by more than this."""
+"""An event of another stream counts as predecessor only if it ended later than both the launch and the event before it
+on its stream by more than this."""
 THREADS_APART_NS = 100_000
-"""Another thread explains a thread's gap only if it was busy later than that thread by more than this."""
+"""Another thread counts as predecessor only if it was busy later than the thread itself by more than this."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,15 @@ class Nodes:
     """The nodes of one file: device events in their order, then launches, then stretches of host threads, then ends.
 
     Attributes:
-        start: when a node begins to run, ns; for a call that waits for the device, when the device was done.
+        start: when a node starts, ns; for a call that waits for the device, when the device was done.
         end: ns.
         category: index into `CATEGORIES` of its own time.
         gap: index into `CATEGORIES` of the time between its predecessor's end and its start.
         before: its predecessor, −1 for none.
-        table: where a name for it is: 0 `device_events`, 1 `host_ops`, 2 `runtime_calls`, 3 `annotations`.
+        table: the table with its name: 0 `device_events`, 1 `host_ops`, 2 `runtime_calls`, 3 `annotations`.
         row: its row there.
-        device: how many of them are device events: the first ones.
-        finals: how many of them, the last ones, are the instants that were asked for.
+        device: the number of device events, which come first.
+        finals: the number of requested instants, which come last.
     """
 
     start: Int64
@@ -62,7 +63,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class _Host:
-    """Stretches of host threads, thread by thread in the order of time, and a thread's place among them."""
+    """Stretches of host threads, by thread and time."""
 
     start: Int64
     end: Int64
@@ -73,40 +74,40 @@ class _Host:
     row: Int64
 
     def before(self, thread: Int64, at: Int64) -> Int64:
-        """For each instant of a thread the stretch that the work there waited for, −1 for none.
+        """For each instant of a thread the stretch that precedes it, −1 for none.
 
-        It is the last stretch of the thread itself, or of the thread that was busy last if this one had nothing to do.
+        It is the thread's last stretch, or that of the thread that was busy last if this one was idle.
         """
         if not self.start.size:
             return np.full(at.size, -1, dtype=np.int64)
         never = np.iinfo(np.int64).min // 2
-        own = np.full(at.size, -1, dtype=np.int64)
+        row_on_thread = np.full(at.size, -1, dtype=np.int64)
         for number in np.unique(thread[thread >= 0]):
             first, last = np.searchsorted(self.thread, [number, number + 1])
-            asked = np.flatnonzero(thread == number)
-            found = first + np.searchsorted(self.end[first:last], at[asked], side="right") - 1
-            own[asked] = np.where(found >= first, found, -1)
+            indices = np.flatnonzero(thread == number)
+            found = first + np.searchsorted(self.end[first:last], at[indices], side="right") - 1
+            row_on_thread[indices] = np.where(found >= first, found, -1)
         order = np.argsort(self.end, kind="stable")
         position = np.searchsorted(self.end[order], at, side="right") - 1
         latest = np.where(position >= 0, order[np.maximum(position, 0)], -1)
-        own_end = np.where(own >= 0, self.end[own], never)
+        own_end = np.where(row_on_thread >= 0, self.end[row_on_thread], never)
         latest_end = np.where(latest >= 0, self.end[latest], never)
-        chosen: Int64 = np.where(latest_end > own_end + THREADS_APART_NS, latest, own)
+        chosen: Int64 = np.where(latest_end > own_end + THREADS_APART_NS, latest, row_on_thread)
         return chosen
 
 
 def dependencies(tables: Mapping[str, pl.DataFrame], finals: pl.DataFrame, communication: str | None = None) -> Nodes:
     """The nodes of a file and their predecessors.
 
-    A device event waited for the last to finish of: the event before it on its stream, its launch (if the stream was
-    done by then), and what ended last on the other streams (if that is more than `STREAMS_APART_NS` later than both).
-    A launch, and each stretch of a host thread, waited for what its thread did before, or for the thread that was busy
-    last. A call that waits for the device waited for the last device event that ended during it.
+    The predecessor of a device event is the last to finish of: the event before it on its stream, its launch (if the
+    stream was idle by then), and the last event to end on the other streams (if more than `STREAMS_APART_NS` later than
+    both). The predecessor of a launch or of a stretch of a host thread is what its thread did before, or the thread
+    that was busy last. That of a call that waits for the device is the last device event that ended during it.
 
     Args:
         tables: device_events, host_ops, runtime_calls, annotations.
-        finals: instants on host threads to add as nodes without duration: at_ns, pid, tid. Where a device event ends
-            then, it is the predecessor.
+        finals: instants on host threads to add as nodes without duration: at_ns, pid, tid. If a device event ends at
+            one, it is the predecessor.
         communication: a regular expression of further kernel names that are communication.
     """
     device = tables["device_events"]
@@ -114,16 +115,16 @@ def dependencies(tables: Mapping[str, pl.DataFrame], finals: pl.DataFrame, commu
     count = device.height
     host, numbers = _host(tables)
     launch, launched = values_and_validity(device["launch_ns"])
-    # Where host's and device's clocks differ, launches can seem to come after their events.
+    # If the clocks of host and device differ, launches can seem to come after their events.
     launch = np.minimum(launch, start)
-    own, other = _earlier(start, end, stream_numbers(device)), _earlier(start, end, None)
+    on_stream, on_any_stream = _earlier(start, end, stream_numbers(device)), _earlier(start, end, None)
     never = np.iinfo(np.int64).min // 2
-    own_end, other_end = (np.where(row >= 0, end[row], never) if count else end for row in (own, other))
+    own_end, other_end = (np.where(row >= 0, end[row], never) if count else end for row in (on_stream, on_any_stream))
     at_launch = np.where(launched, launch, never)
     explained = np.maximum(own_end, at_launch)
     elsewhere = other_end > explained + STREAMS_APART_NS
     by_launch = np.flatnonzero(~elsewhere & launched & (launch > own_end))
-    before = np.where(elsewhere, other, own)
+    before = np.where(elsewhere, on_any_stream, on_stream)
     before[by_launch] = count + np.arange(by_launch.size)
 
     base = count + by_launch.size
@@ -142,8 +143,8 @@ def dependencies(tables: Mapping[str, pl.DataFrame], finals: pl.DataFrame, commu
     last, at_end = _last_ended(end, final - 1, final)
     of_final[at_end] = last[at_end]
 
-    every_before = np.concatenate([before, of_launch, of_host, of_final])
-    preceded = every_before >= 0
+    all_before = np.concatenate([before, of_launch, of_host, of_final])
+    preceded = all_before >= 0
     return Nodes(
         start=np.concatenate([start, launch[by_launch], host_start, final]),
         end=np.concatenate([end, start[by_launch], host.end, final]),
@@ -156,7 +157,7 @@ def dependencies(tables: Mapping[str, pl.DataFrame], finals: pl.DataFrame, commu
             ]
         ),
         gap=np.where(preceded & (np.arange(preceded.size) < count), CODE["kernel_gap"], CODE["other"]).astype(np.int8),
-        before=every_before,
+        before=all_before,
         table=np.concatenate(
             [np.full(count, 0), np.full(by_launch.size, 2), host.table, np.full(final.size, 0)]
         ).astype(np.int8),
@@ -174,21 +175,25 @@ def _device_categories(device: pl.DataFrame, communication: str | None) -> npt.N
 
 
 def _earlier(start: Int64, end: Int64, stream: npt.NDArray[np.integer] | None) -> Int64:
-    """For each event the one that ended last by its start, of its own stream or of all; −1 for none."""
+    """For each event the last event to end by its start, on its own stream or on all streams; −1 for none."""
     found = np.full(start.size, -1, dtype=np.int64)
-    groups = [np.arange(start.size)] if stream is None else [np.flatnonzero(stream == one) for one in np.unique(stream)]
+    groups = (
+        [np.arange(start.size)]
+        if stream is None
+        else [np.flatnonzero(stream == number) for number in np.unique(stream)]
+    )
     for rows in groups:
         order = rows[np.argsort(end[rows], kind="stable")]
-        place = np.empty(rows.size, dtype=np.int64)
-        place[np.searchsorted(rows, order)] = np.arange(rows.size)
-        # One without duration has ended by its own start: it comes after those before it.
-        last = np.minimum(np.searchsorted(end[order], start[rows], side="right"), place) - 1
+        position = np.empty(rows.size, dtype=np.int64)
+        position[np.searchsorted(rows, order)] = np.arange(rows.size)
+        # An event without duration has ended by its own start: do not let it precede itself.
+        last = np.minimum(np.searchsorted(end[order], start[rows], side="right"), position) - 1
         found[rows] = np.where(last >= 0, order[np.maximum(last, 0)], -1)
     return found
 
 
 def _last_ended(end: Int64, start: Int64, until: Int64) -> tuple[Int64, npt.NDArray[np.bool_]]:
-    """For each call the device event that ended last in it, and whether one did."""
+    """For each call the last device event to end during it, and whether there is one."""
     if not end.size:
         return np.full(start.size, -1, dtype=np.int64), np.zeros(start.size, dtype=np.bool_)
     order = np.argsort(end, kind="stable")
@@ -200,32 +205,32 @@ def _last_ended(end: Int64, start: Int64, until: Int64) -> tuple[Int64, npt.NDAr
 def _host(tables: Mapping[str, pl.DataFrame]) -> tuple[_Host, pl.DataFrame]:
     """The innermost operator or call of each host thread over time, and the threads' numbers."""
     operators, calls, annotations = tables["host_ops"], tables["runtime_calls"], tables["annotations"]
-    place = ["start_ns", "end_ns", "name", "pid", "tid"]
+    columns = ["start_ns", "end_ns", "name", "pid", "tid"]
     gloo = gloo_ranges(operators, annotations)
     loads = pl.Series(is_data_loading(annotations))
     loading = annotations.with_row_index("source").filter(loads)
     launches = calls[tables["device_events"]["launch_row"].drop_nulls().unique().sort()]
-    # Threads that only watch (NCCL's watchdog asks for events all the time) do nothing that a step waits for.
+    # No step waits for threads that only poll, such as NCCL's watchdog.
     working = pl.concat([operators.select("pid", "tid"), gloo.select("pid", "tid"), launches.select("pid", "tid")])
     numbers = working.unique().sort("pid", "tid").with_row_index("number")
     kept = calls.with_row_index("source").join(working.unique(), on=["pid", "tid"], how="semi", nulls_equal=True)
     communicates = annotations.with_row_index("source").filter(
         ~pl.col("on_device") & pl.col("name").str.starts_with("gloo:") & ~loads
     )
-    every, _ = nested_with(
-        operators.with_row_index("source").select(*place, "source", pl.lit(1, pl.Int8).alias("table")),
+    nested, _ = nested_with(
+        operators.with_row_index("source").select(*columns, "source", pl.lit(1, pl.Int8).alias("table")),
         [
-            kept.select(*place, "source", pl.lit(2, pl.Int8).alias("table")),
-            loading.select(*place, "source", pl.lit(3, pl.Int8).alias("table")),
-            communicates.select(*place, "source", pl.lit(3, pl.Int8).alias("table")),
+            kept.select(*columns, "source", pl.lit(2, pl.Int8).alias("table")),
+            loading.select(*columns, "source", pl.lit(3, pl.Int8).alias("table")),
+            communicates.select(*columns, "source", pl.lit(3, pl.Int8).alias("table")),
         ],
     )
-    instants, until = _cuts(every, gloo)
-    row = innermost(every, instants)
+    instants, until = _cuts(nested, gloo)
+    row = innermost(nested, instants)
     is_busy = row >= 0
     row, at = row[is_busy], instants["at_ns"].to_numpy()[is_busy]
     thread = _thread_numbers(instants, numbers)[is_busy]
-    found = every[row] if row.size else every.clear()
+    found = nested[row] if row.size else nested.clear()
     is_loading = _inside(loading, found["pid"], found["tid"], at)
     category = np.select(
         [
@@ -245,24 +250,24 @@ def _host(tables: Mapping[str, pl.DataFrame]) -> tuple[_Host, pl.DataFrame]:
     return host, numbers
 
 
-def _cuts(every: pl.DataFrame, gloo: pl.DataFrame) -> tuple[pl.DataFrame, Int64]:
-    """The instants at which what is innermost on a thread may change, and until when each holds.
+def _cuts(nested: pl.DataFrame, gloo: pl.DataFrame) -> tuple[pl.DataFrame, Int64]:
+    """The instants at which the innermost range of a thread may change, and the end of each stretch.
 
-    A Gloo range is issued by a thread that is running: all threads are cut where one starts, other ranges are not.
+    A running thread issues a Gloo range, so all threads are also cut where one starts.
     """
-    threads = every.select("pid", "tid").unique()
-    ends = [every.select("pid", "tid", pl.col(name).alias("at_ns")) for name in ("start_ns", "end_ns")]
+    threads = nested.select("pid", "tid").unique()
+    ends = [nested.select("pid", "tid", pl.col(name).alias("at_ns")) for name in ("start_ns", "end_ns")]
     issued = threads.join(gloo.select(pl.col("start_ns").alias("at_ns")).unique(), how="cross")
     issued = issued.filter(pl.Series(~_inside(gloo, issued["pid"], issued["tid"], issued["at_ns"].to_numpy())))
     cuts = pl.concat([*ends, issued]).unique().sort("pid", "tid", "at_ns")
     following = cuts.select(pl.col("at_ns").shift(-1).over("pid", "tid"))
-    # The last cut of a thread is an end: nothing is open there.
+    # After the last cut of a thread nothing is open.
     known = following["at_ns"].is_not_null()
     return cuts.filter(known), following["at_ns"].filter(known).to_numpy().astype(np.int64)
 
 
 def _thread_numbers(rows: pl.DataFrame, numbers: pl.DataFrame) -> Int64:
-    """The number of each row's thread, −1 for one that does no work."""
+    """The number of each row's thread, −1 for a thread that does not work."""
     joined = rows.select("pid", "tid").join(
         numbers, on=["pid", "tid"], how="left", nulls_equal=True, maintain_order="left"
     )
@@ -270,17 +275,17 @@ def _thread_numbers(rows: pl.DataFrame, numbers: pl.DataFrame) -> Int64:
 
 
 def _inside(ranges: pl.DataFrame, pid: pl.Series, tid: pl.Series, at: Int64) -> npt.NDArray[np.bool_]:
-    """Whether each instant of a thread is in one of some ranges of that thread."""
+    """Whether each instant of a thread is inside a range of that thread."""
     inside = np.zeros(at.size, dtype=np.bool_)
     if not ranges.height or not at.size:
         return inside
     process, thread = (values_and_validity(column, NO_THREAD)[0] for column in (pid, tid))
-    for one, number in ranges.select("pid", "tid").unique().iter_rows():
-        here = np.flatnonzero(
-            (process == (NO_THREAD if one is None else one)) & (thread == (NO_THREAD if number is None else number))
-        )
-        own = ranges.filter(pl.col("pid").eq_missing(one) & pl.col("tid").eq_missing(number)).sort("start_ns")
-        reached = np.maximum.accumulate(own["end_ns"].to_numpy())
-        last = np.searchsorted(own["start_ns"].to_numpy(), at[here], side="right") - 1
-        inside[here] = (last >= 0) & (reached[np.maximum(last, 0)] > at[here])
+    for pid_value, tid_value in ranges.select("pid", "tid").unique().iter_rows():
+        same_process = process == (NO_THREAD if pid_value is None else pid_value)
+        indices = np.flatnonzero(same_process & (thread == (NO_THREAD if tid_value is None else tid_value)))
+        on_thread = pl.col("pid").eq_missing(pid_value) & pl.col("tid").eq_missing(tid_value)
+        ranges_here = ranges.filter(on_thread).sort("start_ns")
+        reached = np.maximum.accumulate(ranges_here["end_ns"].to_numpy())
+        last = np.searchsorted(ranges_here["start_ns"].to_numpy(), at[indices], side="right") - 1
+        inside[indices] = (last >= 0) & (reached[np.maximum(last, 0)] > at[indices])
     return inside

@@ -1,8 +1,8 @@
 """Peak rates of devices: dense peaks by device name and data type, from vendors' datasheets.
 
-The figures, their sources and dates are in `device_peaks.json`. A wrong peak is worse than none: figures that could not
-be read are left out, as are devices that PyTorch sees as a full card or as a part depending on the environment (Intel's
-Max series), and parts of a card (MIG).
+The figures, their sources and dates are in `device_peaks.json`. A wrong peak is worse than none, so it has no figures
+that could not be verified, no devices that PyTorch sees as a full card or a part of one depending on the environment
+(Intel's Max series), and no parts of a card (MIG).
 
 In: a device's name and a data type. Out: FLOP/s, or None.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -24,20 +25,32 @@ def _devices() -> tuple[dict[str, Any], ...]:
     return tuple(json.loads(text)["devices"])
 
 
+def device_model(devices: Iterable[Mapping[str, Any]], used: Collection[int]) -> str | None:
+    """The model of the devices in use; None if it is not recorded, or they differ.
+
+    Args:
+        devices: what the profiler recorded of each device: ``id``, ``name``.
+        used: indices of the devices in use; if none of them is recorded, all devices count.
+    """
+    models = {device.get("id"): device.get("name") for device in devices}
+    names = {models[index] for index in used if models.get(index)} or set(models.values())
+    return next(iter(names)) if len(names) == 1 else None
+
+
 def peak_flops(device: str | None, number: str | None, *, tensor_cores: bool = False) -> float | None:
-    """The peak FLOP/s of a device; None if the device, or the type on it, is not known.
+    """The peak FLOP/s of a device; None if the device, or its peak for the type, is unknown.
 
     Args:
         device: the device's name.
         number: `float64`, `float32`, `float16`, `bfloat16` or `float8`.
-        tensor_cores: whether the work ran on tensor cores: NVIDIA's take 32-bit numbers as TF32.
+        tensor_cores: whether the work ran on tensor cores, which on NVIDIA treat 32-bit numbers as TF32.
     """
     if device is None or number is None or _PART.search(device):
         return None
-    found = next((each for each in _devices() if re.search(each["name"], device, re.IGNORECASE)), None)
-    if found is None:
+    peaks = next((known for known in _devices() if re.search(known["name"], device, re.IGNORECASE)), None)
+    if peaks is None:
         return None
-    if number == "float32" and tensor_cores and not found["name"].startswith("MI"):
+    if number == "float32" and tensor_cores and not peaks["name"].startswith("MI"):
         number = "tf32"
-    value = found.get(number)
+    value = peaks.get(number)
     return None if value is None else float(value) * 1e12

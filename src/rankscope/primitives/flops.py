@@ -1,8 +1,9 @@
 """Floating-point operations of an operator, from the shapes of its inputs.
 
 A multiplication and an addition count as two. The formulas are those of `torch.utils.flop_counter`, with the output's
-shape computed from stride, padding and dilation, which a trace does not record; grouped convolutions count what a group
-multiplies, and bias, softmax and masks nothing. Causal masks are not recorded: attention counts in full, as there.
+shape computed from stride, padding and dilation, because a trace does not record it. Grouped convolutions count the
+multiplications within groups; bias, softmax and masks do not count. Causal masks are not recorded, so attention counts
+in full, as there.
 
     mm, addmm          2·m·k·n                     bmm, baddbmm       2·b·m·k·n
     convolution        2·batch·|output|·|weight|   (transposed: |input|), |·| the spatial extent, the weight's elements
@@ -31,11 +32,11 @@ _MOST = 1 << 62
 
 
 class _Unfit(ValueError):
-    """Shapes that the operator cannot have had."""
+    """Shapes that are not possible for the operator."""
 
 
 def operator_flops(operators: pl.DataFrame) -> pl.Series:
-    """FLOPs of each operator's own formula; null where there is none, or its shapes are not recorded.
+    """FLOPs of each operator; null if there is no formula, or its shapes are not recorded.
 
     Args:
         operators: name, input_dims, concrete_inputs.
@@ -43,7 +44,7 @@ def operator_flops(operators: pl.DataFrame) -> pl.Series:
     known = operators.select("name", "input_dims", "concrete_inputs").filter(
         pl.col("input_dims").is_not_null() & pl.col("name").is_in(list(_FORMULAS))
     )
-    # A job has few shapes: each is worked out once.
+    # A job has few distinct shapes: each is computed once.
     shapes = known.unique()
     counted = pl.Series("flops", [_flops(*row) for row in shapes.iter_rows()], dtype=pl.Float64)
     keys = ["name", "input_dims", "concrete_inputs"]
@@ -58,28 +59,28 @@ def _flops(name: str, dims: str, concrete: str | None) -> int | None:
     if inputs is None or values is None:
         return None
     try:
-        found = _FORMULAS[name](inputs, [str(value) for value in values])
+        flops = _FORMULAS[name](inputs, [str(value) for value in values])
     except (_Unfit, IndexError, ValueError, TypeError, RecursionError):
         return None
-    return found if 0 <= found < _MOST else None
+    return flops if 0 <= flops < _MOST else None
 
 
-def _shape(inputs: Sequence[Any], place: int, dimensions: int | None = None) -> Shape:
-    shape = inputs[place]
+def _shape(inputs: Sequence[Any], index: int, dimensions: int | None = None) -> Shape:
+    shape = inputs[index]
     sized = isinstance(shape, list) and bool(shape) and all(type(size) is int and size >= 0 for size in shape)
     if not sized or (dimensions is not None and len(shape) != dimensions):
         raise _Unfit
     return list(shape)
 
 
-def _numbers(concrete: Sequence[str], place: int, count: int) -> Shape:
+def _numbers(concrete: Sequence[str], index: int, count: int) -> Shape:
     """A list of numbers as torch writes it, `[2, 2]` or `2`; a single one applies to all dimensions."""
-    found = [int(number) for number in re.findall(r"-?\d+", concrete[place])]
-    if len(found) == 1:
-        found *= count
-    if len(found) != count:
+    numbers = [int(number) for number in re.findall(r"-?\d+", concrete[index])]
+    if len(numbers) == 1:
+        numbers *= count
+    if len(numbers) != count:
         raise _Unfit
-    return found
+    return numbers
 
 
 def _product(first: int, batched: bool = False) -> Formula:
@@ -117,7 +118,7 @@ def _convolution(stride: int, padding: int, dilation: int, transposed: int | boo
         )
         extent = spatial
         if not backwards:
-            steps, wide = (_numbers(concrete, place, len(spatial)) for place in (stride, dilation))
+            steps, wide = (_numbers(concrete, index, len(spatial)) for index in (stride, dilation))
             if "valid" in concrete[padding] or "same" in concrete[padding]:
                 same = "same" in concrete[padding]
                 edges = [w * (k - 1) if same else 0 for w, k in zip(wide, kernel, strict=True)]
@@ -135,26 +136,27 @@ def _convolution(stride: int, padding: int, dilation: int, transposed: int | boo
 
 
 def _convolution_backward(inputs: Sequence[Any], concrete: Sequence[str]) -> int:
-    gradient, data, weight = (_shape(inputs, place) for place in range(3))
+    gradient, data, weight = (_shape(inputs, index) for index in range(3))
     spatial = data[2:] if concrete[7] in ("True", "1", "true") else gradient[2:]
-    made = re.findall(r"True|False|true|false|[01]", concrete[10])
-    if len(made) != 3 or len(data) != len(weight):
+    output_mask = re.findall(r"True|False|true|false|[01]", concrete[10])
+    if len(output_mask) != 3 or len(data) != len(weight):
         raise _Unfit
-    wanted = sum(each.lower() in ("true", "1") for each in made[:2])
-    return wanted * 2 * data[0] * prod(spatial) * prod(weight)
+    gradients = sum(flag.lower() in ("true", "1") for flag in output_mask[:2])
+    return gradients * 2 * data[0] * prod(spatial) * prod(weight)
 
 
 def _attention(first: int, heads: int, query: int, key: int) -> Formula:
-    """A formula by the first of three inputs, where in a shape the heads are, and what the two head sizes count.
+    """A formula by the position of the first of three inputs.
 
     Args:
-        query: how often the size of query and key counts: 1 forward, 3 backward.
-        key: how often that of the value does: 1 forward, 2 backward.
+        heads: the dimension of the heads in a shape.
+        query: how often the head size of query and key counts: 1 forward, 3 backward.
+        key: how often that of the value counts: 1 forward, 2 backward.
     """
     length = 3 - heads
 
     def count(inputs: Sequence[Any], concrete: Sequence[str]) -> int:
-        q, k, v = (_shape(inputs, first + place, 4) for place in range(3))
+        q, k, v = (_shape(inputs, first + index, 4) for index in range(3))
         if not q[0] == k[0] == v[0] or q[3] != k[3] or k[length] != v[length] or k[heads] < 1 or q[heads] % k[heads]:
             raise _Unfit
         return 2 * q[0] * q[heads] * q[length] * k[length] * (query * q[3] + key * v[3])

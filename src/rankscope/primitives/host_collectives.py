@@ -1,11 +1,12 @@
 """Calls of collectives on the host, and which kernels they launched.
 
-A call shows as up to three ranges, one inside the other: c10d's operator (`c10d::allreduce_`, with the tensors it was
-given), `record_param_comms` (with the metadata, since torch 2.1) and the backend's own range (`nccl:all_reduce`,
-`xccl:…`, with the shape of its input). A kernel belongs to the call that is open on the thread that launches it. That
-holds for XCCL too, whose `record_param_comms` has ended by then but whose operator has not (torch-xpu-ops #5486).
-Coalesced calls launch one kernel together when the last has ended: it takes all that have none since the last launch.
-A kernel of a device graph belongs to no call: what the host calls then, it captured or will replay.
+A call appears as up to three nested ranges: c10d's operator (`c10d::allreduce_`, with its tensors),
+`record_param_comms` (with the metadata, since torch 2.1) and the backend's range (`nccl:all_reduce`, `xccl:…`, with the
+shape of its input). A kernel belongs to the call that is open on the launching thread. That also holds for XCCL, whose
+`record_param_comms` has ended by then but whose operator has not (torch-xpu-ops #5486). Coalesced calls launch one
+kernel when the last has
+ended: it belongs to all calls without a kernel since the last launch. A kernel of a device graph belongs to no call:
+the host's calls at that time were captured, or will be replayed.
 
 In: a rank's tables. Out: a frame of calls, and the call of each kernel.
 """
@@ -23,7 +24,7 @@ RECORD = "record_param_comms"
 RANGE = r"^(nccl|rccl|xccl|oneccl|hccl|ucc|mpi|msccl|torch_ucc):"
 OPERATOR = "c10d::"
 # Recorded like a collective, but without a transfer.
-_NO_COLLECTIVE = ("wait", "init", "_coalesced_manager", "startCoalescing", "endCoalescing")
+_NOT_COLLECTIVES = ("wait", "init", "_coalesced_manager", "startCoalescing", "endCoalescing")
 # c10d's operators that take the output first and the input second; others work in place.
 _OUT_THEN_IN = r"^c10d::(_?allgather|_?reduce_scatter|_?alltoall|gather|scatter)"
 
@@ -31,7 +32,7 @@ GROUP = ("group_name", "group_description", "group_ranks", "group_size")
 RECORDED = (
     "collective", "dtype", "in_elements", "out_elements", *GROUP, "sequence", "source_rank", "destination_rank",
 )  # fmt: skip
-_OF_OPERATORS = ("start_ns", "end_ns", "pid", "tid", "name", "external_id", "input_dims", "input_types")
+_OPERATOR_COLUMNS = ("start_ns", "end_ns", "pid", "tid", "name", "external_id", "input_dims", "input_types")
 
 
 def host_collectives(operators: pl.DataFrame, annotations: pl.DataFrame, metadata: pl.DataFrame) -> pl.DataFrame:
@@ -44,19 +45,19 @@ def host_collectives(operators: pl.DataFrame, annotations: pl.DataFrame, metadat
         metadata: collectives: source, row and the columns of `RECORDED`.
 
     Returns:
-        call, pid, tid, start_ns, end_ns, the columns of `RECORDED`, ``source`` (`record`, or `range` where only names
-        and shapes of ranges say it), ``calls`` (how many were recorded in it), ``peer`` (rank in the group that a send
-        or recv names), ``records`` and ``ranges`` (External ids), ``backend`` (whether there is more than c10d's
-        operator: for Gloo's calls, which run on another thread, there is not).
+        call, pid, tid, start_ns, end_ns, the columns of `RECORDED`, ``source`` (`record`, or `range` if only names and
+        shapes of ranges are known), ``calls`` (the number of recorded calls in it), ``peer`` (rank in the group that a
+        send or recv names), ``records`` and ``ranges`` (External ids), ``backend`` (whether there is more than c10d's
+        operator, unlike for Gloo's calls, which run on another thread).
     """
     name = pl.col("name")
     known = metadata.filter((pl.col("source") == "host_ops") & pl.col("collective").is_not_null())
-    known = known.filter(~pl.col("collective").is_in(_NO_COLLECTIVE)).select(pl.col("row").cast(pl.UInt32), *RECORDED)
-    ours = operators.with_row_index("row").filter(
+    known = known.filter(~pl.col("collective").is_in(_NOT_COLLECTIVES)).select(pl.col("row").cast(pl.UInt32), *RECORDED)
+    calls_and_ranges = operators.with_row_index("row").filter(
         name.str.starts_with(OPERATOR) | name.str.contains(RANGE) | (name == RECORD)
     )
-    ranges = annotations.filter(~pl.col("on_device") & name.str.contains(RANGE)).select(_OF_OPERATORS)
-    rows = pl.concat([ours.join(known, on="row", how="left"), ranges], how="diagonal")
+    ranges = annotations.filter(~pl.col("on_device") & name.str.contains(RANGE)).select(_OPERATOR_COLUMNS)
+    rows = pl.concat([calls_and_ranges.join(known, on="row", how="left"), ranges], how="diagonal")
     of_c10d = pl.when(name.str.starts_with(OPERATOR)).then(pl.lit("operator"))
     level = pl.when(name == RECORD).then(pl.lit("record")).otherwise(of_c10d.otherwise(pl.lit("range")))
     rows = _outermost(rows.with_columns(level.alias("level")), "call")
@@ -68,7 +69,7 @@ def host_collectives(operators: pl.DataFrame, annotations: pl.DataFrame, metadat
         (pl.col("level") != "operator").any().alias("backend"),
     )  # fmt: skip
     merged = combine_records(_outermost(rows.filter(pl.col("collective").is_not_null()), "inner", first=True), "call")
-    shown = _shown(rows)
+    shown = _from_names(rows)
     joined = calls.join(merged, on="call", how="left").join(shown, on="call", how="left", suffix="_shown")
     has = pl.col("collective").is_not_null()
     return joined.with_columns(
@@ -114,7 +115,7 @@ def combine_records(records: pl.DataFrame, by: str) -> pl.DataFrame:
 
 
 def _outermost(rows: pl.DataFrame, name: str, *, first: bool = False) -> pl.DataFrame:
-    """Number ranges by the outermost range of their thread around them; `first` keeps only the outermost."""
+    """Number ranges by their outermost enclosing range; `first` keeps only the outermost ones."""
     ordered = rows.sort("pid", "tid", "start_ns", -pl.col("end_ns"), maintain_order=True)
     reach = pl.col("end_ns").cum_max().shift(1).over("pid", "tid")
     begins = (pl.col("start_ns") >= reach).fill_null(True)
@@ -123,12 +124,12 @@ def _outermost(rows: pl.DataFrame, name: str, *, first: bool = False) -> pl.Data
     return ordered.with_columns((begins.cast(pl.Int64).cum_sum() - 1).alias(name))
 
 
-def _shown(rows: pl.DataFrame) -> pl.DataFrame:
-    """What names and shapes of ranges show about a call: call, collective, dtype, in_elements, out_elements, peer."""
+def _from_names(rows: pl.DataFrame) -> pl.DataFrame:
+    """Facts about calls from names and shapes of ranges: call, collective, dtype, in_elements, out_elements, peer."""
     sizes = {text: total_elements(text) for text in rows["input_dims"].unique().drop_nulls()}
     types = {text: first_type(text) for text in rows["input_types"].unique().drop_nulls()}
     operators = rows.filter(pl.col("level") == "operator").unique("call", keep="first", maintain_order=True)
-    # An operator's arguments are lists of shapes: of the output and the input, or of what it changes in place.
+    # An operator's arguments are lists of shapes: of the output and the input, or of the array it changes in place.
     outputs = {text: total_elements(text, argument=0) for text in operators["input_dims"].unique().drop_nulls()}
     inputs = {text: total_elements(text, argument=1) for text in operators["input_dims"].unique().drop_nulls()}
     peers = {text: _peer(text) for text in operators["concrete_inputs"].unique().drop_nulls()}
@@ -179,7 +180,7 @@ def _peer(concrete: str) -> int | None:
 
 
 def open_calls(calls: pl.DataFrame, pid: pl.Series, tid: pl.Series, at: pl.Series) -> Int64:
-    """For each instant of a thread the row of the call that is open then; −1 for none or where any of it is null."""
+    """For each instant of a thread the row of the open call; −1 if there is none or a value is null."""
     rows = last_calls(calls, pid, tid, at)
     end = calls["end_ns"].to_numpy()
     inside = rows >= 0
@@ -189,12 +190,12 @@ def open_calls(calls: pl.DataFrame, pid: pl.Series, tid: pl.Series, at: pl.Serie
 
 
 def last_calls(calls: pl.DataFrame, pid: pl.Series, tid: pl.Series, at: pl.Series) -> Int64:
-    """For each instant of a thread the row of the last call that began by then; −1 for none or where any is null."""
+    """For each instant of a thread the row of the last call that had begun; −1 if there is none or a value is null."""
     ends = calls.select("pid", "tid", pl.col("start_ns").alias("at"), pl.int_range(pl.len()).alias("row"))
-    asked = pl.DataFrame([pid.alias("pid"), tid.alias("tid"), at.alias("at")]).with_columns(
+    instants = pl.DataFrame([pid.alias("pid"), tid.alias("tid"), at.alias("at")]).with_columns(
         pl.int_range(pl.len()).alias("asked")
     )
-    together = pl.concat([ends, asked], how="diagonal_relaxed").sort(
+    together = pl.concat([ends, instants], how="diagonal_relaxed").sort(
         "pid", "tid", "at", "asked", nulls_last=False, maintain_order=True
     )
     found = together.with_columns(pl.col("row").forward_fill().over("pid", "tid")).filter(pl.col("asked").is_not_null())

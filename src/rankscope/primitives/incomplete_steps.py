@@ -1,21 +1,21 @@
-"""Steps without an iteration: those that the recording's start or end left empty, or nearly so.
+"""Find steps without an iteration: empty or nearly empty ranges at the start or end of the recording.
 
-`torch.profiler` opens the range of the next step in every `prof.step()`. If the loop then ends, the last range holds
-only what comes after the loop; if `prof.step()` comes first in the loop, the first range holds only what comes before
-it. Averages over steps must leave them out. A step is judged by what it did, never by how long it took:
+`torch.profiler` opens the range of the next step in every `prof.step()`. If the loop then ends, the last range contains
+only what comes after the loop; if `prof.step()` comes first in the loop, the first range contains only what comes
+before it. Averages over steps must leave them out. A step is judged by its work, never by its duration:
 
 1. Its work is its top-level operators (by start) and device events (by launch), without those inside data loading: the
    loader is asked once more after its last batch.
-2. Only the first and the last step of a file may be incomplete; when one is, so may be its neighbour, and so on.
-3. A step is incomplete if it has less than a quarter of the work of the other steps (median), and less than half of the
-   names that more than half of them have. With only one other step: if it has none, and the other has some.
-4. None is left out where most steps are empty, or where a step between those that remain is as empty: then the loop has
-   such steps, or the trace does not record what steps do.
+2. Only the first and the last step of a file may be incomplete; if one is, its neighbor may be, too, and so on.
+3. A step is incomplete if it has less than a quarter of the median work of the other steps, and less than half of the
+   names that more than half of them have. With only one other step: if it has no work, and the other has some.
+4. No step is left out if most steps are empty, or if a step between the remaining ones is as empty: then the loop has
+   such steps, or the trace does not record their work.
 
-Source of the shares: in 45 recordings of A100, H100, V100, MI300X and CPUs complete steps have at least 0.94 of the
-work and 0.93 of the names; what a loop leaves at its end has at most 0.2 and 0.27 (left in the middle of a step).
-The two conditions hold different steps back: a last step of fewer micro-batches has all names, and one that runs other
-kernels (a decode step after prefill) has as many.
+Source of the shares: in 45 recordings of A100, H100, V100, MI300X and CPUs, complete steps have at least 0.94 of the
+work and 0.93 of the names; incomplete last steps have at most 0.2 and 0.27 (if the loop was left within a step). Both
+conditions are needed: a last step of fewer micro-batches has all names, and one that runs other kernels (a decode step
+after prefill) has as many events.
 
 In: the steps of a rank, its operators, device events and ranges. Out: the steps that are incomplete.
 """
@@ -33,9 +33,9 @@ from rankscope.primitives.intervals import Int64
 from rankscope.primitives.steps import host_steps, owning_steps
 
 WORK_SHARE = 0.25
-"""Of the median work of the other steps, in events: an incomplete step has less."""
+"""An incomplete step has less than this share of the median work of the other steps, in events."""
 NAMES_SHARE = 0.5
-"""Of the names that the other steps have in common: an incomplete step has less."""
+"""An incomplete step has less than this share of the names that the other steps have in common."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class IncompleteStep:
 
 
 class StepContents:
-    """What the steps of a file did, collected from its tables part by part.
+    """The work of a file's steps, collected from its tables part by part.
 
     Args:
         annotations: start_ns, end_ns, name, on_device, step.
@@ -85,20 +85,22 @@ class StepContents:
 
     def incomplete(self) -> list[IncompleteStep]:
         """The steps that hold no iteration, in their order."""
-        left = list(range(self._steps.height))
+        remaining = list(range(self._steps.height))
         found: list[IncompleteStep] = []
-        while len(left) > 1:
-            for edge in (left[-1], left[0]):
-                others = [step for step in left if step != edge]
+        while len(remaining) > 1:
+            for edge in (remaining[-1], remaining[0]):
+                others = [step for step in remaining if step != edge]
                 if self._is_incomplete(edge, others):
                     found.append(self._described(edge, others))
-                    left = others
+                    remaining = others
                     break
             else:
                 break
-        if len(left) > 1 and any(self._is_incomplete(step, [each for each in left if each != step]) for step in left):
+        if len(remaining) > 1 and any(
+            self._is_incomplete(step, [other for other in remaining if other != step]) for step in remaining
+        ):
             return []
-        return sorted(found, key=lambda each: each.step)
+        return sorted(found, key=lambda incomplete: incomplete.step)
 
     def _is_incomplete(self, step: int, others: list[int]) -> bool:
         events, usual = self._events[step].total(), self._usual(others)

@@ -1,9 +1,9 @@
 """Sets of time, as sorted disjoint half-open intervals of integer nanoseconds.
 
-Everything here works on int64 numpy arrays and is exact: a set of time is a pair ``(starts, ends)`` with
+Everything works on int64 numpy arrays and is exact: a set of time is a pair ``(starts, ends)`` with
 ``starts[i] < ends[i] <= starts[i + 1]``. `IntervalSet.of` makes one from any intervals, overlapping or not; union,
-intersection and difference stay inside the form, and `IntervalSet.within` measures many windows at once. All are
-O(n log n), without a Python loop.
+intersection and difference keep this form, and `IntervalSet.within` measures many windows at once. All are O(n log n),
+without a Python loop.
 
 In: starts and ends in ns. Out: interval sets, and lengths in ns.
 """
@@ -29,11 +29,11 @@ class IntervalSet:
 
     @classmethod
     def of(cls, starts: npt.ArrayLike, ends: npt.ArrayLike) -> IntervalSet:
-        """The union of intervals given in any order, overlapping or not; empty ones vanish.
+        """The union of intervals in any order, overlapping or not; empty ones are dropped.
 
         Args:
-            starts: first instants, ns, shape ``(n,)``.
-            ends: instants after the last, ns, shape ``(n,)``.
+            starts: starts, ns, shape ``(n,)``.
+            ends: ends (exclusive), ns, shape ``(n,)``.
         """
         first = np.asarray(starts, dtype=np.int64)
         last = np.asarray(ends, dtype=np.int64)
@@ -42,7 +42,7 @@ class IntervalSet:
             first, last = first[keep], last[keep]
         if first.size == 0:
             return EMPTY
-        # Tables are in this order already.
+        # Tables are already in this order.
         if (first[1:] < first[:-1]).any():
             order = np.argsort(first, kind="stable")
             first, last = first[order], last[order]
@@ -56,7 +56,7 @@ class IntervalSet:
 
     @property
     def length(self) -> int:
-        """The set's measure in ns."""
+        """The total duration in ns."""
         return int((self.ends - self.starts).sum())
 
     def __len__(self) -> int:
@@ -73,41 +73,40 @@ class IntervalSet:
         if not len(self) or not len(other):
             return EMPTY
         few, many = (self, other) if len(self) <= len(other) else (other, self)
-        mine, theirs, _ = few._met(many)
-        return IntervalSet(
-            np.maximum(few.starts[mine], many.starts[theirs]), np.minimum(few.ends[mine], many.ends[theirs])
-        )
+        a, b, _ = few._overlaps(many)
+        return IntervalSet(np.maximum(few.starts[a], many.starts[b]), np.minimum(few.ends[a], many.ends[b]))
 
-    def _met(self, other: IntervalSet) -> tuple[Int64, Int64, Int64]:
-        """Each pair of an interval and one of another set that meet, in order, and with how many each interval does."""
-        # It meets a run of them: those that end after it starts and start before it ends.
+    def _overlaps(self, other: IntervalSet) -> tuple[Int64, Int64, Int64]:
+        """The indices of overlapping intervals of both sets, in order, and the number of overlaps of each interval."""
+        # An interval overlaps a run of others: those that end after it starts and start before it ends.
         low = np.searchsorted(other.ends, self.starts, side="right")
         counts = np.searchsorted(other.starts, self.ends, side="left") - low
-        mine = np.repeat(np.arange(len(self)), counts)
-        theirs = np.arange(mine.size) + np.repeat(low - (np.cumsum(counts) - counts), counts)
-        return mine, theirs, counts
+        index = np.repeat(np.arange(len(self)), counts)
+        other_index = np.arange(index.size) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+        return index, other_index, counts
 
     def __sub__(self, other: IntervalSet) -> IntervalSet:
         return self.split(other)[1]
 
     def split(self, other: IntervalSet) -> tuple[IntervalSet, IntervalSet, Int64]:
-        """What of the set is in another one, and what is not; and of each piece inside in which of the other's."""
+        """The parts of the set inside and outside another one, and the index of the other's interval for each part
+        inside."""
         if not len(self) or not len(other):
             return EMPTY, self, np.empty(0, dtype=np.int64)
-        mine, theirs, counts = self._met(other)
-        starts = np.maximum(self.starts[mine], other.starts[theirs])
-        ends = np.minimum(self.ends[mine], other.ends[theirs])
-        # Of each interval the parts before, between and after the pieces that are inside: one more than these.
+        index, other_index, counts = self._overlaps(other)
+        starts = np.maximum(self.starts[index], other.starts[other_index])
+        ends = np.minimum(self.ends[index], other.ends[other_index])
+        # Each interval has gaps before, between and after its parts inside: one more than these.
         number = np.arange(len(self))
-        first, piece = np.cumsum(counts) - counts + number, np.arange(mine.size) + mine
-        begins, until = np.empty((2, mine.size + len(self)), dtype=np.int64)
-        begins[first], begins[piece + 1] = self.starts, ends
-        until[piece], until[first + counts] = starts, self.ends
-        left = until > begins
-        return IntervalSet(starts, ends), IntervalSet(begins[left], until[left]), theirs
+        first, part = np.cumsum(counts) - counts + number, np.arange(index.size) + index
+        gap_starts, gap_ends = np.empty((2, index.size + len(self)), dtype=np.int64)
+        gap_starts[first], gap_starts[part + 1] = self.starts, ends
+        gap_ends[part], gap_ends[first + counts] = starts, self.ends
+        outside = gap_ends > gap_starts
+        return IntervalSet(starts, ends), IntervalSet(gap_starts[outside], gap_ends[outside]), other_index
 
     def complement(self, start: int, end: int) -> IntervalSet:
-        """What of ``[start, end)`` is not in the set."""
+        """The part of ``[start, end)`` outside the set."""
         firsts = np.concatenate([[start], self.ends]).astype(np.int64)
         lasts = np.concatenate([self.starts, [end]]).astype(np.int64)
         firsts, lasts = np.maximum(firsts, start), np.minimum(lasts, end)
@@ -115,29 +114,29 @@ class IntervalSet:
         return IntervalSet(firsts[keep], lasts[keep])
 
     def before(self, instants: npt.ArrayLike) -> Int64:
-        """How much of the set is before each instant, ns: its cumulative measure."""
+        """The duration of the set before each instant, ns."""
         at = np.asarray(instants, dtype=np.int64)
         if not len(self):
             return np.zeros(at.shape, dtype=np.int64)
         total = np.concatenate([[0], np.cumsum(self.ends - self.starts)])
         index = np.searchsorted(self.starts, at, side="right")
-        # Whole intervals that started before, less the part of the last one after the instant.
+        # All intervals that started before, minus the part of the last one after the instant.
         last = np.maximum(index - 1, 0)
         beyond = np.where(index > 0, np.maximum(self.ends[last] - at, 0), 0)
         measured: Int64 = total[index] - beyond
         return measured
 
     def within(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64:
-        """How much of the set is in each window ``[starts[i], ends[i])``, ns."""
+        """The duration of the set in each window ``[starts[i], ends[i])``, ns."""
         return self.before(ends) - self.before(starts)
 
 
 def covered_once(starts: npt.ArrayLike, ends: npt.ArrayLike) -> IntervalSet:
-    """The time that exactly one of some intervals covers.
+    """The time that exactly one of the intervals covers.
 
     Args:
-        starts: first instants, ns, shape ``(n,)``, in any order.
-        ends: instants after the last, ns, shape ``(n,)``.
+        starts: starts, ns, shape ``(n,)``, in any order.
+        ends: ends (exclusive), ns, shape ``(n,)``.
     """
     first, last = np.asarray(starts, dtype=np.int64), np.asarray(ends, dtype=np.int64)
     instants, index = np.unique(np.concatenate([first, last]), return_inverse=True)
@@ -149,7 +148,7 @@ def covered_once(starts: npt.ArrayLike, ends: npt.ArrayLike) -> IntervalSet:
 
 
 def interval_at(starts: Int64, ends: Int64, instants: Int64) -> Int64:
-    """For each instant the index of the one of disjoint intervals, in the order of their starts, that contains it.
+    """For each instant the index of the interval that contains it, of disjoint intervals sorted by start.
 
     Returns:
         −1 for none; shape of `instants`.

@@ -1,7 +1,8 @@
-"""What kind of job a run is: training or inference, and how it is parallelized, as far as its traces tell.
+"""The kind of a job: training or inference, and how it is parallelized, as far as its traces show.
 
-In: names of operators, ranges, kernels and Python frames; the mesh. Out: a `JobKind`, with null wherever nothing in the
-traces decides. The absence of a name decides nothing: a file may hold the device's events alone.
+The absence of a name proves nothing: a file may contain only device events.
+
+In: names of operators, ranges, kernels and Python frames; the mesh. Out: a `JobKind`, with None for what is unknown.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MARKS: dict[str, re.Pattern[str]] = {
     "expert_exchange": re.compile(r"deep_?ep|(inter|intra)node(_ll)?::(dispatch|combine)", re.I),
     "embeddings": re.compile(r"KJTAllToAll|All2All_Pooled|^fbgemm::.*embedding|split_embedding"),
 }
-"""What the name of an operator, range, kernel or Python frame marks."""
+"""The marks that names of operators, ranges, kernels or Python frames carry."""
 MATRIX = r"^aten::(linear|addmm|mm|bmm|matmul|convolution|_?scaled_dot_product\w*)$"
 
 _DIMENSIONS = {
@@ -55,10 +56,10 @@ class JobKind:
     """The kind of a job.
 
     Attributes:
-        mode: `training` or `inference`; None if the traces do not tell.
+        mode: `training` or `inference`; None if unknown.
         wrapper: `ddp` or `fsdp`; None if neither is seen.
-        parallel: which of `tensor`, `context`, `pipeline` and `expert` are dimensions of more than one rank. One that
-            is missing may be there all the same.
+        parallel: which of `tensor`, `context`, `pipeline` and `expert` are dimensions of more than one rank. Others may
+            exist without showing in the traces.
         experts: whether the model has experts (MoE); None if nothing shows it.
         embeddings: whether it exchanges embeddings of sharded tables; None if nothing shows it.
     """
@@ -94,8 +95,8 @@ def marks_of(names: pl.Series, frames: pl.Series) -> dict[str, str]:
 
     Args:
         names: names of operators, ranges and kernels, repeated or null ones included.
-        frames: names of Python frames. Of these only modules count, and the files of a serving engine: code that asks
-            whether a model has experts is in every engine.
+        frames: names of Python frames. Only modules and the files of a serving engine count: every engine has code that
+            asks whether a model has experts.
     """
     found: dict[str, str] = {}
     unique = names.drop_nulls().unique(maintain_order=True).to_list()
@@ -110,7 +111,7 @@ def marks_of(names: pl.Series, frames: pl.Series) -> dict[str, str]:
 
 
 def job_kind(marks: Collection[str], forward_only: bool, dimensions: Collection[str]) -> JobKind:
-    """The kind of a job from what was seen on any of its ranks.
+    """The kind of a job from the marks seen on any of its ranks.
 
     Args:
         marks: names of `MARKS`.
@@ -134,8 +135,8 @@ def job_kind(marks: Collection[str], forward_only: bool, dimensions: Collection[
 def forward_only(operators: pl.DataFrame, steps: int) -> bool:
     """Whether a file with complete steps multiplies matrices, always without autograd.
 
-    With gradients enabled, autograd numbers the operators of the forward. Files that record no number for a training's
-    forward either have its backward, which is a mark of its own.
+    With gradients enabled, autograd numbers the operators of the forward. Files of training jobs without such numbers
+    contain the backward, which is a separate mark.
 
     Args:
         operators: host_ops: name, sequence.

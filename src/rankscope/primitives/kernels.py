@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-# `small_reduce`, `SmallGather` are no collectives: what ends in `all` must not be the end of `small`.
+# `small_reduce` and `SmallGather` are not collectives: `all` must not be the end of `small`.
 COMMUNICATION_NAMES = (
     r"nccl|rccl|oneccl|hccl|msccl|nvshmem|deep_?ep|(inter|intra)node(_ll)?::|multimem|symm_?mem"
     r"|cross_device_reduce|(?<!sm)all_?(to_?all|reduce|gather)|reduce_?scatter|send_?recv"
@@ -27,12 +27,12 @@ def communication_names(names: Iterable[str], *, extra: str | None = None) -> se
 
     Args:
         names: kernel names, best without repetition.
-        extra: a regular expression of the user's own for further names, case aside as well.
+        extra: a further regular expression from the user, also ignoring case.
     """
     return {name for name in names if _communicates(name, extra)}
 
 
 @lru_cache(maxsize=1 << 16)
 def _communicates(name: str, extra: str | None) -> bool:
-    # Each by itself: a pattern with flags or groups of its own must not change what the table means.
+    # Not joined: flags or groups in the user's pattern must not affect the table.
     return any(re.search(pattern, name, re.IGNORECASE) for pattern in (COMMUNICATION_NAMES, extra) if pattern)

@@ -1,7 +1,7 @@
-"""Gaps before work that was launched too late, of one trace file.
+"""Find the gaps of one trace file before work that was launched too late.
 
-In: a file's tables. Out: its pieces of work, the gaps before those that came late, and the time that is left out of
-them (`rankscope.analyses.launch_gaps` has the definitions).
+In: a file's tables. Out: its pieces of work, the gaps before late ones, and the time that does not count
+(`rankscope.analyses.launch_gaps` has the definitions).
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from rankscope.primitives.synchronization import host_waits
 SHORT_NS = 10_000
 """A launch takes the host some microseconds: with shorter pieces it can hardly keep a device busy."""
 SHORT_OPERATOR_NS = 20_000
-"""On the CPU: recording an operator takes about as long as calling it, and is part of its duration."""
+"""The same for operators on the CPU: recording one takes about as long as calling it, and is part of its duration."""
 SILENCE_NS = 100_000
-"""A host that is busy launching records an event more often than this."""
+"""A host that is busy launching records events more often than this."""
 STANDSTILL_NS = 10_000_000
-"""No operator takes as long to reach its launches. The first convolution of a process loads cuDNN for a second."""
+"""No operator needs this long to reach its launches. The first convolution of a process loads cuDNN for a second."""
 
 
 @dataclass(frozen=True)
 class LateLaunches:
-    """What ran in a file, and where it was launched too late.
+    """The work in a file, and the gaps before work that was launched too late.
 
     Attributes:
         on_device: whether pieces are device events; else they are top-level operators that compute.
         pieces: start_ns, end_ns, name, launch_ns, duration, counts (whether it computes), short; ordered by start.
-        gaps: start_ns, end_ns (where the piece starts), and of the piece short, name and piece_end_ns.
-        left_out: time that is never waiting for a launch, the allocator's included.
+        gaps: start_ns, end_ns (where the piece starts), and the piece's short, name and piece_end_ns.
+        left_out: time that does not count as waiting for a launch, including the allocator's.
         allocator: the runtime calls that allocate or free memory.
         memory: the time in them.
     """
@@ -56,7 +56,7 @@ class LateLaunches:
 
     @classmethod
     def of(cls, window: Mapping[str, pl.DataFrame], communication: str | None) -> LateLaunches:
-        """Of a file.
+        """Find them in a file.
 
         Args:
             window: device_events, host_ops, runtime_calls and annotations.
@@ -74,7 +74,7 @@ class LateLaunches:
                 "start_ns", "end_ns", "name", pl.col("start_ns").alias("launch_ns"), pl.lit(True).alias("counts")
             )
         duration = pl.col("end_ns") - pl.col("start_ns")
-        # A host that is descheduled in the middle of a short operator makes that one long.
+        # Use the median: a short operator is long if the host is descheduled in it.
         short = duration < SHORT_NS if on_device else duration.median().over("name") < SHORT_OPERATOR_NS
         pieces = pieces.sort("start_ns").with_columns(
             (pl.col("counts") & short).alias("short"), duration.alias("duration")
@@ -86,7 +86,7 @@ class LateLaunches:
 
 
 def _left_out(window: Mapping[str, pl.DataFrame], gloo: pl.DataFrame, on_device: bool) -> IntervalSet:
-    """Time that is never waiting for a launch."""
+    """Time that does not count as waiting for a launch."""
     calls = window["runtime_calls"]
     long = calls.filter(pl.col("end_ns") - pl.col("start_ns") > SILENCE_NS)
     known = data_loading_time(window["annotations"]) | covered_time(host_waits(calls)) | covered_time(long)
@@ -95,13 +95,13 @@ def _left_out(window: Mapping[str, pl.DataFrame], gloo: pl.DataFrame, on_device:
     recorded = covered_time(window["host_ops"]) | covered_time(calls)
     if not len(recorded):
         return known
-    silent = recorded.complement(int(recorded.starts[0]), int(recorded.ends[-1]))
-    asleep = silent.ends - silent.starts > SILENCE_NS
-    known = known | IntervalSet(silent.starts[asleep], silent.ends[asleep])
+    unrecorded = recorded.complement(int(recorded.starts[0]), int(recorded.ends[-1]))
+    asleep = unrecorded.ends - unrecorded.starts > SILENCE_NS
+    known = known | IntervalSet(unrecorded.starts[asleep], unrecorded.ends[asleep])
     events = [frame[end].to_numpy() for frame in (window["host_ops"], calls) for end in ("start_ns", "end_ns")]
     instants = np.unique(np.concatenate(events))
-    stands = np.diff(instants) > STANDSTILL_NS
-    return known | IntervalSet(instants[:-1][stands], instants[1:][stands])
+    standstill = np.diff(instants) > STANDSTILL_NS
+    return known | IntervalSet(instants[:-1][standstill], instants[1:][standstill])
 
 
 def _gaps(pieces: pl.DataFrame) -> pl.DataFrame:
@@ -121,7 +121,7 @@ def _gaps(pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def before_short(gaps: pl.DataFrame, left_out: IntervalSet) -> IntervalSet:
-    """The gaps before short pieces of which at most 100 µs count."""
+    """The gaps before short pieces, if at most 100 µs of them count."""
     start, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
     brief = gaps["short"].to_numpy() & (end - start - left_out.within(start, end) <= SILENCE_NS)
     return IntervalSet.of(start[brief], end[brief])

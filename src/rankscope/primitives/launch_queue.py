@@ -1,4 +1,4 @@
-"""Launch queue depth over time: how many device events are launched and have not started.
+"""Launch queue depth over time: the number of device events that are launched but have not started.
 
 Events sorted by start and launches sorted by time determine the depth: before the event that starts after ``i`` others,
 at least ``d`` were queued exactly if launch ``i + d`` precedes its start. No search or merge is needed.
@@ -21,14 +21,14 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class LaunchQueue:
-    """The depth is +1 for each event when it is launched, −1 when it begins; events without a launch are left out.
+    """The launch queue: +1 for each event at its launch, −1 at its start; events without a launch are left out.
 
-    Kernels of a graph count each, all from the graph's launch: once a call, the depth would go below zero.
+    Every kernel of a graph counts, from the graph's launch on: counted once per call, the depth would go below zero.
 
     Attributes:
-        start: when each event begins, ns, ascending; with a launch or without.
-        end: when it ends, ns.
-        launched: whether it has a launch.
+        start: the starts of all events, ns, ascending.
+        end: their ends, ns.
+        launched: whether they have a launch.
         launch: the launches of those that have one, ns, ascending.
     """
 
@@ -50,12 +50,12 @@ class LaunchQueue:
         if (start[1:] < start[:-1]).any():
             order = np.argsort(start, kind="stable")
             start, end, launch, launched = start[order], end[order], launch[order], launched[order]
-        own = launch if launched.all() else launch[launched]
-        return cls(start, end, launched, np.sort(own, kind="stable"))
+        launches = launch if launched.all() else launch[launched]
+        return cls(start, end, launched, np.sort(launches, kind="stable"))
 
     @cached_property
     def begun(self) -> Int64:
-        """When each event that has a launch begins, ns, ascending."""
+        """The starts of events with a launch, ns, ascending."""
         return self.start if self.launch.size == self.start.size else self.start[self.launched]
 
     @property
@@ -73,12 +73,12 @@ class LaunchQueue:
 
     @property
     def queued(self) -> int:
-        """The depth summed over time, ns: each event adds its latency."""
+        """The depth summed over time, ns: the sum of launch latencies."""
         return int((self.begun - self.launch).sum())
 
     @property
     def lasted(self) -> int:
-        """From the first launch or beginning of a launched event to the last, ns."""
+        """The time from the first launch or start of a launched event to the last, ns."""
         if not self.launch.size:
             return 0
         begun = self.begun
@@ -86,23 +86,24 @@ class LaunchQueue:
 
     @cached_property
     def span(self) -> tuple[int, int] | None:
-        """The first start and the last end of events that last any time; None without such an event."""
-        some = self.end > self.start
-        if not some.any():
+        """The first start and the last end of events with a duration; None if there are none."""
+        nonempty = self.end > self.start
+        if not nonempty.any():
             return None
-        return int(self.start[some.argmax()]), int(self.end[some].max())
+        return int(self.start[nonempty.argmax()]), int(self.end[nonempty].max())
 
     def starved(self, most: int = 1) -> IntervalSet:
-        """When, within the span, nothing runs and at most so many are queued."""
+        """The time within the span in which nothing runs and at most `most` events are queued."""
         span = self.span
         if span is None:
             return EMPTY
         reached = np.maximum.accumulate(self.end)[:-1]
         gap = np.flatnonzero(self.start[1:] > reached)
-        # All before a gap have begun. In it the depth only grows: it ends the wait with the launch that makes it more.
+        # All events before a gap have begun. In the gap the depth only grows, so starvation ends with the launch that
+        # exceeds the limit.
         begun = gap + 1 if self.launch.size == self.start.size else np.cumsum(self.launched)[gap]
-        more = np.minimum(begun + most, self.launch.size)
+        exceeding = np.minimum(begun + most, self.launch.size)
         begins = np.maximum(reached[gap], span[0])
-        ends = np.minimum(np.minimum(self.start[gap + 1], np.append(self.launch, _NEVER)[more]), span[1])
-        # An event that lasts no time cuts a gap in two, which touch.
+        ends = np.minimum(np.minimum(self.start[gap + 1], np.append(self.launch, _NEVER)[exceeding]), span[1])
+        # An event without duration splits a gap into two that touch.
         return IntervalSet.of(begins, ends)

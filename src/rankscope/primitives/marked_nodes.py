@@ -1,4 +1,4 @@
-"""The nodes of a file's steps that critical paths can change rank at, or end at: matched collectives and ends of steps.
+"""The nodes at which critical paths can change rank or end: matched collectives and ends of steps.
 
 In: a file's tables, its collectives and its steps. Out: its nodes, cut at the steps, and which of them are marked; and
 for marked nodes of all ranks the rank that arrived last.
@@ -27,7 +27,7 @@ READS = {
     "runtime_calls": ("start_ns", "end_ns", "name", "pid", "tid"),
     "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
 }  # fmt: skip
-"""The columns that are needed of a file."""
+"""The tables and columns that are needed."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class MarkedNodes:
     """The nodes of a file, cut at its steps, and those that are marked.
 
     Attributes:
-        nodes: all.
+        nodes: all nodes.
         clipped: the same, cut at the windows of the steps.
-        marked: which are marked, ascending; only those in a step.
-        match: of each marked node the collective's `match`, −1 for the end of a step.
+        marked: the marked ones, ascending; only those in a step.
+        match: the collective's `match` of each marked node, −1 for the end of a step.
     """
 
     nodes: Nodes
@@ -53,9 +53,9 @@ def marked_nodes(
     """The nodes of a file.
 
     Args:
-        tables: as `READS` has them.
-        collectives: of the file: start_ns, end_ns, source, stream, match.
-        steps: of the file: step, start_ns, window_ns, without empty ones, by start.
+        tables: the tables in `READS`.
+        collectives: the file's collectives: start_ns, end_ns, source, stream, match.
+        steps: the file's non-empty steps: step, start_ns, window_ns, by start.
         communication: a regular expression of further kernel names that are communication.
     """
     begin = steps["start_ns"].to_numpy()
@@ -68,7 +68,7 @@ def marked_nodes(
 
 
 def matched_starts(collectives: pl.DataFrame) -> pl.DataFrame:
-    """Where matched collectives of a file start: the columns of these, and their stream as place; −2 on the host.
+    """The matched collectives of a file, one per start and ``place`` (the stream; −2 on the host).
 
     Args:
         collectives: start_ns, source, stream, match and any others.
@@ -82,7 +82,7 @@ def matched_starts(collectives: pl.DataFrame) -> pl.DataFrame:
 
 
 def step_ends(annotations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Where the steps' windows end, and the thread that they are of: at_ns, pid, tid.
+    """The ends of the steps' windows, with the steps' threads: at_ns, pid, tid.
 
     Args:
         annotations: step, on_device, pid, tid.
@@ -95,9 +95,9 @@ def step_ends(annotations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _marked(nodes: Nodes, collectives: pl.DataFrame, device: pl.DataFrame) -> tuple[Int64, Int64]:
-    """The nodes of matched collectives and of ends of steps, and the collectives' matches; −1 for ends."""
+    """The nodes of matched collectives and ends of steps, and the collectives' matches; −1 for ends."""
     communicates = np.flatnonzero(nodes.category == CODE["communication"])
-    # On the host the name of a collective's stream is its thread; ranges that start together are on different ones.
+    # On the host the stream of a collective is its thread, so ranges that start together have different ones.
     stream = np.full(nodes.start.size, -1, dtype=np.int64)
     stream[: nodes.device] = values_and_validity(device["stream"], -1)[0]
     on_device = communicates < nodes.device
@@ -123,14 +123,15 @@ def _marked(nodes: Nodes, collectives: pl.DataFrame, device: pl.DataFrame) -> tu
 
 
 def last_arrivals(rows: pl.DataFrame, clock: pl.DataFrame, bases: pl.DataFrame) -> tuple[Int64, Int64, Int64]:
-    """By row: the row of the rank that arrived last, when on this rank's clock, and the row's end on the common clock.
+    """By row: the row of the rank that arrived last, its arrival on this rank's clock, and the row's end on the common
+    clock.
 
-    A row whose rank was last, or not waiting measurably, is its own. The end is 0 without a common clock.
+    If the rank itself was last, or did not wait measurably, it is the row itself. The end is 0 without a common clock.
 
     Args:
         rows: marked nodes of all ranks: rank, window, step, match (null for the end of a step), start_ns, end_ns.
         clock: the result of `clock`.
-        bases: as `base_times` gives them.
+        bases: the result of `base_times`.
     """
     number = np.arange(rows.height)
     clock = clock.select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns")
@@ -151,7 +152,7 @@ def last_arrivals(rows: pl.DataFrame, clock: pl.DataFrame, bases: pl.DataFrame) 
     late = pl.col("at") - pl.col("arrival_ns")
     bound = pl.max_horizontal("residual_ns", "its_residual")
     waited = joined.filter((late > bound) & (late <= pl.col("end_ns") - pl.col("start_ns") + bound))
-    who = waited["node"].to_numpy().astype(np.int64)
-    last[who] = waited["last"].to_numpy().astype(np.int64)
-    arrived[who] = waited.select(pl.col("start_ns") + late).to_series().to_numpy()
+    waiting_rows = waited["node"].to_numpy().astype(np.int64)
+    last[waiting_rows] = waited["last"].to_numpy().astype(np.int64)
+    arrived[waiting_rows] = waited.select(pl.col("start_ns") + late).to_series().to_numpy()
     return last, arrived, end

@@ -1,13 +1,14 @@
-"""Which rows of different ranks are the same collective.
+"""Match collectives across ranks: which rows of different ranks are the same collective.
 
-Equal recorded sequence numbers first. Without them, each rank's timeline is placed on the clock of the group's most
-complete rank (`rankscope.primitives.offset_estimation`: anchored by step numbers if known, else by votes on the
-difference of ends) and its events are paired in order (`rankscope.primitives.event_pairing`). Events that this rank
-lacks are found among the unpaired events of the others. Nothing here relies on a clock, a count or a position.
+Equal recorded sequence numbers come first. Without them, each rank's timeline is placed on the clock of the group's
+most complete rank (`rankscope.primitives.offset_estimation`: anchored by step numbers if known, else by votes on the
+difference of ends), and its events are paired in order (`rankscope.primitives.event_pairing`). Events that this rank
+lacks are matched among the unpaired events of the others. The wall clocks, the number of events and their positions
+need not agree.
 
-Kernels without a named group come last. All of a rank are one timeline, whatever their streams; streams whose kernels
-end together on two ranks are a communicator (`rankscope.primitives.unnamed_communicators`). A rank whose kernels do not
-run together with the reference's is not in its group: it is matched with the ranks that are left.
+Kernels without a named group come last. All of a rank's kernels form one timeline, whatever their streams; streams
+whose kernels end together on two ranks are a communicator (`rankscope.primitives.unnamed_communicators`). A rank whose
+kernels do not run together with the reference's is not in its group, and is matched with the remaining ranks.
 
 In: the collectives of all ranks, one row each. Out: which rows are one collective, and what is ambiguous (`Matching`).
 """
@@ -29,7 +30,7 @@ from rankscope.primitives.unnamed_communicators import link_streams
 
 __all__ = ["METHODS", "Doubt", "Matching", "match_collectives"]
 
-ROUNDS = 32  # communicators without a name that are found one after another
+ROUNDS = 32  # the largest number of unnamed communicators that are found one after another
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,12 @@ class Matching:
     """The result, by row.
 
     Attributes:
-        match: one number for the same collective on all ranks, −1 for what has no partner.
+        match: the number of the collective, the same on all ranks; −1 without a partner.
         method: how it was found: an index into `METHODS`.
         group: a number for each communicator: group and ranks, or the two ends of a point-to-point channel; −1 none.
-        doubts: what could as well be otherwise.
-        doubtful: the numbers of the communicators that the doubts are about.
-        disagreeing: rows with a recorded sequence number whose kind or size is another on most ranks.
+        doubts: ambiguous matches.
+        doubtful: the numbers of the communicators with doubts.
+        disagreeing: rows with a recorded sequence number whose kind or size differs from that on most ranks.
         unplaced: by group, the ranks whose ends agree with no other rank's.
     """
 
@@ -59,9 +60,9 @@ def match_collectives(rows: pl.DataFrame, hosts: Mapping[int, str] | None = None
     """Match the collectives of all ranks.
 
     Args:
-        rows: the columns that `communicators.COLUMNS` names, in any order; ``recorded`` is the `Seq` that the trace
-            holds, null where it holds none; times are on the ranks' wall clocks.
-        hosts: of the ranks whose wall clock is recorded, the host, if known: one host has one clock.
+        rows: the columns `communicators.COLUMNS`, in any order; ``recorded`` is the recorded `Seq`, null if there is
+            none; times are on the ranks' wall clocks.
+        hosts: the hosts of ranks whose wall clock is recorded, if known: one host has one clock.
     """
     if not rows.height:
         none = np.empty(0, dtype=np.int64)
@@ -70,7 +71,7 @@ def match_collectives(rows: pl.DataFrame, hosts: Mapping[int, str] | None = None
     order = np.argsort(state.communicator, kind="stable")
     bounds = np.flatnonzero(np.diff(state.communicator[order])) + 1
     groups = [g for g in np.split(order, bounds) if state.communicator[g[0]] >= 0]
-    # Those with the most ranks and events first: the offsets that they show serve the others.
+    # Groups with the most ranks and events first: the others use the offsets that they give.
     groups = [g for g in groups if np.unique(state.rank[g]).size > 1]
     groups.sort(key=lambda g: (bool(state.unnamed[g[0]]), -np.unique(state.rank[g]).size, -g.size, int(g[0])))
     for group in groups:
@@ -88,7 +89,7 @@ def match_collectives(rows: pl.DataFrame, hosts: Mapping[int, str] | None = None
 
 
 def _match_group(state: MatchingState, group: Int64) -> None:
-    """One communicator's rows, in the order of their ends."""
+    """Match one communicator's rows, sorted by end."""
     if (state.recorded[group] >= 0).any():
         _by_sequence(state, group)
     rest = group[state.match[group] < 0]
@@ -99,7 +100,7 @@ def _match_group(state: MatchingState, group: Int64) -> None:
 
 
 def _match_unnamed(state: MatchingState, pool: Int64) -> None:
-    """Rows of communicators without a name, in the order of their ends: one communicator after another."""
+    """Match rows of unnamed communicators, sorted by end, one communicator after another."""
     numbered = pool[state.recorded[pool] >= 0]
     keys = np.stack([state.rank[numbered], state.kind[numbered], state.recorded[numbered]])
     if numbered.size and np.unique(keys, axis=1).shape[1] == numbered.size:
@@ -107,31 +108,31 @@ def _match_unnamed(state: MatchingState, pool: Int64) -> None:
         pool = pool[state.match[pool] < 0]
     if not pool.size:
         return
-    before = state.mark(pool)
-    alone = _one_by_one(state, pool)
+    mark = state.mark(pool)
+    unmatched = _one_by_one(state, pool)
     hosts = [state.clocks.hosts.get(rank) for rank in state.ranks(pool)]
-    astray = {rank for rank in alone if rank in state.clocks.hosts and hosts.count(state.clocks.hosts[rank]) > 1}
+    astray = {rank for rank in unmatched if rank in state.clocks.hosts and hosts.count(state.clocks.hosts[rank]) > 1}
     if astray:
-        # A rank that matches none on its host's clock may use another clock.
-        state.reset(pool, before)
+        # A rank without matches may not use its host's clock.
+        state.reset(pool, mark)
         state.clocks.astray |= astray
-        alone = _one_by_one(state, pool)
-    if alone and len(alone) < len(state.ranks(pool)):
-        state.unplaced.append((UNNAMED, tuple(sorted(alone))))
+        unmatched = _one_by_one(state, pool)
+    if unmatched and len(unmatched) < len(state.ranks(pool)):
+        state.unplaced.append((UNNAMED, tuple(sorted(unmatched))))
 
 
 def _one_by_one(state: MatchingState, pool: Int64) -> set[int]:
-    """Each round finds the communicators of one rank. Returns the ranks without any match."""
+    """Find the communicators of one rank per round. Returns the ranks without any match."""
     rest = pool
     for _ in range(ROUNDS):
         if len(state.ranks(rest)) < 2:
             break
-        parts, over = _by_streams(state, rest)
-        left = np.sort(np.concatenate([over, *(match_by_ends(state, part) for part in parts)]))
-        if left.size == rest.size:
+        parts, unassigned = _by_streams(state, rest)
+        remaining = np.sort(np.concatenate([unassigned, *(match_by_ends(state, part) for part in parts)]))
+        if remaining.size == rest.size:
             break
-        rest = left[np.argsort(state.end[left], kind="stable")]
-    # In the order of events and then ranks, a row next to one of the same event and another rank is shared.
+        rest = remaining[np.argsort(state.end[remaining], kind="stable")]
+    # Sorted by event and rank, a row is matched if it is next to one of the same event and another rank.
     rows = pool[state.match[pool] >= 0]
     rows = rows[np.lexsort((state.rank[rows], state.match[rows]))]
     both = (np.diff(state.match[rows]) == 0) & (np.diff(state.rank[rows]) != 0)
@@ -147,26 +148,26 @@ def _by_streams(state: MatchingState, rows: Int64) -> tuple[list[Int64], Int64]:
     if lanes.size == ranks.size:
         return [rows], rows[:0]
     reference = int(ranks[np.argmax(counts)])
-    mine = state.rank[rows] == reference
-    line = state.timeline(rows[mine])
-    root = {int(each): int(each) for each in lanes}
+    of_reference = state.rank[rows] == reference
+    line = state.timeline(rows[of_reference])
+    root = {int(number): int(number) for number in lanes}
 
-    def climb(each: int) -> int:
-        while root[each] != each:
-            each = root[each]
-        return each
+    def find_root(number: int) -> int:
+        while root[number] != number:
+            number = root[number]
+        return number
 
     for rank in ranks[ranks != reference]:
-        theirs = state.rank[rows] == rank
-        other = state.timeline(rows[theirs])
-        found = find_offset(state, line, reference, int(rank), other, unnamed=True)
-        if found is None and state.clocks.share_clock(int(rank), reference, 0):
-            found = OffsetEstimate(np.zeros(len(other), dtype=np.int64), LEAST_BLUR, 0.0)
-        if found is not None:
-            for one, two in link_streams(line, lane[mine], other, lane[theirs], found.shift, found.blur):
-                root[climb(one)] = climb(two)
-    part = np.array([climb(int(each)) for each in lanes])[np.searchsorted(lanes, lane)]
-    pieces = [rows[part == each] for each in np.unique(part)]
+        of_rank = state.rank[rows] == rank
+        other = state.timeline(rows[of_rank])
+        estimate = find_offset(state, line, reference, int(rank), other, unnamed=True)
+        if estimate is None and state.clocks.share_clock(int(rank), reference, 0):
+            estimate = OffsetEstimate(np.zeros(len(other), dtype=np.int64), LEAST_BLUR, 0.0)
+        if estimate is not None:
+            for one, two in link_streams(line, lane[of_reference], other, lane[of_rank], estimate.shift, estimate.blur):
+                root[find_root(one)] = find_root(two)
+    part = np.array([find_root(int(number)) for number in lanes])[np.searchsorted(lanes, lane)]
+    pieces = [rows[part == number] for number in np.unique(part)]
     shared = [piece for piece in pieces if np.unique(state.rank[piece]).size > 1]
     shared.sort(key=lambda piece: (-piece.size, int(piece[0])))
     if not shared:
@@ -175,7 +176,7 @@ def _by_streams(state: MatchingState, rows: Int64) -> tuple[list[Int64], Int64]:
 
 
 def _by_sequence(state: MatchingState, group: Int64) -> None:
-    """Equal sequence numbers of equal kind; of several with one number (a coalesced call) the nth with the nth."""
+    """Match equal sequence numbers of equal kind; several with one number (a coalesced call) are matched in order."""
     rows = group[state.recorded[group] >= 0]
     rank, kind, number = state.rank[rows], state.kind[rows], state.recorded[rows]
     order = np.lexsort((state.end[rows], kind, number, rank))
@@ -186,7 +187,7 @@ def _by_sequence(state: MatchingState, group: Int64) -> None:
     occurrence[order] = np.arange(order.size) - start
     _, event = np.unique(np.stack([number, kind, occurrence]), axis=1, return_inverse=True)
     event = event.reshape(-1)
-    # Sizes that differ are no partners: what most ranks say counts.
+    # Rows with different sizes are not partners: the size on most ranks counts.
     full = state.full[rows]
     labelled = full >= 0
     agreed = np.full(int(event.max()) + 1, -1, dtype=np.int64)

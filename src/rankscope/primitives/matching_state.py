@@ -1,6 +1,6 @@
-"""The collectives of all ranks while they are matched: rows, matches so far, clocks, doubts.
+"""The state of matching: the rows of all ranks, matches so far, clocks, doubts.
 
-In: encoded rows (`rankscope.primitives.communicators`). Out: what `rankscope.primitives.matching` fills and returns.
+In: encoded rows (`rankscope.primitives.communicators`). Out: the state that `rankscope.primitives.matching` fills.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Doubt:
     """Ranks with two equally likely positions in a group.
 
     Attributes:
-        group: the group, as it is labelled.
+        group: the group's label.
         ranks: the ranks in doubt.
-        apart_ns: by how much the two likeliest offsets differ, of the first of them.
-        evidence: of the one that was taken, nats.
-        rival: of the other.
+        apart_ns: the difference of the two likeliest offsets of the first of them.
+        evidence: the evidence for the one that was chosen, nats.
+        rival: the evidence for the other.
         row: one of the group's rows.
     """
 
@@ -40,13 +40,13 @@ class Doubt:
 
 
 class MatchingState:
-    """Rows, and what has been found about them; functions that match write into `match`, `method` and `communicator`.
+    """Rows and their matches so far; matching functions write into `match`, `method` and `communicator`.
 
     Attributes:
-        match: by row the number of the event, −1 as long as it has none.
+        match: by row the number of the event, −1 if it has none yet.
         method: by row an index into `METHODS`.
-        events: how many numbers are in use.
-        doubts: matches that could as well be otherwise.
+        events: the number of event numbers in use.
+        doubts: ambiguous matches.
         disagreeing: rows whose kind or size differs from that of most ranks.
         unplaced: by group, the ranks whose ends agree with no other rank's.
         clocks: offsets between ranks.
@@ -70,15 +70,15 @@ class MatchingState:
 
     def timeline(self, rows: Int64, shift: Int64 | None = None) -> Timeline:
         """Rows of one rank as a timeline, their times moved by `shift` (ns)."""
-        moved = np.zeros(rows.size, dtype=np.int64) if shift is None else shift
+        shift_ns = np.zeros(rows.size, dtype=np.int64) if shift is None else shift
         return Timeline(
-            self.end[rows] + moved,
+            self.end[rows] + shift_ns,
             self.kind[rows],
             self.full[rows],
             self.step[rows],
             self.one_sided[rows],
             self.uneven[rows],
-            self.start[rows] + moved,
+            self.start[rows] + shift_ns,
         )
 
     def ranks(self, rows: Int64) -> set[int]:
@@ -86,17 +86,17 @@ class MatchingState:
         return set(np.unique(self.rank[rows]).tolist())
 
     def mark(self, rows: Int64) -> tuple[Int64, int, int, Links]:
-        """What `reset` needs to undo the matches of rows."""
+        """The state that `reset` needs to undo the matches of rows."""
         return self.communicator[rows].copy(), len(self.doubts), len(self.unplaced), self.clocks.copy_links()
 
     def reset(self, rows: Int64, mark: tuple[Int64, int, int, Links]) -> None:
-        """Undo what was done to rows since `mark`."""
+        """Undo the matches of rows since `mark`."""
         self.match[rows], self.method[rows] = -1, 0
         self.communicator[rows], doubts, unplaced, self.clocks.links = mark
         del self.doubts[doubts:], self.unplaced[unplaced:]
 
     def numbered(self) -> Int64:
-        """By row the event's number in the order of first ends, −1 for an event of fewer than two ranks."""
+        """By row the number of the event, in the order of first ends; −1 for events of fewer than two ranks."""
         matched = self.match >= 0
         first = np.full(self.events, np.iinfo(np.int64).max)
         np.minimum.at(first, self.match[matched], self.end[matched])

@@ -26,25 +26,25 @@ def matrix_operators(
     Args:
         window: host_ops (start_ns, end_ns, name, pid, tid, parent_row, input_types) and runtime_calls (pid, tid).
         kept: which operators count; shape ``(operators,)``.
-        device: the device events that count: start_ns, end_ns, name, kind, is_collective, and what launched them:
-            op_row, launch_row, launch_ns.
+        device: the device events that count: start_ns, end_ns, name, kind, is_collective, op_row, launch_row,
+            launch_ns.
         communication: a regular expression of further kernel names that are communication.
 
     Returns:
-        the innermost of nested operators: all columns, number (of the first floating-point input), duration; and the
-        compute kernels: start_ns, end_ns, name, launch_ns, duration, number, tensor (null if not known), and off: a
-        product on ordinary cores in a call that launched no other.
+        the innermost of nested operators: all columns, number (the type of the first floating-point input), duration;
+        and the compute kernels: start_ns, end_ns, name, launch_ns, duration, number, tensor (null if unknown), and off:
+        a product on ordinary cores in a call that launched no other.
     """
     operators = window["host_ops"]
     eligible = operators["name"].is_in(list(eligible_operators(operators["name"].unique().drop_nulls()))).to_numpy()
     parent = operators["parent_row"].fill_null(-1).to_numpy()
     inner = eligible.copy()
-    around = parent[eligible & (parent >= 0)]
-    while around.size:
-        # An operator around another that is eligible is only its wrapper.
-        inner[around] = False
-        around = np.unique(parent[around])
-        around = around[around >= 0]
+    ancestors = parent[eligible & (parent >= 0)]
+    while ancestors.size:
+        # An ancestor of an eligible operator is only its wrapper.
+        inner[ancestors] = False
+        ancestors = np.unique(parent[ancestors])
+        ancestors = ancestors[ancestors >= 0]
     types = {text: floating_point_type(text) for text in operators["input_types"].unique()}
     named = operators.with_columns(
         pl.col("input_types")
@@ -55,14 +55,14 @@ def matrix_operators(
     calls = named.filter(pl.Series(inner & kept & is_outermost(parent, np.where(inner, 0, np.arange(inner.size) + 1))))
     device = with_category(device, communication).filter(pl.col("category") == COMPUTE)
     owner = launching_operators(device, window["runtime_calls"], operators)
-    # What an eligible operator launches through another one inside it is its work as well.
+    # Work that an eligible operator launches through a nested operator belongs to it, too.
     level = owner.copy()
-    climb = np.flatnonzero(level >= 0)
-    climb = climb[~eligible[level[climb]]]
-    while climb.size:
-        level[climb] = parent[level[climb]]
-        climb = climb[level[climb] >= 0]
-        climb = climb[~eligible[level[climb]]]
+    unresolved = np.flatnonzero(level >= 0)
+    unresolved = unresolved[~eligible[level[unresolved]]]
+    while unresolved.size:
+        level[unresolved] = parent[level[unresolved]]
+        unresolved = unresolved[level[unresolved] >= 0]
+        unresolved = unresolved[~eligible[level[unresolved]]]
     names = device["name"].unique().drop_nulls().to_list()
     use = tensor_core_use(names)
     ordinary = device["name"].is_in(list(ordinary_products(names))).fill_null(False)

@@ -1,4 +1,4 @@
-"""Memory by the place in the program that allocated it: at the peak by category, and in total.
+"""Memory by the place in the program that allocated it: by category at the peak, and in total.
 
 In: the tables of a rank's trace files. Out: a row per device and place.
 """
@@ -22,7 +22,7 @@ def memory_by_place(windows: Sequence[Mapping[str, pl.DataFrame]], place: str, k
     Args:
         windows: memory_events, host_ops, annotations and python_frames of each file.
         place: `module` or `call_site` (see `allocation_sites`).
-        kept: which allocations count, by their ``step``; None for all.
+        kept: a filter of allocations by their ``step``; None for all.
 
     Returns:
         device, the place, peak_bytes, the categories `RECORDED` (bytes at the peak of the file with the highest), their
@@ -32,24 +32,26 @@ def memory_by_place(windows: Sequence[Mapping[str, pl.DataFrame]], place: str, k
     for number, window in enumerate(windows):
         if not window["memory_events"].height:
             continue
-        found = categorized_samples(window)
-        most = found.filter("at_peak").select("memory", pl.col("held").alias("most"))
-        peaks.append(most.with_columns(pl.lit(number).alias("file")))
-        made = found.filter(pl.col("bytes") > 0)
-        sites = allocation_sites(made, window["host_ops"], window["python_frames"])
-        made = made.select("memory", "bytes", "category", "live", "step").with_columns(
+        samples = categorized_samples(window)
+        peak = samples.filter("at_peak").select("memory", pl.col("held").alias("most"))
+        peaks.append(peak.with_columns(pl.lit(number).alias("file")))
+        allocated = samples.filter(pl.col("bytes") > 0)
+        sites = allocation_sites(allocated, window["host_ops"], window["python_frames"])
+        allocated = allocated.select("memory", "bytes", "category", "live", "step").with_columns(
             sites[place], pl.lit(number).alias("file")
         )
-        parts.append(made if kept is None else made.filter(kept))
+        parts.append(allocated if kept is None else allocated.filter(kept))
     schema = {"device": pl.String, place: pl.String, **dict.fromkeys(("peak_bytes", *RECORDED), pl.Int64)}
     counts = {"allocations": pl.Int64, "allocated_bytes": pl.Int64}
     if not parts:
         return pl.DataFrame(schema={**schema, **counts})
     highest = pl.concat(peaks).sort("most", "file", descending=[True, False]).unique("memory", keep="first")
-    every = pl.concat(parts).join(highest.select("memory", pl.col("file").alias("peak_file")), on="memory", how="left")
+    all_files = pl.concat(parts).join(
+        highest.select("memory", pl.col("file").alias("peak_file")), on="memory", how="left"
+    )
     size, live = pl.col("bytes"), pl.col("live") & (pl.col("file") == pl.col("peak_file"))
     return (
-        every.group_by("memory", place)
+        all_files.group_by("memory", place)
         .agg(
             size.filter(live).sum().alias("peak_bytes"),
             *(size.filter(live & (pl.col("category") == name)).sum().alias(name) for name in RECORDED),

@@ -1,7 +1,7 @@
-"""What allocated memory is for: parameters, gradients, optimizer state, activations, from where and how long it lived.
+"""The purpose of allocated memory: parameters, gradients, optimizer state, activations, by its place and lifetime.
 
-A trace names no tensors. What a block is for follows from the phase in which it was allocated (`primitives/phases.py`)
-and from whether it outlives that phase:
+A trace names no tensors. The category of a block follows from the phase in which it was allocated
+(`primitives/phases.py`) and from whether it outlives that phase:
 
     parameters       outside the phases, in a constructor or `_apply` (`to`, `cuda`) of an nn.Module, and kept by it
     inputs           while loading data, or in a step before its first nn.Module or forward, and kept until then
@@ -9,8 +9,8 @@ and from whether it outlives that phase:
     gradients        in the backward, and kept beyond it
     optimizer_state  in `Optimizer.step`, and kept beyond it
     temporary        released in the same phase, or in the same outermost operator
-    earlier          allocated before the recording: what it is for is not known
-    unknown          all else
+    earlier          allocated before the recording, so its purpose is unknown
+    unknown          everything else
 
 In: a trace's memory events, operators, ranges and Python frames. Out: each allocation and release with its category.
 """
@@ -25,7 +25,7 @@ import polars as pl
 
 from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_blocks, memory_samples
 from rankscope.primitives.call_stack import enclosing
-from rankscope.primitives.intervals import Int64, IntervalSet
+from rankscope.primitives.intervals import Int64, IntervalSet, interval_at
 from rankscope.primitives.phases import (
     BACKWARD,
     FORWARD,
@@ -47,10 +47,10 @@ CATEGORY_TABLES: Mapping[str, tuple[str, ...]] = {
     "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     "python_frames": ("start_ns", "end_ns", "name", "pid", "tid"),
 }
-"""The tables that categories follow from, with the columns that are read."""
+"""The tables and columns that categories are derived from."""
 _KEPT = {FORWARD: ACTIVATIONS, BACKWARD: GRADIENTS, OPTIMIZER: OPTIMIZER_STATE, LOADING: INPUTS}
 
-# `torch/nn/modules/linear.py(96): __init__`, `…/module.py(900): _apply`: what makes parameters, or moves them.
+# `torch/nn/modules/linear.py(96): __init__`, `…/module.py(900): _apply`: calls that make or move parameters.
 _MAKES_PARAMETERS = r"(^|/)torch/nn/modules/\w+\.py\(\d+\): (__init__|_apply|to_empty|reset_parameters)$"
 _MODULE_CONSTRUCTOR = r"(^|/)torch/nn/modules/module\.py\(\d+\): __init__$"
 _CONSTRUCTOR = r"\.py\(\d+\): __init__$"
@@ -58,11 +58,11 @@ _NEVER = (1 << 63) - 1
 
 
 def categorized_samples(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """The allocations and releases of one trace, in order of time, each with the category of its block.
+    """The allocations and releases of one trace, in time order, each with the category of its block.
 
-    Adds to `memory_samples`: ``category``; ``held``, bytes that are live on the device after the event: its total, or
-    the sum of what was recorded; ``at_peak``, whether the event is the first with the most of it on its device; and
-    ``live``, whether it is the allocation of a block that is live then.
+    Adds to `memory_samples`: ``category``; ``held``, the live bytes on the device after the event: its total, or the
+    sum of the recorded events; ``at_peak``, whether the event is the first at which ``held`` is highest on its device;
+    and ``live``, whether it is the allocation of a block that is live at that peak.
 
     Args:
         tables: memory_events, all of `MEMORY_COLUMNS`; host_ops: start_ns, end_ns, name, pid, tid, depth, sequence,
@@ -70,38 +70,40 @@ def categorized_samples(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
             python_frames: start_ns, end_ns, name, pid, tid.
     """
     operators, annotations, frames = (tables[name] for name in ("host_ops", "annotations", "python_frames"))
-    found = memory_samples(tables["memory_events"], operators, annotations)
-    addressed = np.flatnonzero(found["address"].is_not_null().to_numpy())
-    blocks = memory_blocks(found[addressed])
-    category = np.full(found.height, UNKNOWN, dtype=object)
-    made, orphan = blocks.filter(pl.col("event").is_not_null()), blocks.filter(pl.col("event").is_null())
+    samples = memory_samples(tables["memory_events"], operators, annotations)
+    addressed = np.flatnonzero(samples["address"].is_not_null().to_numpy())
+    blocks = memory_blocks(samples[addressed])
+    category = np.full(samples.height, UNKNOWN, dtype=object)
+    allocated, orphan = blocks.filter(pl.col("event").is_not_null()), blocks.filter(pl.col("event").is_null())
     category[addressed[orphan["releasing_event"].to_numpy()]] = EARLIER
-    event = addressed[made["event"].to_numpy()]
-    of_block = _categories(found[event].select("time_ns", "pid", "tid"), made, operators, annotations, frames)
-    category[event] = of_block
-    released = made["releasing_event"].is_not_null().to_numpy()
-    until = np.full(made.height, found.height, dtype=np.int64)
-    until[released] = addressed[made["releasing_event"].drop_nulls().to_numpy()]
-    category[until[released]] = of_block[released]
+    event = addressed[allocated["event"].to_numpy()]
+    block_category = _categories(
+        samples[event].select("time_ns", "pid", "tid"), allocated, operators, annotations, frames
+    )
+    category[event] = block_category
+    released = allocated["releasing_event"].is_not_null().to_numpy()
+    until = np.full(allocated.height, samples.height, dtype=np.int64)
+    until[released] = addressed[allocated["releasing_event"].drop_nulls().to_numpy()]
+    category[until[released]] = block_category[released]
     height = pl.coalesce("allocated", "change")
-    found = found.with_columns(pl.Series("category", category, dtype=pl.String), height.alias("held")).with_columns(
+    samples = samples.with_columns(pl.Series("category", category, dtype=pl.String), height.alias("held")).with_columns(
         (pl.int_range(pl.len()) == pl.col("held").arg_max()).over("memory").alias("at_peak")
     )
-    peaks = {row["memory"]: row["row"] for row in found.with_row_index("row").filter("at_peak").iter_rows(named=True)}
-    peak = made["memory"].replace_strict(peaks, default=-1, return_dtype=pl.Int64).to_numpy()
-    live = np.zeros(found.height, dtype=np.bool_)
+    peaks = {row["memory"]: row["row"] for row in samples.with_row_index("row").filter("at_peak").iter_rows(named=True)}
+    peak = allocated["memory"].replace_strict(peaks, default=-1, return_dtype=pl.Int64).to_numpy()
+    live = np.zeros(samples.height, dtype=np.bool_)
     live[event] = (event <= peak) & (until > peak)
-    return found.with_columns(pl.Series("live", live))
+    return samples.with_columns(pl.Series("live", live))
 
 
-def live_bytes(found: pl.DataFrame) -> pl.DataFrame:
-    """Live bytes of each category on the event's device after each event: a column per category, shape of `found`.
+def live_bytes(samples: pl.DataFrame) -> pl.DataFrame:
+    """Live bytes of each category on the event's device after each event: a column per category, a row per event.
 
-    What was live before the first event is `EARLIER`: the device's total where the trace has one, else what was
-    released without having been allocated. The columns sum to ``held`` where the trace's totals agree with its events.
+    Memory that was live before the first event is `EARLIER`: the device's total if the trace has one, else the blocks
+    released without a recorded allocation. The columns sum to ``held`` if the trace's totals agree with its events.
 
     Args:
-        found: as `categorized_samples` gives it.
+        samples: the result of `categorized_samples`.
     """
     before = (pl.col("allocated") - pl.col("bytes")).first()
     orphans = -pl.col("bytes").filter(pl.col("category") == EARLIER).sum()
@@ -111,7 +113,7 @@ def live_bytes(found: pl.DataFrame) -> pl.DataFrame:
         for name in CATEGORIES
     }
     sums[EARLIER] = sums[EARLIER] + base
-    return found.select("memory", *(sums[name].alias(name) for name in CATEGORIES))
+    return samples.select("memory", *(sums[name].alias(name) for name in CATEGORIES))
 
 
 def _categories(
@@ -129,56 +131,48 @@ def _categories(
     top = operators.filter(pl.col("depth") == 0)
     category[released <= _ends(top, at)] = TEMPORARY
     trains = at.join(_training_threads(operators, annotations), on=["pid", "tid"], how="left", nulls_equal=True)
-    mine = trains["trains"].fill_null(False).to_numpy()
+    on_training_thread = trains["trains"].fill_null(False).to_numpy()
     steps = host_steps(annotations)
     calls = np.sort(frames.filter(pl.col("name").str.starts_with(MODULE_FRAME))["start_ns"].to_numpy())
     sets = phase_sets(operators, annotations, frames)
     limit = _next_step_end(steps, times)
-    before = mine & _before_forward(sets, steps, times, released) & (released <= limit)
+    before = on_training_thread & _before_forward(sets, steps, times, released) & (released <= limit)
     category[before] = INPUTS
     for phase, when in sets.items():
         since, until = _interval(when, times)
-        inside = mine & (times < until)
+        inside = on_training_thread & (times < until)
         kept = released > until
         category[inside] = np.where(kept[inside], _KEPT[phase], TEMPORARY)
         if phase == FORWARD:
             category[inside & kept & (released > limit)] = UNKNOWN
-            # Within this forward, what was there before the model was called.
+            # Allocated within this forward range, before the model was called.
             first = _next(calls, since)
             category[inside & kept & (times < first) & (first < until)] = INPUTS
-    making = _making_parameters(frames)
-    ends = _ends(making, at)
+    module_setup = _making_parameters(frames)
+    ends = _ends(module_setup, at)
     within = ends > times
     category[within] = np.where(released[within] > ends[within], PARAMETERS, TEMPORARY)
     return category
 
 
 def _ends(ranges: pl.DataFrame, at: pl.DataFrame) -> Int64:
-    """The end of the innermost range around each instant on its thread; −1 for none."""
-    row = enclosing(ranges, at)
-    if not ranges.height:
-        return row
-    ends: Int64 = np.where(row >= 0, ranges["end_ns"].to_numpy()[np.maximum(row, 0)], -1)
-    return ends
+    """The end of the innermost range open on each instant's thread; −1 for none."""
+    return np.append(ranges["end_ns"].to_numpy(), -1)[enclosing(ranges, at)]
 
 
 def _interval(when: IntervalSet, times: Int64) -> tuple[Int64, Int64]:
-    """Start and end of the interval that each instant is in; the end is −1 where it is in none."""
-    if not when.starts.size:
-        return np.full(times.size, -1), np.full(times.size, -1)
-    last = np.searchsorted(when.starts, times, side="right") - 1
-    row = np.maximum(last, 0)
-    inside = (last >= 0) & (times < when.ends[row])
-    return np.where(inside, when.starts[row], -1), np.where(inside, when.ends[row], -1)
+    """Start and end of the interval that contains each instant; −1 for none."""
+    row = interval_at(when.starts, when.ends, times)
+    return np.append(when.starts, -1)[row], np.append(when.ends, -1)[row]
 
 
 def _next(instants: Int64, times: Int64) -> Int64:
-    """The first of some sorted instants that is not before each time; `_NEVER` for none."""
+    """The first of the sorted instants that is not before each time; `_NEVER` for none."""
     return np.append(instants, _NEVER)[np.searchsorted(instants, times, side="left")]
 
 
 def _next_step_end(steps: pl.DataFrame, times: Int64) -> Int64:
-    """The end of the step after the one that each instant is in or before; `_NEVER` if there is none."""
+    """The end of the step after the current or next one at each instant; `_NEVER` if there is none."""
     ends = np.append(steps["end_ns"].to_numpy(), (_NEVER, _NEVER))
     found: Int64 = ends[np.searchsorted(ends, times, side="right").clip(max=ends.size - 2) + 1]
     return found
@@ -187,7 +181,7 @@ def _next_step_end(steps: pl.DataFrame, times: Int64) -> Int64:
 def _before_forward(
     sets: dict[str, IntervalSet], steps: pl.DataFrame, times: Int64, released: Int64
 ) -> npt.NDArray[np.bool_]:
-    """Whether a block was allocated in a step before its first forward, and not released before that."""
+    """Whether a block was allocated in a step before its first forward, and released after the forward began."""
     starts, ends = (np.append(steps[name].to_numpy(), _NEVER) for name in ("start_ns", "end_ns"))
     step = np.searchsorted(starts[:-1], times, side="right") - 1
     start, end = starts[step], ends[step]
@@ -197,21 +191,25 @@ def _before_forward(
 
 
 def _training_threads(operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
-    """pid, tid and ``trains``: the threads of steps, forwards and backwards. Loaders and Gloo have others."""
+    """pid, tid and ``trains``: the threads of steps, forwards and backwards, not those of loaders and Gloo."""
     trains = backward_operators(operators) | forward_operators(operators)
     parts = [host_steps(annotations).select("pid", "tid"), operators.filter(trains).select("pid", "tid")]
     return pl.concat(parts).unique().with_columns(pl.lit(True).alias("trains"))
 
 
 def _making_parameters(frames: pl.DataFrame) -> pl.DataFrame:
-    """The calls that make a module's parameters or move them: start_ns, end_ns, pid, tid.
+    """The calls that make or move a module's parameters: start_ns, end_ns, pid, tid.
 
-    A constructor of another package is one if it calls nn.Module's.
+    They include constructors of other packages that call nn.Module's.
     """
-    wanted = ["start_ns", "end_ns", "pid", "tid"]
+    columns = ["start_ns", "end_ns", "pid", "tid"]
     name = pl.col("name")
     constructors = frames.filter(name.str.contains(_CONSTRUCTOR) & ~name.str.contains(_MODULE_CONSTRUCTOR))
     inner = frames.filter(name.str.contains(_MODULE_CONSTRUCTOR)).rename({"start_ns": "time_ns"})
-    around = np.unique(enclosing(constructors, inner.select("time_ns", "pid", "tid")))
-    own = frames.filter(name.str.contains(_MAKES_PARAMETERS))
-    return pl.concat([own.select(wanted), constructors[around[around >= 0]].select(wanted)]).unique().sort("start_ns")
+    calling = np.unique(enclosing(constructors, inner.select("time_ns", "pid", "tid")))
+    torch_calls = frames.filter(name.str.contains(_MAKES_PARAMETERS))
+    return (
+        pl.concat([torch_calls.select(columns), constructors[calling[calling >= 0]].select(columns)])
+        .unique()
+        .sort("start_ns")
+    )

@@ -25,18 +25,18 @@ def block_lifetimes(events: pl.DataFrame) -> pl.DataFrame:
     completed = events["action"].is_in(_FREED).any()
     freed = [*_FREED] if completed else ["free_requested"]
     moves = events.filter(pl.col("action").is_in([ALLOCATED, *freed])).sort("device", "address", "number")
-    where = ["device", "address"]
+    block = ["device", "address"]
     born = pl.col("action") == ALLOCATED
-    next_frees = (~born).shift(-1).over(where).fill_null(False)
-    orphan = ~born & ~born.shift(1).over(where).fill_null(False)
+    next_frees = (~born).shift(-1).over(block).fill_null(False)
+    orphan = ~born & ~born.shift(1).over(block).fill_null(False)
     marked = moves.with_columns(
         born.alias("born_here"),
         next_frees.alias("next_frees"),
         orphan.alias("orphan"),
-        pl.col("number").shift(-1).over(where).alias("next_number"),
+        pl.col("number").shift(-1).over(block).alias("next_number"),
     )
     return marked.filter(pl.col("born_here") | pl.col("orphan")).select(
-        *where,
+        *block,
         "bytes",
         "stack",
         pl.when("born_here").then("number").alias("born"),
@@ -47,11 +47,11 @@ def block_lifetimes(events: pl.DataFrame) -> pl.DataFrame:
 def memory_peaks(blocks: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     """The peak of live memory on each device: device, peak_number (−1: before the history), peak_bytes.
 
-    What was live before the history began, and never moved in it, is live throughout.
+    A block that was live before the history began, and is not in it, is live throughout.
 
     Args:
-        blocks: as `block_lifetimes` gives them.
-        known: device, address, bytes: what is in use when the snapshot is taken.
+        blocks: the result of `block_lifetimes`.
+        known: device, address, bytes of the blocks in use when the snapshot is taken.
     """
     # In use now, and neither allocated nor freed in the history.
     still = known.join(blocks.filter(pl.col("died").is_null()), on=["device", "address"], how="anti")

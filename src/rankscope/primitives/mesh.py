@@ -5,9 +5,9 @@ are used: torch's DeviceMesh describes its groups as `mesh_dp`, Megatron as `TEN
 without a description form a dimension if they are similar (equal size, equal distance of ranks) and disjoint. A rank's
 coordinate is its index in its group. Dimensions that divide the ranks independently (inside each group of one, the
 coordinate of the other is constant) span the mesh; dimensions that divide them in another way (`ep` inside `dp`, hosts)
-are kept separately.
+are listed separately.
 
-In: what each rank's trace records of mesh and groups. Out: dimensions, and each rank's coordinates.
+In: the mesh and groups recorded in each rank's trace. Out: dimensions, and each rank's coordinates.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Mesh:
     """The mesh of a job, as far as it is known.
 
     Attributes:
-        dims: the independent dimensions that span it, slowest first as far as metadata says.
+        dims: the independent dimensions that span it, slowest first if known from metadata.
         other_dims: dimensions that divide the ranks in another way: expert parallel inside data parallel, `host`.
         source: where they come from: `metadata`, `groups`, or `none`. `host` always comes from the traces' host names.
         frame: one row per rank and dimension: rank, dimension, coordinate, cell, label. Ranks with one `cell` are a
@@ -86,31 +86,33 @@ def infer_mesh(traces: Sequence[TraceInfo], groups: Iterable[tuple[str, Sequence
 
     Args:
         traces: its files.
-        groups: further process groups (description, global ranks in the group's order), as collectives name them.
+        groups: further process groups from collectives: description, global ranks in the group's order.
     """
     ranks = sorted({info.rank for info in traces if info.rank is not None})
     recorded = _recorded_coordinates(traces)
     named = _named([*_listed(traces), *groups])
     size = max([*(info.world_size or 0 for info in traces), *(rank + 1 for rank in ranks)], default=0)
-    named = {dim: found for dim, found in named.items() if not any(len(group) >= size for group in found)} | {
-        # A group of all ranks is a dimension only if its name is that of one.
-        dim: found
-        for dim, found in named.items()
+    named = {dim: members for dim, members in named.items() if not any(len(group) >= size for group in members)} | {
+        # A group of all ranks is a dimension only if it has the name of one.
+        dim: members
+        for dim, members in named.items()
         if dim in (*_BASIC, *_OTHERS)
     }
-    places = {dim: {rank: at for group in found for at, rank in enumerate(group)} for dim, found in named.items()}
+    positions = {
+        dim: {rank: index for group in members for index, rank in enumerate(group)} for dim, members in named.items()
+    }
     if recorded:
         dims, source = tuple(recorded), METADATA
         coordinates: dict[str, Mapping[int, int]] = dict(recorded)
     else:
-        dims = _independent(named, places)
+        dims = _independent(named, positions)
         source = GROUPS if dims else NONE
-        coordinates = {dim: places[dim] for dim in dims}
-    # Not those that merely combine dimensions of the mesh (`dp_cp`), or rename one.
+        coordinates = {dim: positions[dim] for dim in dims}
+    # Leave out groups that only combine dimensions of the mesh (`dp_cp`), or rename one.
     others = [dim for dim in named if dim not in dims and not _composite(named[dim], coordinates)]
     cells = _cells(ranks, dims, coordinates)
     for dim in others:
-        coordinates[dim] = places[dim]
+        coordinates[dim] = positions[dim]
         cells[dim] = {rank: number for number, group in enumerate(named[dim]) for rank in group}
     hosts = _hosts(traces)
     if len(set(hosts.values())) > 1:
@@ -119,10 +121,10 @@ def infer_mesh(traces: Sequence[TraceInfo], groups: Iterable[tuple[str, Sequence
         coordinates[HOST] = {rank: names.index(host) for rank, host in hosts.items()}
         cells[HOST] = dict.fromkeys(hosts, 0)
     rows = [
-        (rank, dim, at, cells[dim].get(rank, -1), f"{dim}={hosts[rank] if dim == HOST else at}")
+        (rank, dim, index, cells[dim].get(rank, -1), f"{dim}={hosts[rank] if dim == HOST else index}")
         for dim in (*dims, *others)
         for rank in ranks
-        if (at := coordinates[dim].get(rank)) is not None
+        if (index := coordinates[dim].get(rank)) is not None
     ]
     schema = {"rank": pl.Int64, "dimension": pl.String, "coordinate": pl.Int64, "cell": pl.Int64, "label": pl.String}
     return Mesh(dims, tuple(others), source, pl.DataFrame(rows, schema=schema, orient="row"))
@@ -131,7 +133,7 @@ def infer_mesh(traces: Sequence[TraceInfo], groups: Iterable[tuple[str, Sequence
 def dimension_name(description: str) -> str | None:
     """The dimension that a group's description names (`tp` in `TENSOR_MODEL_PARALLEL_GROUP`); None if it names none.
 
-    Of a label that names the group as well (`3 mesh_tp`) the description is what follows.
+    If the label also has the group's name (`3 mesh_tp`), the description is its last word.
     """
     last = description.strip().split(" ")[-1].lower()
     plain = last.removesuffix("_gloo")
@@ -140,12 +142,12 @@ def dimension_name(description: str) -> str | None:
     if plain.endswith("_group") and _NO_DIMENSION.fullmatch(plain.removesuffix("_group")):
         return None
     name = plain.removeprefix("mesh_").removesuffix("_group")
-    # A bare number is what a group without description is called.
+    # A group without description has a bare number.
     return None if _NO_DIMENSION.fullmatch(name) or name.isdigit() or not name.isidentifier() else name
 
 
 def _recorded_coordinates(traces: Sequence[TraceInfo]) -> dict[str, dict[int, int]]:
-    """Coordinates by dimension from the metadata; those dimensions that most ranks name."""
+    """Coordinates by dimension from the metadata, for the dimensions that most ranks name."""
     meshes = {
         info.rank: dict(info.mesh)
         for info in traces
@@ -162,12 +164,12 @@ def _hosts(traces: Sequence[TraceInfo]) -> dict[int, str]:
 
 
 def _listed(traces: Sequence[TraceInfo]) -> list[tuple[str, tuple[int, ...]]]:
-    found: dict[tuple[str, tuple[int, ...]], None] = {}
+    groups: dict[tuple[str, tuple[int, ...]], None] = {}
     for info in traces:
         for group in info.groups:
             ranks = tuple(group.get("ranks") or ())
-            found[str(group.get("description") or ""), ranks] = None
-    return list(found)
+            groups[str(group.get("description") or ""), ranks] = None
+    return list(groups)
 
 
 def _named(listed: Iterable[tuple[str, Sequence[int]]]) -> dict[str, list[tuple[int, ...]]]:
@@ -185,21 +187,21 @@ def _named(listed: Iterable[tuple[str, Sequence[int]]]) -> dict[str, list[tuple[
             nameless[group] = None
     for group in nameless:
         strides = {b - a for a, b in pairwise(group)}
-        # Everything else may be any set of ranks; evenly spaced ones are rows of a grid.
+        # Evenly spaced ranks are rows of a grid; others may be any set.
         if len(strides) == 1:
             by_name.setdefault(f"{len(group)}_ranks_{strides.pop()}_apart", {})[group] = None
-    known = {group for name, found in by_name.items() if not name[0].isdigit() for group in found}
+    known = {group for name, groups in by_name.items() if not name[0].isdigit() for group in groups}
     named = {}
-    for name, found in by_name.items():
-        if name[0].isdigit() and (known & set(found) or len(found) < 2):
+    for name, groups in by_name.items():
+        if name[0].isdigit() and (known & set(groups) or len(groups) < 2):
             continue
-        if sum(len(group) for group in found) == len({rank for group in found for rank in group}):
-            named[name] = sorted(found)
+        if sum(len(group) for group in groups) == len({rank for group in groups for rank in group}):
+            named[name] = sorted(groups)
     return named
 
 
-def _independent(named: Mapping[str, Groups], places: Mapping[str, Mapping[int, int]]) -> tuple[str, ...]:
-    """Dimensions that fit together, the basic ones first; in the end slowest first."""
+def _independent(named: Mapping[str, Groups], positions: Mapping[str, Mapping[int, int]]) -> tuple[str, ...]:
+    """Dimensions that are independent of each other, slowest first; basic ones are preferred."""
 
     def rank_of(dim: str) -> tuple[int, int, str]:
         known = _BASIC.index(dim) if dim in _BASIC else len(_BASIC) + (dim in _OTHERS)
@@ -207,24 +209,24 @@ def _independent(named: Mapping[str, Groups], places: Mapping[str, Mapping[int, 
 
     chosen: list[str] = []
     for dim in sorted(named, key=rank_of):
-        if all(_constant(named[dim], places[c]) and _constant(named[c], places[dim]) for c in chosen):
+        if all(_constant(named[dim], positions[c]) and _constant(named[c], positions[dim]) for c in chosen):
             chosen.append(dim)
     # Neighbours in the fastest dimension are one rank apart.
     return tuple(sorted(chosen, key=lambda dim: (-(named[dim][0][1] - named[dim][0][0]), dim)))
 
 
-def _constant(groups: Groups, place: Mapping[int, int]) -> bool:
+def _constant(groups: Groups, position: Mapping[int, int]) -> bool:
     """Whether a coordinate is the same throughout each of the groups."""
-    return all(len({place.get(rank) for rank in group} - {None}) <= 1 for group in groups)
+    return all(len({position.get(rank) for rank in group} - {None}) <= 1 for group in groups)
 
 
 def _composite(groups: Groups, coordinates: Mapping[str, Mapping[int, int]]) -> bool:
-    """Whether groups are spanned by complete dimensions of the mesh: each as large as the coordinates in it allow."""
-    extents = {dim: len(set(place.values())) for dim, place in coordinates.items()}
+    """Whether complete dimensions of the mesh span the groups: each is as large as the coordinates in it allow."""
+    extents = {dim: len(set(position.values())) for dim, position in coordinates.items()}
     for group in groups:
         spanned = 1
-        for dim, place in coordinates.items():
-            seen = {place.get(rank) for rank in group} - {None}
+        for dim, position in coordinates.items():
+            seen = {position.get(rank) for rank in group} - {None}
             if len(seen) > 1:
                 if len(seen) != extents[dim]:
                     return False
@@ -237,7 +239,7 @@ def _composite(groups: Groups, coordinates: Mapping[str, Mapping[int, int]]) -> 
 def _cells(
     ranks: Sequence[int], dims: Sequence[str], coordinates: Mapping[str, Mapping[int, int]]
 ) -> dict[str, dict[int, int]]:
-    """For each dimension the group that each rank is in along it: all other coordinates are equal."""
+    """For each dimension the number of each rank's group along it: ranks whose other coordinates are equal."""
     cells: dict[str, dict[int, int]] = {}
     for dim in dims:
         numbers: dict[tuple[int | None, ...], int] = {}
@@ -251,10 +253,10 @@ def _cells(
 
 def mesh_slices(mesh: Mesh) -> list[tuple[str, frozenset[int]]]:
     """Slices of the mesh, with labels: a coordinate along a dimension, a host, a group along a dimension."""
-    by_place = mesh.frame.group_by("dimension", "label").agg(pl.col("rank"))
+    by_coordinate = mesh.frame.group_by("dimension", "label").agg(pl.col("rank"))
     by_cell = mesh.frame.filter(pl.col("cell") >= 0).group_by("dimension", "cell").agg(pl.col("rank"))
     return [
-        *((label, frozenset(ranks)) for _, label, ranks in by_place.sort("dimension", "label").iter_rows()),
+        *((label, frozenset(ranks)) for _, label, ranks in by_coordinate.sort("dimension", "label").iter_rows()),
         *(
             (f"the {dimension} group of ranks {', '.join(map(str, sorted(ranks)))}", frozenset(ranks))
             for dimension, _, ranks in by_cell.sort("dimension", "cell").iter_rows()

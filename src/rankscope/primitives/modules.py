@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.call_stack import enclosing, with_ancestors
+from rankscope.primitives.call_stack import enclosing, launch_instants, with_ancestors
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import nest
 from rankscope.primitives.phases import MODULE_FRAME
@@ -24,7 +24,7 @@ class ModuleCalls:
 
     Attributes:
         frame: start_ns, end_ns, pid, tid, self_ns, depth, name (``Linear_3``) and path (``GPT_0/Block_1/Linear_3``).
-        parent: of each call the row of the module call around it, −1 for none.
+        parent: the row of each call's enclosing module call, −1 for none.
     """
 
     frame: pl.DataFrame
@@ -34,12 +34,12 @@ class ModuleCalls:
 def module_calls(frames: pl.DataFrame) -> ModuleCalls:
     """The calls of modules among Python frames.
 
-    A module is its class and the number that the profiler gave its instance; its path is made of those around it.
+    A module's name is its class and the profiler's number of the instance; its path consists of the enclosing ones.
 
     Args:
         frames: python_frames: start_ns, end_ns, name, pid, tid, python_module_id.
     """
-    # Another instance of a class has another number, in the name or (older traces) in a separate field.
+    # The number of the instance is part of the name, or (older traces) in a separate field.
     short = pl.col("name").str.strip_prefix(MODULE_FRAME)
     numbered = pl.when(short.str.contains(r"_\d+$") | pl.col("python_module_id").is_null()).then(short)
     calls = frames.filter(pl.col("name").str.starts_with(MODULE_FRAME)).with_columns(
@@ -53,32 +53,29 @@ def module_calls(frames: pl.DataFrame) -> ModuleCalls:
         rows = np.flatnonzero(nesting.depth == level)
         pairs = pl.DataFrame({"above": path.gather(parent[rows]), "own": path.gather(rows)})
         path = path.scatter(rows, pairs.select(pl.concat_str("above", "own", separator=TOP)).to_series())
-    made = calls.with_columns(
+    named = calls.with_columns(
         path.alias("path"),
         pl.Series("self_ns", nesting.self_ns),
         pl.Series("depth", nesting.depth.astype(np.int64)),
     )
-    return ModuleCalls(made, parent)
+    return ModuleCalls(named, parent)
 
 
 def launched_by_modules(calls: ModuleCalls, device: pl.DataFrame, runtime: pl.DataFrame) -> pl.DataFrame:
-    """Device events with the module calls that they were launched in: a row for each event and call around it.
+    """Device events with the module calls that they were launched in: a row for each event and enclosing call.
 
     Args:
-        calls: as `module_calls` gives them.
+        calls: the result of `module_calls`.
         device: device_events: start_ns, end_ns, launch_row, launch_ns.
         runtime: runtime_calls: pid, tid.
 
     Returns:
-        start_ns, end_ns, path, and ``innermost``: whether it is the innermost of the calls around it.
+        start_ns, end_ns, path, and ``innermost``: whether it is the innermost enclosing call.
     """
     launched = device.filter(pl.col("launch_row").is_not_null())
-    row = launched["launch_row"]
-    instants = pl.DataFrame(
-        {"time_ns": launched["launch_ns"], "pid": runtime["pid"].gather(row), "tid": runtime["tid"].gather(row)}
-    )
+    instants = launch_instants(launched, runtime)
     innermost = enclosing(calls.frame, instants)
-    event, found = with_ancestors(calls.parent, innermost)
+    event, module_rows = with_ancestors(calls.parent, innermost)
     return launched.select("start_ns", "end_ns")[event].with_columns(
-        calls.frame["path"].gather(found).alias("path"), pl.Series("innermost", innermost[event] == found)
+        calls.frame["path"].gather(module_rows).alias("path"), pl.Series("innermost", innermost[event] == module_rows)
     )

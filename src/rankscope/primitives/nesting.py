@@ -21,8 +21,8 @@ class Nesting:
 
     Attributes:
         depth: how many ranges of the same thread are open when this one starts; 0 is top level.
-        parent: index of the innermost range that is open then, −1 at top level.
-        self_ns: duration less the durations of the ranges directly inside, cut at its own end; never negative.
+        parent: index of the innermost of them, −1 at top level.
+        self_ns: duration minus the durations of its direct children, cut at its own end; never negative.
     """
 
     depth: Int32
@@ -33,16 +33,15 @@ class Nesting:
 def nest(thread: Int32, start: Int64, end: Int64) -> Nesting:
     """Nest ranges by thread.
 
-    In the order of (start, longest first) a range's depth is the number of earlier ones that have not ended when it
-    starts. Ends at or before its start belong to earlier ranges alone, so that number is its position less the count
-    of such ends: one sort and one binary search, where a stack would visit each range. Ranges that cross
-    (a profiler hook that starts in one and ends in another) are kept: the later one counts as inside while the
-    earlier is open.
+    In the order of (start, longest first), a range's depth is the number of earlier ranges that have not ended when it
+    starts. Only earlier ranges end at or before its start, so the depth is its position minus the number of such ends:
+    one sort and one binary search, where a stack would visit each range. If ranges cross (a profiler hook that starts
+    in one and ends in another), the later one counts as inside the earlier one while that is open.
 
     Args:
-        thread: any integers that tell threads apart, shape ``(n,)``.
-        start: first instants, ns.
-        end: instants after the last, ns. A range without duration is inside what is open at its instant.
+        thread: any integers that identify threads, shape ``(n,)``.
+        start: starts, ns.
+        end: ends (exclusive), ns. A range without duration is inside the range open at its instant.
     """
     count = start.size
     depth = np.zeros(count, dtype=np.int32)
@@ -56,31 +55,31 @@ def nest(thread: Int32, start: Int64, end: Int64) -> Nesting:
     del order
     self_ns = (end - start).astype(np.int64)
     child = np.flatnonzero(parent >= 0).astype(np.int32)
-    mother = parent[child]
-    covered = np.maximum(np.minimum(end[child], end[mother]) - start[child], 0)
-    np.subtract.at(self_ns, mother, covered)
+    parent_of_child = parent[child]
+    covered = np.maximum(np.minimum(end[child], end[parent_of_child]) - start[child], 0)
+    np.subtract.at(self_ns, parent_of_child, covered)
     return Nesting(depth, parent, np.maximum(self_ns, 0, out=self_ns))
 
 
 def in_order(start: Int64, end: Int64) -> bool:
-    """Whether ranges come by their starts, of equal starts the longest first: as tables have them, threads aside."""
-    ahead = start[1:] > start[:-1]
-    ahead |= (start[1:] == start[:-1]) & (end[1:] <= end[:-1])
-    return bool(ahead.all())
+    """Whether ranges are sorted by start, the longest first, as tables are within a thread."""
+    ordered = start[1:] > start[:-1]
+    ordered |= (start[1:] == start[:-1]) & (end[1:] <= end[:-1])
+    return bool(ordered.all())
 
 
 def _order(thread: Int32, start: Int64, end: Int64) -> Int32:
-    """By thread, then start, then longest first."""
+    """The order by thread, then start, the longest first."""
     if not in_order(start, end):
         return np.lexsort((start - end, start, thread)).astype(np.int32)
-    # Small numbers are sorted digit by digit.
+    # NumPy radix-sorts 16-bit integers, which is faster.
     small = thread.astype(np.int16) if thread.min() >= 0 and thread.max() < 1 << 15 else thread
     return np.argsort(small, kind="stable").astype(np.int32)
 
 
 def _nest_thread(rows: Int32, start: Int64, end: Int64, depth: Int32, parent: Int32) -> None:
-    # Twice the time leaves room for "just after": a range without duration ends half a nanosecond later, so that
-    # it is open at its own instant and is counted as inside what is open there.
+    # Double all times, so that a range without duration can end half a nanosecond later: then it is open at its own
+    # instant, and inside the range that is open there.
     ends = 2 * end
     ends += end == start
     ends.sort()
@@ -93,6 +92,6 @@ def _nest_thread(rows: Int32, start: Int64, end: Int64, depth: Int32, parent: In
     key = level * rows.size + position
     wanted = key[inside] - rows.size
     key.sort()
-    # A key names its own position.
+    # A key contains its position.
     found = key[np.searchsorted(key, wanted, side="left") - 1] % rows.size
     parent[rows[inside]] = rows[found]

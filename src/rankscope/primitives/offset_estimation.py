@@ -1,11 +1,11 @@
 """The clock offset between two ranks, from the ends of the collectives that both ran.
 
 Neither clock is trusted, and no pair of events is known beforehand. A synchronizing collective ends on all ranks at
-nearly the same time, so pairs that could be the same collective vote with the difference of their ends: the true offset
-is where many agree. Layers and steps repeat, and a shift by one of them collects votes as well; so the densest bins
-are only hypotheses. Each is grown from its seed over the complete timeline (the offset is followed through drift) and
-weighed by its evidence: how much better the ends agree than by chance, in nats. Two hypotheses with similar evidence
-are ambiguous, and reported as such.
+nearly the same time, so pairs that could be the same collective vote with the difference of their ends: many agree on
+the true offset. Layers and steps repeat, so a shift by one of them also collects votes, and the densest bins are only
+hypotheses. Each is extended from its seed over the complete timeline (following the drift), and judged by its evidence:
+how much better the ends agree than at random, in nats. Two hypotheses with similar evidence are ambiguous, and reported
+as such.
 
 In: the ends of two timelines, ns, with their labels. Out: offset and drift of one from the other, with the evidence.
 """
@@ -23,30 +23,30 @@ from rankscope.primitives.intervals import Int64
 Bool = npt.NDArray[np.bool_]
 
 SEED = 64  # events that vote together
-CHUNK_SPAN = 250_000_000  # ns in which drift is too small to matter: 100 ppm make 25 µs
-WIDTHS = (100_000, 1_000_000)  # ns: how wide a bin of votes is; ends agree to 31 µs with NCCL, to ms on a busy host
-DRIFT = 150e-6  # the most by which two clocks run apart
-NEAR = 2_000_000  # ns: beyond this two ends are no evidence for each other
-BLURS = tuple(2_000 * 2**n for n in range(11))  # ns: how well ends may agree, 2 µs to 2 ms
+CHUNK_SPAN = 250_000_000  # ns in which drift is too small to matter: 100 ppm are 25 µs
+WIDTHS = (100_000, 1_000_000)  # ns: widths of the bins of votes; ends agree to 31 µs with NCCL, to ms on a busy host
+DRIFT = 150e-6  # the largest relative drift of two clocks
+NEAR = 2_000_000  # ns: ends further apart are no evidence for each other
+BLURS = tuple(2_000 * 2**n for n in range(11))  # ns: candidates for how well ends agree, 2 µs to 2 ms
 LIKE = 0.8  # a second hypothesis with this share of the first's evidence makes both doubtful
-CLEAR = 12.0  # nats by which the first must be ahead: with a handful of events, chance comes close
-ENOUGH = 1.0  # nats an event: with less, other seeds are tried
-TRUST = 0.5  # nats an event: enough for what another group's collectives already say
+CLEAR = 12.0  # nats by which the first must be ahead: with a handful of events, a random match comes close
+ENOUGH = 1.0  # nats per event: with less, other seeds are tried
+TRUST = 0.5  # nats per event: enough to confirm an offset from another group's collectives
 PEAKS = 3
-MOST_PAIRS = 60_000  # that vote in one seed
+MOST_PAIRS = 60_000  # the number of pairs that vote in one seed
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """The collectives of one group on one rank, in the order of their ends.
+    """The collectives of one group on one rank, sorted by end.
 
     Attributes:
         end: when each ended, ns.
-        kind: which collective, as a number ≥ 0.
-        full: kind, type and size together as a number; −1 where type or size is not known.
-        step: the step that launched it; −1 unknown.
+        kind: the kind of collective, as a number ≥ 0.
+        full: kind, type and size together as a number; −1 if type or size is unknown.
+        step: the step that launched it; −1 if unknown.
         one_sided: whether ranks may end it at different times: broadcast, reduce, gather, scatter.
-        uneven: whether ranks may have more or less to move, and end it when they have: all_to_all, SendRecv.
+        uneven: whether ranks may transfer different amounts, and end it at different times: all_to_all, SendRecv.
         start: when each started, ns.
     """
 
@@ -93,8 +93,8 @@ class Timeline:
 
         Args:
             other: the other timeline.
-            at: when the other's events ended on this one's clock, as far as is known, ns.
-            reach: how far from there to look, ns.
+            at: the estimated ends of the other's events on this one's clock, ns.
+            reach: the largest distance of the ends, ns.
             same_step: leave out pairs whose steps are known and differ.
 
         Returns:
@@ -105,17 +105,17 @@ class Timeline:
         first = np.searchsorted(self._key, other.kind * self._span + low, side="left")
         last = np.searchsorted(self._key, other.kind * self._span + high, side="right")
         counts = np.maximum(last - first, 0)
-        theirs = np.repeat(np.arange(len(other)), counts)
-        mine = self._by_kind[np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(theirs.size)]
-        keep = compatible(self.full[mine], other.full[theirs])
+        other_rows = np.repeat(np.arange(len(other)), counts)
+        rows = self._by_kind[np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(other_rows.size)]
+        keep = compatible(self.full[rows], other.full[other_rows])
         if same_step:
-            keep &= compatible(self.step[mine], other.step[theirs])
-        return mine[keep], theirs[keep]
+            keep &= compatible(self.step[rows], other.step[other_rows])
+        return rows[keep], other_rows[keep]
 
 
-def compatible(mine: Int64, theirs: Int64) -> Bool:
-    """Whether two labels are equal as far as both are known."""
-    fits: Bool = (mine == theirs) | (mine < 0) | (theirs < 0)
+def compatible(a: Int64, b: Int64) -> Bool:
+    """Whether two labels are equal, or one of them is unknown."""
+    fits: Bool = (a == b) | (a < 0) | (b < 0)
     return fits
 
 
@@ -124,11 +124,11 @@ class OffsetEstimate:
     """The position of a timeline on the reference's clock.
 
     Attributes:
-        shift: what to add to each of its ends, ns.
+        shift: the offset to add to each of its ends, ns.
         blur: how well ends agree after that, ns.
         evidence: strength of the evidence in the ends, nats.
-        anchored: what tells it from other hypotheses: `step`, `clock` (another group's alignment, or the host's),
-            `order` (as many of each kernel on both) or `votes`.
+        anchored: what distinguishes it from other hypotheses: `step`, `clock` (another group's alignment, or the
+            host's), `order` (equal counts of each kernel on both) or `votes`.
         rival: the best other hypothesis, if there is one.
     """
 
@@ -145,13 +145,13 @@ class OffsetEstimate:
 
     @property
     def ambiguous(self) -> bool:
-        """Whether another offset would do nearly as well."""
+        """Whether another offset fits nearly as well."""
         if self.anchored != "votes" or self.rival is None:
             return False
         return not self.clearer_than(self.rival)
 
     def clearer_than(self, other: OffsetEstimate) -> bool:
-        """Whether the evidence for this offset is well above that for another."""
+        """Whether the evidence for this offset is clearly above that for another."""
         return other.evidence < min(LIKE * self.evidence, self.evidence - CLEAR)
 
 
@@ -161,10 +161,10 @@ def estimate_offset(
     """Find the other timeline's position on the reference's clock.
 
     Args:
-        reference: whose clock counts.
+        reference: the timeline whose clock is used.
         other: the timeline to place.
-        guess: an offset to be tried as well, ns: 0 for wall clocks that may agree.
-        trusted: the guess is what another group's collectives gave: where the ends agree with it, it is taken.
+        guess: a further offset to try, ns: 0 for wall clocks that may agree.
+        trusted: whether the guess comes from another group's collectives: it is used if the ends agree with it.
 
     Returns:
         None if no offset has evidence.
@@ -173,12 +173,12 @@ def estimate_offset(
         return None
     chunks = _chunks(other)
     if trusted:
-        found = _grow(reference, other, chunks, len(chunks) // 2, guess, by_step=False)
-        if found is not None and found.evidence > TRUST * len(other):
-            return replace(found, anchored="clock")
+        estimate = _grow(reference, other, chunks, len(chunks) // 2, guess, by_step=False)
+        if estimate is not None and estimate.evidence > TRUST * len(other):
+            return replace(estimate, anchored="clock")
     known = bool(np.isin(other.step[other.step >= 0], reference.step[reference.step >= 0]).any())
     if known:
-        # A step's number tells repetitions apart, and is used unless the ends are strong evidence against it.
+        # Step numbers distinguish repetitions, and are used unless the ends are strong evidence against them.
         stepped = _best(reference, other, chunks, None, by_step=True)
         if stepped is not None and stepped.evidence > 1.5 * ENOUGH * len(other):
             return replace(stepped, anchored="step")
@@ -203,17 +203,17 @@ def _best(
     reference: Timeline, other: Timeline, chunks: list[Int64], guess: int | None, *, by_step: bool
 ) -> OffsetEstimate | None:
     grown: list[OffsetEstimate] = []
-    # Both ranks recorded the middle, more likely than either end. The others are used only if it decides nothing.
+    # Start in the middle, which both ranks most likely recorded. Use other seeds only if that is inconclusive.
     order = sorted(range(len(chunks)), key=lambda c: (-min(chunks[c].size, SEED // 2), abs(c - len(chunks) / 2)))
     for seed in order[:3]:
         offsets = _hypotheses(reference, other.take(chunks[seed]), by_step=by_step)
         if guess is not None:
             offsets.append(guess)
         for offset in offsets:
-            found = _grow(reference, other, chunks, seed, offset, by_step=by_step)
-            if found is not None and not any(_same(found, each) for each in grown):
-                grown.append(found)
-        grown.sort(key=lambda each: -each.evidence)
+            estimate = _grow(reference, other, chunks, seed, offset, by_step=by_step)
+            if estimate is not None and not any(_same(estimate, known) for known in grown):
+                grown.append(estimate)
+        grown.sort(key=lambda estimate: -estimate.evidence)
         if grown and grown[0].evidence > ENOUGH * len(other):
             break
     if not grown:
@@ -226,7 +226,7 @@ def _same(one: OffsetEstimate, other: OffsetEstimate) -> bool:
 
 
 def _hypotheses(reference: Timeline, seed: Timeline, *, by_step: bool) -> list[int]:
-    """The offsets that most pairs vote for, in narrow bins and in wide ones."""
+    """The offsets with most votes, in narrow bins and in wide ones."""
     everywhere = np.full(len(seed), reference.origin, dtype=np.int64)
     reach = int(reference.end[-1]) - reference.origin + 1
     voters = seed
@@ -234,37 +234,37 @@ def _hypotheses(reference: Timeline, seed: Timeline, *, by_step: bool) -> list[i
         few = max(MOST_PAIRS // len(reference), 16)
         start = max((len(seed) - few) // 2, 0)
         voters = seed.take(np.arange(start, min(start + few, len(seed))))
-    mine, theirs = reference.pairs(voters, everywhere[: len(voters)], reach, same_step=by_step)
+    rows, voter_rows = reference.pairs(voters, everywhere[: len(voters)], reach, same_step=by_step)
     if by_step:
-        both = (reference.step[mine] >= 0) & (voters.step[theirs] >= 0)
-        mine, theirs = mine[both], theirs[both]
-    strict = ~voters.one_sided[theirs]
+        both = (reference.step[rows] >= 0) & (voters.step[voter_rows] >= 0)
+        rows, voter_rows = rows[both], voter_rows[both]
+    strict = ~voters.one_sided[voter_rows]
     if strict.any():
-        mine, theirs = mine[strict], theirs[strict]
-    differences = np.sort(reference.end[mine] - voters.end[theirs])
-    found: list[int] = []
+        rows, voter_rows = rows[strict], voter_rows[strict]
+    differences = np.sort(reference.end[rows] - voters.end[voter_rows])
+    peaks: list[int] = []
     for width in WIDTHS:
         for peak in _peaks(differences, width):
-            if all(abs(peak - other) > width // 2 for other in found):
-                found.append(peak)
-    return found
+            if all(abs(peak - other) > width // 2 for other in peaks):
+                peaks.append(peak)
+    return peaks
 
 
 def _peaks(differences: Int64, width: int) -> list[int]:
-    """The medians of the densest bins of a width, densest first; bins do not overlap."""
+    """The medians of the densest disjoint bins of a width, densest first."""
     if not differences.size:
         return []
     last = np.searchsorted(differences, differences + width, side="right")
     votes = last - np.arange(differences.size)
-    found = []
+    peaks = []
     for _ in range(PEAKS):
         top = int(np.argmax(votes))
         if votes[top] <= 0:
             break
         inside = differences[top : last[top]]
-        found.append(int(inside[inside.size // 2]))
+        peaks.append(int(inside[inside.size // 2]))
         votes = np.where(np.abs(differences - differences[top]) <= width, 0, votes)
-    return found
+    return peaks
 
 
 def _densest(differences: Int64, width: int) -> int | None:
@@ -276,8 +276,8 @@ def _densest(differences: Int64, width: int) -> int | None:
 def _grow(
     reference: Timeline, other: Timeline, chunks: list[Int64], seed: int, offset: int, *, by_step: bool
 ) -> OffsetEstimate | None:
-    """Follow an offset from its seed outwards, then weigh it."""
-    centre = np.array([(int(other.end[c[0]]) + int(other.end[c[-1]])) // 2 for c in chunks], dtype=np.int64)
+    """Follow an offset from its seed outwards, then compute its evidence."""
+    center = np.array([(int(other.end[c[0]]) + int(other.end[c[-1]])) // 2 for c in chunks], dtype=np.int64)
     shifts = np.full(len(chunks), offset, dtype=np.int64)
     supported = np.zeros(len(chunks), dtype=np.bool_)
     for direction in (1, -1):
@@ -286,15 +286,15 @@ def _grow(
         for index in steps:
             rows = other.take(chunks[index])
             predicted = int(shifts[last])
-            apart = abs(int(centre[index] - centre[last]))
-            reach = int(WIDTHS[1] // 2 + DRIFT * apart)
-            mine, theirs = reference.pairs(rows, rows.end + predicted, reach, same_step=by_step)
-            strict = ~rows.one_sided[theirs]
+            distance = abs(int(center[index] - center[last]))
+            reach = int(WIDTHS[1] // 2 + DRIFT * distance)
+            reference_rows, chunk_rows = reference.pairs(rows, rows.end + predicted, reach, same_step=by_step)
+            strict = ~rows.one_sided[chunk_rows]
             if strict.any():
-                mine, theirs = mine[strict], theirs[strict]
-            found = _densest(reference.end[mine] - rows.end[theirs], WIDTHS[0])
-            shifts[index] = predicted if found is None else found
-            if found is not None:
+                reference_rows, chunk_rows = reference_rows[strict], chunk_rows[strict]
+            local_shift = _densest(reference.end[reference_rows] - rows.end[chunk_rows], WIDTHS[0])
+            shifts[index] = predicted if local_shift is None else local_shift
+            if local_shift is not None:
                 supported[index] = True
                 last = index
     if not supported.any():
@@ -303,7 +303,7 @@ def _grow(
         shift = np.full(len(other), shifts[0], dtype=np.int64)
     else:
         at = (other.end - other.origin).astype(np.float64)
-        nodes = (centre[supported] - other.origin).astype(np.float64)
+        nodes = (center[supported] - other.origin).astype(np.float64)
         base = int(shifts[supported][0])
         shift = base + np.rint(np.interp(at, nodes, (shifts[supported] - base).astype(np.float64))).astype(np.int64)
     evidence, blur = alignment_evidence(reference, other, shift)
@@ -319,53 +319,53 @@ def _grow(
 
 
 def _straight(reference: Timeline, other: Timeline, shift: Int64, blur: int) -> Int64 | None:
-    """The shift that runs straight through the pairs that agree: clocks drift steadily."""
-    theirs, residual = nearest_ends(reference, other, shift)
+    """A linear fit of the shift through the pairs that agree: clocks drift steadily."""
+    rows, residual = nearest_ends(reference, other, shift)
     near = np.abs(residual) <= 4 * blur
     if near.sum() < 8:
         return None
     at = (other.end - other.origin).astype(np.float64) / max(int(other.end[-1]) - other.origin, 1)
     base = int(shift[0])
-    seen = (shift[theirs[near]] - base + residual[near]).astype(np.float64)
-    slope, level = np.polyfit(at[theirs[near]], seen, 1)
+    seen = (shift[rows[near]] - base + residual[near]).astype(np.float64)
+    slope, level = np.polyfit(at[rows[near]], seen, 1)
     straight: Int64 = base + np.rint(level + slope * at).astype(np.int64)
     return straight
 
 
 def nearest_ends(reference: Timeline, other: Timeline, shift: Int64) -> tuple[Int64, Int64]:
-    """Which events have any possible partner near, and by how much the end of the nearest is later.
+    """The events with a possible partner near them, and how much later the end of the nearest partner is.
 
     Args:
-        reference: where to look for partners.
+        reference: the possible partners.
         other: the events.
-        shift: what to add to the end of each to have it on the reference's clock, ns.
+        shift: the offset of each end to the reference's clock, ns.
 
     Returns:
         indices into the other's events, ascending, and ns. Events whose ranks may end at different times count only
-        where there are no others.
+        if there are no others.
     """
-    mine, theirs = reference.pairs(other, other.end + shift, NEAR, same_step=False)
-    strict = ~other.one_sided[theirs]
+    rows, other_rows = reference.pairs(other, other.end + shift, NEAR, same_step=False)
+    strict = ~other.one_sided[other_rows]
     if strict.any():
-        mine, theirs = mine[strict], theirs[strict]
-    residual = reference.end[mine] - other.end[theirs] - shift[theirs]
-    if not theirs.size:
-        return theirs, residual
-    # Pairs come in the order of theirs; the sign rides along in the last bit.
-    begins = np.flatnonzero(np.concatenate([[True], np.diff(theirs) != 0]))
+        rows, other_rows = rows[strict], other_rows[strict]
+    residual = reference.end[rows] - other.end[other_rows] - shift[other_rows]
+    if not other_rows.size:
+        return other_rows, residual
+    # Pairs are sorted by the other's rows. The last bit holds the sign, so that the minimum keeps it.
+    begins = np.flatnonzero(np.concatenate([[True], np.diff(other_rows) != 0]))
     least = np.minimum.reduceat(2 * np.abs(residual) + (residual < 0), begins)
-    return theirs[begins], np.where(least & 1, -(least >> 1), least >> 1)
+    return other_rows[begins], np.where(least & 1, -(least >> 1), least >> 1)
 
 
 def alignment_evidence(reference: Timeline, other: Timeline, shift: Int64) -> tuple[float, int]:
-    """The evidence of the ends for a shift, in nats, and how well they agree, ns.
+    """The evidence of the ends for a shift, in nats, and how well they agree (blur), ns.
 
-    An end that agrees within the blur where events of its kind lie a gap apart is gap / 2 blur times likelier than by
-    chance. The blur is the one under which all of them together say most.
+    If events of one kind are a gap apart, an end that agrees within the blur is gap / 2 blur times likelier than at
+    random. The blur is the one that maximizes the total evidence.
     """
-    theirs, nearest = nearest_ends(reference, other, shift)
+    rows, nearest = nearest_ends(reference, other, shift)
     residual = np.full(len(other), 2 * NEAR, dtype=np.int64)
-    residual[theirs] = np.abs(nearest)
+    residual[rows] = np.abs(nearest)
     counts = np.bincount(reference.kind, minlength=int(max(reference.kind.max(), other.kind.max())) + 1)
     span = max(int(reference.end[-1] - reference.end[0]), NEAR)
     gap = span / np.maximum(counts[other.kind], 1)

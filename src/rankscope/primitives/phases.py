@@ -14,7 +14,7 @@ from rankscope.primitives.steps import host_steps
 
 FORWARD, BACKWARD, OPTIMIZER, LOADING = "forward", "backward", "optimizer", "data_loading"
 PHASES = (OPTIMIZER, BACKWARD, LOADING, FORWARD)
-"""In the order of precedence: an instant is in the first of these that claims it."""
+"""In order of precedence: an instant belongs to the first of these phases that contains it."""
 
 MODULE_FRAME = "nn.Module: "
 _ENGINE = r"^autograd::engine::evaluate_function|^torch::autograd::|^torch\.distributed\.ddp\.reducer::"
@@ -27,27 +27,27 @@ _FORWARD_RANGE = (
     r"|^FSDP::(root_)?(pre|post)_forward|^FSDP::forward_prefetch|^Torch-Compiled Region"
 )
 _OPTIMIZER_RANGE = r"^Optimizer\.step#"
-# Not of the forward or backward that it may be inside of.
+# Not part of an enclosing forward or backward.
 _BREAK = r"^Optimizer\.zero_grad#"
 
 
 def backward_operators(operators: pl.DataFrame) -> pl.Series:
-    """Whether an operator is the backward's: autograd's own, one with a forward thread, or on a thread of autograd's.
+    """Whether an operator belongs to the backward: autograd's, one with a forward thread, or on a thread of autograd.
 
-    Operators inside these are the backward's too, but are not marked by themselves on other threads than autograd's. A
-    thread is autograd's if the backward's operators are on it and none at its top level has a forward's number: the
-    backward of the CPU runs on the thread that called it.
+    Operators inside these belong to the backward, too, but on threads other than autograd's they are not marked. A
+    thread is autograd's if it has operators of the backward and none with a forward's number at top level: on the CPU
+    the backward runs on the calling thread.
 
     Args:
         operators: name, pid, tid, depth, sequence, forward_thread.
     """
-    own = pl.col("name").str.contains(_ENGINE).fill_null(False) | (pl.col("forward_thread").fill_null(0) > 0)
+    marked = pl.col("name").str.contains(_ENGINE).fill_null(False) | (pl.col("forward_thread").fill_null(0) > 0)
     top = pl.col("depth") == 0
     numbered = pl.col("sequence").is_not_null() & (pl.col("forward_thread").fill_null(0) == 0)
-    forwards = top & numbered & ~own
+    forwards = top & numbered & ~marked
     thread = ["pid", "tid"]
-    autograd = own.any().over(thread) & ~forwards.any().over(thread)
-    return operators.select(own | autograd).to_series()
+    autograd = marked.any().over(thread) & ~forwards.any().over(thread)
+    return operators.select(marked | autograd).to_series()
 
 
 def forward_operators(operators: pl.DataFrame) -> pl.Series:
@@ -66,9 +66,9 @@ def forward_operators(operators: pl.DataFrame) -> pl.Series:
 def phase_sets(operators: pl.DataFrame, annotations: pl.DataFrame, frames: pl.DataFrame) -> dict[str, IntervalSet]:
     """When the host was in each phase: mutually exclusive sets of time, by the precedence of `PHASES`.
 
-    A phase is the union of what belongs to it, and the time from one piece of a forward or backward to the next where
-    nothing of another phase, no `zero_grad` and no step begins between them: hooks and Python between two operators
-    of a backward are the backward's.
+    A phase is the union of its events, and for forward and backward also the time between two of them if no other
+    phase, `zero_grad` or step begins in between: hooks and Python between two operators of a backward belong to the
+    backward.
 
     Args:
         operators: host_ops: start_ns, end_ns, name, pid, tid, depth, sequence, forward_thread, module_hierarchy.
@@ -87,28 +87,26 @@ def phase_sets(operators: pl.DataFrame, annotations: pl.DataFrame, frames: pl.Da
         | covered_time(frames.filter(pl.col("name").str.starts_with(MODULE_FRAME))),
     }
     sets: dict[str, IntervalSet] = {}
-    taken = EMPTY
+    covered = EMPTY
     for phase in PHASES:
-        sets[phase] = pieces[phase] - taken
-        taken = taken | pieces[phase]
-    breaks = np.concatenate(
-        [*(each["start_ns"].to_numpy() for each in (steps, _matching(named, _BREAK))), steps["end_ns"].to_numpy()]
-    )
-    return _bridged(sets, np.sort(breaks))
+        sets[phase] = pieces[phase] - covered
+        covered = covered | pieces[phase]
+    breaks = [steps["start_ns"], steps["end_ns"], _matching(named, _BREAK)["start_ns"]]
+    return _bridged(sets, np.sort(np.concatenate([column.to_numpy() for column in breaks])))
 
 
 def phase_at(sets: dict[str, IntervalSet], times: Int64) -> pl.Series:
     """The phase at each instant, null outside all phases.
 
     Args:
-        sets: as `phase_sets` gives them.
+        sets: the result of `phase_sets`.
         times: ns.
     """
-    found = pl.Series("phase", [None] * times.size, dtype=pl.String)
+    phases = pl.Series("phase", [None] * times.size, dtype=pl.String)
     for phase, when in sets.items():
         within = when.before(times + 1) > when.before(times)
-        found = found.set(pl.Series(within), phase)
-    return found
+        phases = phases.set(pl.Series(within), phase)
+    return phases
 
 
 def _matching(frame: pl.DataFrame, pattern: str) -> pl.DataFrame:
@@ -131,8 +129,8 @@ def _bridged(sets: dict[str, IntervalSet], breaks: Int64) -> dict[str, IntervalS
     starts, ends, label = starts[order], ends[order], label[order]
     unbroken = np.searchsorted(breaks, ends[:-1], side="left") == np.searchsorted(breaks, starts[1:], side="right")
     same = (label[1:] == label[:-1]) & unbroken & (starts[1:] > ends[:-1])
-    made = dict(sets)
+    bridged = dict(sets)
     for phase in (FORWARD, BACKWARD):
         fill = same & (label[1:] == PHASES.index(phase))
-        made[phase] = sets[phase] | IntervalSet.of(ends[:-1][fill], starts[1:][fill])
-    return made
+        bridged[phase] = sets[phase] | IntervalSet.of(ends[:-1][fill], starts[1:][fill])
+    return bridged

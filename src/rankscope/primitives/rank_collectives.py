@@ -33,13 +33,13 @@ from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.shapes import first_type, total_elements
 from rankscope.primitives.steps import host_steps
 
-# vLLM's, SGLang's and AITER's own all_reduce: type and number of ranks are the template's first two arguments.
+# Custom all_reduces of vLLM, SGLang and AITER: type and number of ranks are the first two template arguments.
 _CUSTOM = re.compile(r"cross_device_reduce\w*<\s*([\w:]+)\s*,\s*(?:\(int\))?(\d{1,4})\b")
 # DeepEP's kernels of one node: the number of ranks is the first number.
 _DEEP_EP = re.compile(
     r"intranode::(?:(?:cached_)?notify_)?(?:dispatch|combine)<(?:[^<>]*?,\s*)??(?:\(int\))?(\d{1,4})\s*[,>]"
 )
-# Libraries that have communicators of their own: a process group's kernel on the same stream is no evidence of theirs.
+# Libraries with their own communicators: kernels of a process group on the same stream do not show theirs.
 _OTHER_LIBRARIES = r"(?i)nvshmem|deep_?ep|(inter|intra)node(_ll)?::|cross_device_reduce|multimem|symm_?mem"
 _CUDA_TYPES = {
     "nv_bfloat16": "BFloat16",
@@ -48,7 +48,7 @@ _CUDA_TYPES = {
     "half": "Half",
     "float": "Float",
 }
-# One kernel for several collectives.
+# Kernels that run several kinds of collectives.
 _GENERIC = re.compile(r"SendRecv|Generic", re.IGNORECASE)
 _SHARED = ("group", "group_size", "group_ranks")
 _LINKED = (*RECORDED, "source", "calls", "peer")
@@ -64,30 +64,30 @@ def rank_collectives(
 
     Args:
         window: device_events, runtime_calls, host_ops, annotations and collectives of one trace file.
-        groups: the process groups that it lists.
-        rank: whose it is.
+        groups: the process groups listed in its metadata.
+        rank: the rank.
         extra: a regular expression of further kernel names that are communication.
 
     Returns:
         rows with the times (start_ns, end_ns, launch_ns), stream, name, collective, dtype, in_elements, out_elements,
         bytes, group (null if not named), group_size, group_ranks, sequence (recorded), source_rank,
-        destination_rank, peers, source, calls, kernels, on_device, step, and unlaunched: how many calls of the window
-        launched no recorded kernel.
+        destination_rank, peers, source, calls, kernels, on_device, step, and unlaunched: the number of calls in the
+        window without a recorded kernel.
     """
     calls = host_collectives(window["host_ops"], window["annotations"], window["collectives"])
     device = window["device_events"].with_row_index("row")
     kernels, used = _kernels(device, window, calls, extra)
     ranges = gloo_ranges(window["host_ops"], window["annotations"])
     gloo = _gloo(ranges, window, groups, rank) if ranges.height else kernels.clear()
-    left = calls.filter(~pl.Series(used, dtype=pl.Boolean) & (pl.col("group_size").fill_null(0) != 1))
+    without_kernel = calls.filter(~pl.Series(used, dtype=pl.Boolean) & (pl.col("group_size").fill_null(0) != 1))
     alone = not kernels.height and not gloo.height
-    parts = [kernels, gloo, _launches(left)] if alone else [kernels, gloo]
+    parts = [kernels, gloo, _launches(without_kernel)] if alone else [kernels, gloo]
     found = pl.concat([part.select(_CONTENT) for part in parts], how="vertical_relaxed")
     found = _with_step(found, window["annotations"])
     return (
         with_sizes(found, rank)
         .with_columns(
-            pl.lit(0 if alone else left["backend"].sum(), pl.Int64).alias("unlaunched"),
+            pl.lit(0 if alone else without_kernel["backend"].sum(), pl.Int64).alias("unlaunched"),
         )
         .sort("start_ns", "end_ns", "row")
     )
@@ -96,13 +96,15 @@ def rank_collectives(
 def _kernels(
     device: pl.DataFrame, window: Mapping[str, pl.DataFrame], calls: pl.DataFrame, extra: str | None
 ) -> tuple[pl.DataFrame, np.ndarray]:
-    """Communication kernels, one row per call; and which calls launched one."""
+    """Communication kernels, one row per call; and a mask of the calls that launched one."""
     kernels = with_category(device, extra).filter(pl.col("category") == COMMUNICATION)
-    own = window["collectives"].filter((pl.col("source") == "device_events") & pl.col("collective").is_not_null())
-    joined = kernels.join(own.select(pl.col("row").cast(pl.UInt32), *RECORDED), on="row", how="left")
+    recorded_metadata = window["collectives"].filter(
+        (pl.col("source") == "device_events") & pl.col("collective").is_not_null()
+    )
+    joined = kernels.join(recorded_metadata.select(pl.col("row").cast(pl.UInt32), *RECORDED), on="row", how="left")
     call = _linked(joined, window["runtime_calls"], calls)
-    has_own = joined["collective"].is_not_null().to_numpy()
-    call, gathered = _coalesced(joined, has_own, call, window["runtime_calls"], calls)
+    has_metadata = joined["collective"].is_not_null().to_numpy()
+    call, gathered = _coalesced(joined, has_metadata, call, window["runtime_calls"], calls)
     used = np.zeros(calls.height, dtype=np.bool_)
     used[call[call >= 0]] = True
     used[gathered["orphan"].to_numpy()] = True
@@ -112,22 +114,22 @@ def _kernels(
         combine_records(calls[gathered["orphan"].to_numpy()].with_columns(gathered["kernel"]), "kernel"),
         on="kernel", how="left", suffix="_all",
     )  # fmt: skip
-    mine, theirs = pl.col("collective").is_not_null(), pl.col("collective_call").is_not_null()
-    # All fields from one source: a mixture of two would describe neither.
+    from_kernel, from_call = pl.col("collective").is_not_null(), pl.col("collective_call").is_not_null()
+    # Take all fields from one source: a mixture of two would describe neither.
     labelled = linked.with_columns(
         *(
-            pl.when(mine).then(name).when(theirs).then(f"{name}_call").otherwise(f"{name}_all").alias(name)
+            pl.when(from_kernel).then(name).when(from_call).then(f"{name}_call").otherwise(f"{name}_all").alias(name)
             for name in RECORDED
         ),
-        pl.when(mine)
+        pl.when(from_kernel)
         .then(pl.lit("kernel"))
-        .when(theirs)
+        .when(from_call)
         .then("source")
         .when(pl.col("collective_all").is_not_null())
         .then(pl.lit("coalesced"))
         .otherwise(pl.lit("name"))
         .alias("source"),
-        pl.when(mine).then(1).when(theirs).then("calls").otherwise("calls_all").fill_null(1).alias("calls"),
+        pl.when(from_kernel).then(1).when(from_call).then("calls").otherwise("calls_all").fill_null(1).alias("calls"),
     )
     labelled = _fill_groups(_named(labelled).with_columns(_group_label().alias("group")))
     return _once(labelled.with_columns(_kind_of_name(labelled).alias("label"), pl.lit(True).alias("on_device"))), used
@@ -136,17 +138,19 @@ def _kernels(
 def _linked(kernels: pl.DataFrame, runtime: pl.DataFrame, calls: pl.DataFrame) -> np.ndarray:
     """For each kernel the row of its call, −1 for none."""
     launches = kernels["launch_row"]
-    # A graph launch starts the kernels of many calls, and names none of them.
+    # A graph launch starts the kernels of many calls without naming them.
     graph = runtime["name"].gather(launches).str.contains("Graph").fill_null(False)
     in_graph = (graph | (kernels["graph_id"].fill_null(0) > 0)).to_numpy()
-    found = open_calls(calls, runtime["pid"].gather(launches), runtime["tid"].gather(launches), kernels["launch_ns"])
+    by_thread = open_calls(
+        calls, runtime["pid"].gather(launches), runtime["tid"].gather(launches), kernels["launch_ns"]
+    )
     external = kernels["external_id"]
     by_record = _by_id(calls, "records", external)
-    # Old files write the correlation as External id: then it does not identify operators.
+    # Old files write the correlation id as External id, which then does not identify operators.
     by_id = kernels["launch_ns"].is_null() & (external != kernels["correlation"].fill_null(-1))
     by_range = np.where(by_id.fill_null(False).to_numpy(), _by_id(calls, "ranges", external), -1)
-    found = np.where(by_record >= 0, by_record, np.where(found >= 0, found, by_range))
-    return np.where(in_graph & (by_record < 0), -1, found).astype(np.int64)
+    by_thread = np.where(by_record >= 0, by_record, np.where(by_thread >= 0, by_thread, by_range))
+    return np.where(in_graph & (by_record < 0), -1, by_thread).astype(np.int64)
 
 
 def _by_id(calls: pl.DataFrame, column: str, external: pl.Series) -> np.ndarray:
@@ -156,21 +160,21 @@ def _by_id(calls: pl.DataFrame, column: str, external: pl.Series) -> np.ndarray:
         .filter(pl.col("id") > 0)
         .unique("id", keep="first", maintain_order=True)
     )
-    asked = external.alias("id").to_frame().join(ids, on="id", how="left", maintain_order="left")
-    return np.array(asked["call"].fill_null(-1).cast(pl.Int64).to_numpy(), dtype=np.int64)
+    calls_of_ids = external.alias("id").to_frame().join(ids, on="id", how="left", maintain_order="left")
+    return np.array(calls_of_ids["call"].fill_null(-1).cast(pl.Int64).to_numpy(), dtype=np.int64)
 
 
 def _coalesced(
-    kernels: pl.DataFrame, has_own: np.ndarray, call: np.ndarray, runtime: pl.DataFrame, calls: pl.DataFrame
+    kernels: pl.DataFrame, has_metadata: np.ndarray, call: np.ndarray, runtime: pl.DataFrame, calls: pl.DataFrame
 ) -> tuple[np.ndarray, pl.DataFrame]:
-    """Calls that launched nothing themselves, with the kernel that the thread's next launch started for all.
+    """Calls that launched nothing themselves, with the kernel of the thread's next launch, which is for all of them.
 
     Returns:
         the kernels' calls; orphan (row in the calls) and kernel.
     """
     launches = kernels["launch_row"]
     name = runtime["name"].gather(launches)
-    known = (call >= 0) | has_own
+    known = (call >= 0) | has_metadata
     free = (
         ~known & kernels["launch_ns"].is_not_null().to_numpy() & ~name.str.contains("Graph").fill_null(False).to_numpy()
     )
@@ -181,25 +185,27 @@ def _coalesced(
     empty = pl.DataFrame(schema={"orphan": pl.Int64, "kernel": pl.UInt32})
     if not rows.size or not free.any():
         return call, empty
-    marks = pl.DataFrame(
+    launch_rows = pl.DataFrame(
         [
             runtime["pid"].gather(launches).alias("pid"),
             runtime["tid"].gather(launches).alias("tid"),
             kernels["launch_ns"].alias("start_ns"),
         ]
     ).with_columns(pl.Series("kernel", np.arange(kernels.height)), pl.Series("free", free))
-    marks = marks.filter(pl.col("start_ns").is_not_null()).sort("start_ns", maintain_order=True)
-    # The next launch after a call is the last one before it when time runs backwards.
-    # Of kernels of one launch the first, which is then the last.
-    marks = marks.reverse()
-    turned = marks.with_columns(-pl.col("start_ns"))
+    launch_rows = launch_rows.filter(pl.col("start_ns").is_not_null()).sort("start_ns", maintain_order=True)
+    # `last_calls` finds the last one before an instant. Negate and reverse the times to find the next launch; of
+    # several kernels of one launch it gives the first.
+    launch_rows = launch_rows.reverse()
+    turned = launch_rows.with_columns(-pl.col("start_ns"))
     ends = calls[rows]
     following = last_calls(turned, ends["pid"], ends["tid"], -ends["end_ns"])
     has = following >= 0
-    kernel = marks["kernel"].to_numpy()[np.maximum(following, 0)]
-    has &= marks["free"].to_numpy()[np.maximum(following, 0)]
-    found = pl.DataFrame({"orphan": rows[has], "kernel": kernel[has]}).with_columns(pl.col("kernel").cast(pl.UInt32))
-    return call, found
+    kernel = launch_rows["kernel"].to_numpy()[np.maximum(following, 0)]
+    has &= launch_rows["free"].to_numpy()[np.maximum(following, 0)]
+    coalesced = pl.DataFrame({"orphan": rows[has], "kernel": kernel[has]}).with_columns(
+        pl.col("kernel").cast(pl.UInt32)
+    )
+    return call, coalesced
 
 
 def _named(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -229,12 +235,12 @@ def _kind_of_name(kernels: pl.DataFrame) -> pl.Expr:
     kinds = {label: collective_kind(label) for label in known["collective"].unique()}
     seen = known.with_columns(pl.col("collective").replace_strict(kinds, default=None, return_dtype=pl.String))
     seen = seen.group_by("name").agg(pl.col("collective").unique().sort().alias("kinds"))
-    meant = {
-        name: found[0] if len(found) == 1 else "unknown"
-        for name, found in seen.iter_rows()
+    generic = {
+        name: labels[0] if len(labels) == 1 else "unknown"
+        for name, labels in seen.iter_rows()
         if name is not None and _GENERIC.search(name)
     }
-    by_name = pl.col("name").replace_strict(meant, default=pl.col("name"), return_dtype=pl.String)
+    by_name = pl.col("name").replace_strict(generic, default=pl.col("name"), return_dtype=pl.String)
     return pl.coalesce("collective", by_name)
 
 
@@ -252,7 +258,7 @@ def _fill_groups(kernels: pl.DataFrame) -> pl.DataFrame:
     """A kernel without metadata takes the only group of its stream; else its group stays null."""
     known = kernels.filter(pl.col("group").is_not_null()).group_by("device", "stream")
     only = known.agg(
-        # What one kernel leaves out another may tell; groups that share a name but not their ranks are two.
+        # One kernel may lack what another has; groups that share a name but not their ranks are different.
         pl.max_horizontal(pl.col(name).drop_nulls().n_unique() for name in _SHARED).alias("groups"),
         *(pl.col(name).drop_nulls().first().alias(f"only_{name}") for name in _SHARED),
     ).filter(pl.col("groups") == 1)
@@ -268,7 +274,7 @@ def _fill_groups(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _once(kernels: pl.DataFrame) -> pl.DataFrame:
-    """A call that launched several kernels on a stream is one collective, from the first's start to the last's end."""
+    """One row per call: several kernels of a call on a stream are one collective, first start to last end."""
     external = pl.when((pl.col("source") == "kernel") & (pl.col("external_id") > 0)).then("external_id")
     by_call = pl.when(pl.col("call") >= 0).then("call")
     key = pl.struct("device", "stream", by_call.alias("call"), external.alias("external"))
@@ -297,7 +303,7 @@ def _once(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _launches(calls: pl.DataFrame) -> pl.DataFrame:
-    """Calls without a recorded kernel: only the time of the call is known."""
+    """Rows for calls without a recorded kernel: only the time of the call is known."""
     return calls.with_row_index("row").with_columns(
         pl.col("start_ns").alias("launch_ns"),
         pl.lit(None, pl.Int64).alias("stream"),
@@ -334,13 +340,13 @@ def _gloo(
     none = window["collectives"].clear()
     calls = host_collectives(p2p, annotations.clear(), none)
     row = open_calls(calls, ranges["pid"], ranges["tid"], ranges["start_ns"])
-    place = calls["peer"].gather(pl.Series(row).set(pl.Series(row) < 0, None)).cast(pl.Int64)
-    peer = place.replace_strict(dict(enumerate(ranks or ())), default=None, return_dtype=pl.Int64)
+    group_rank = calls["peer"].gather(pl.Series(row).set(pl.Series(row) < 0, None)).cast(pl.Int64)
+    peer = group_rank.replace_strict(dict(enumerate(ranks or ())), default=None, return_dtype=pl.Int64)
     kind, rank_of = pl.col("name").str.extract(r"(send|recv)"), pl.lit(rank, pl.Int64)
     return ranges.with_row_index("row").with_columns(peer.alias("peer")).with_columns(
         pl.col("name").alias("label"),
         total.alias("in_elements"),
-        # What comes out of an all_gather is every rank's part.
+        # The output of an all_gather is every rank's part.
         pl.when(gathers).then(total * size).otherwise(total).alias("out_elements"),
         pl.col("input_types").replace_strict(types, default=None, return_dtype=pl.String).alias("dtype"),
         pl.lit("gloo").alias("group"),

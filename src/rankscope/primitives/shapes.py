@@ -1,7 +1,7 @@
-"""Tensor shapes, element types and launch grids, from the JSON text in which tables keep them.
+"""Parse tensor shapes, element types and launch grids, which tables keep as JSON text.
 
-The text of input_dims, input_types, concrete_inputs and grid goes in; numbers of elements, names of types and their
-widths come out, None where the text is missing or is not what it should be.
+In: the text of input_dims, input_types, concrete_inputs and grid. Out: numbers of elements, names of types and their
+widths; None if the text is missing or invalid.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WIDTHS = {
     "complexhalf": 4, "complexfloat": 8, "complexdouble": 16, "complex<float>": 8, "complex<double>": 16,
     "qint8": 1, "quint8": 1, "qint32": 4,
 }  # fmt: skip
-# As traces write the types of inputs.
+# The types of inputs as traces write them.
 _FLOATING_POINT = {
     "double": "float64",
     "float": "float32",
@@ -35,18 +35,18 @@ _NOT_TENSORS = ("TensorList", "Scalar", "ScalarList")
 
 
 def parsed_list(text: str | None) -> list[Any] | None:
-    """The list that a JSON text holds; None for no text, or any other."""
+    """The list in a JSON text; None for no text, or another value."""
     try:
-        found = json.loads(text or "null")
+        value = json.loads(text or "null")
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, list) else None
+    return value if isinstance(value, list) else None
 
 
 def total_elements(dims: str | None, argument: int | None = None) -> int | None:
     """The elements of all tensors in a list of shapes, nested or not, or the blocks of a grid; None for none.
 
-    An empty list is a scalar's shape, or no tensor at all: it counts nothing.
+    An empty list is a scalar's shape, or no tensor at all, and does not count.
 
     Args:
         argument: count only the tensors of this argument of the operator.
@@ -60,10 +60,10 @@ def total_elements(dims: str | None, argument: int | None = None) -> int | None:
             return 0
         if all(isinstance(size, int) for size in shape):
             return math.prod(shape)
-        return sum(count(each) for each in shape)
+        return sum(count(inner) for inner in shape)
 
-    found = count(shapes if argument is None else shapes[argument])
-    return found if 0 < found < 1 << 62 else None
+    total = count(shapes if argument is None else shapes[argument])
+    return total if 0 < total < 1 << 62 else None
 
 
 def tensor_elements(dims: str | None, argument: int) -> int | None:
@@ -75,7 +75,7 @@ def tensor_elements(dims: str | None, argument: int) -> int | None:
     shape = shapes[argument] if shapes is not None and len(shapes) > argument else None
     if not isinstance(shape, list) or not shape:
         return None
-    tensors = shape if all(isinstance(each, list) for each in shape) else [shape]
+    tensors = shape if all(isinstance(inner, list) for inner in shape) else [shape]
     if not all(isinstance(size, int) and 0 <= size < 1 << 40 for tensor in tensors for size in tensor):
         return None
     total = sum(math.prod(tensor) for tensor in tensors)
@@ -84,20 +84,20 @@ def tensor_elements(dims: str | None, argument: int) -> int | None:
 
 def first_type(types: str | None) -> str | None:
     """The first tensor's element type in a list of argument types."""
-    tensors = (each for each in parsed_list(types) or () if isinstance(each, str) and each)
-    return next((each for each in tensors if each not in _NOT_TENSORS), None)
+    names = (name for name in parsed_list(types) or () if isinstance(name, str) and name)
+    return next((name for name in names if name not in _NOT_TENSORS), None)
 
 
 def first_argument_type(types: str | None) -> str | None:
-    """The element type of the first argument; None where that is not a tensor."""
+    """The element type of the first argument; None if that is not a tensor."""
     name = next(iter(parsed_list(types) or ()), None)
     return name if isinstance(name, str) and element_bytes(name) is not None else None
 
 
 def floating_point_type(types: str | None) -> str | None:
     """The type that an operator computes in (`float32`, `bfloat16`, …): of its first floating-point input."""
-    named = (_FLOATING_POINT.get(each.lower()) for each in parsed_list(types) or () if isinstance(each, str))
-    return next((each for each in named if each is not None), None)
+    known = (_FLOATING_POINT.get(name.lower()) for name in parsed_list(types) or () if isinstance(name, str))
+    return next((name for name in known if name is not None), None)
 
 
 def element_bytes(dtype: str | None) -> int | None:

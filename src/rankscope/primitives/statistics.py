@@ -18,12 +18,12 @@ import numpy.typing as npt
 Float = npt.NDArray[np.float64]
 
 FALSE_DISCOVERY = 0.01
-"""Share of the changes called significant that may be due to chance."""
+"""The largest expected share of false positives among the changes called significant."""
 WELCH = "Welch's t-test"
 LEAST_SAMPLES = 5
-"""Samples per side from which a test that finds nothing says "not significant". At 1 %, Welch's test finds a
-difference of three standard deviations in 82 % of cases with five samples per side, in 58 % with four, in 21 % with
-three and in 3 % with two (simulated, normal values)."""
+"""Samples per side below which a negative test is inconclusive. At 1 %, Welch's test finds a difference of three
+standard deviations in 82 % of cases with five samples per side, in 58 % with four, in 21 % with three and in 3 % with
+two (simulated, normal values)."""
 
 
 class Significance(enum.Enum):
@@ -41,7 +41,7 @@ class Verdict:
     Attributes:
         significance: one of three.
         test: the test's name, as ``Welch's t-test``; empty if there was nothing to test.
-        n: the number of samples of each side; a single number where there is one side.
+        n: the number of samples of each side; a single number if there is one side.
         samples: what one sample is: ``step``, ``rank``, ``block``.
         p: the p-value, if the test has one.
     """
@@ -60,9 +60,9 @@ class Verdict:
     def __str__(self) -> str:
         """For people: ``not significant (Welch's t-test, 6 and 8 steps, p = 0.4)``."""
         count = " and ".join(f"{n:,}" for n in self.n) if any(self.n) else ""
-        many = "s" if sum(self.n) > 1 else ""
+        plural = "s" if sum(self.n) > 1 else ""
         p = "" if self.p is None else ("p < 0.0001" if self.p < 1e-4 else f"p = {self.p:.2g}")
-        reasons = [each for each in (self.test, f"{count} {self.samples}{many}" if count else "", p) if each]
+        reasons = list(filter(None, (self.test, f"{count} {self.samples}{plural}" if count else "", p)))
         return self.significance.value + (f" ({', '.join(reasons)})" if reasons else "")
 
 
@@ -85,17 +85,17 @@ def verdict_of_interval(
 
 
 def welch_test(a: npt.ArrayLike, b: npt.ArrayLike) -> float | None:
-    """The probability of a difference of means at least as large as that of two samples, if there were none.
+    """The p-value of the difference between the means of two samples.
 
     Welch's t-test (B. L. Welch, Biometrika 34, 1947), two-sided: unequal variances, degrees of freedom after
-    Satterthwaite. Two samples without any spread differ by chance with probability 1 if their means are equal, else 0.
+    Satterthwaite. For two samples without any spread it is 1 if their means are equal, else 0.
 
     Args:
         a: values, shape ``(n,)``.
         b: values, shape ``(m,)``.
 
     Returns:
-        The probability; None if a sample has fewer than two values: one value has no spread.
+        The p-value; None if a sample has fewer than two values, as one value has no spread.
     """
     one, two = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if one.size < 2 or two.size < 2:
@@ -115,7 +115,7 @@ def student_tail(t: float, freedom: float) -> float:
     here as the integral of the density over the angle θ = arctan(t/√ν), in which it is smooth: cos(θ)^(ν−1).
     """
     begin = math.atan2(t, math.sqrt(freedom))
-    # With many degrees of freedom all of it is within some 1/√ν of the begin.
+    # With many degrees of freedom, the integrand vanishes beyond some 1/√ν from the start.
     end = min(math.pi / 2, begin + 40 / math.sqrt(freedom))
     angles = np.linspace(begin, end, 2001)
     values = np.cos(angles) ** (freedom - 1)
@@ -128,10 +128,10 @@ def student_tail(t: float, freedom: float) -> float:
 
 
 def student_quantile(freedom: float, confidence: float) -> float:
-    """The t that |T| of Student's t distribution stays below with a probability of `confidence`.
+    """The t below which |T| of Student's t distribution is with a probability of `confidence`.
 
     By the expansion of Cornish and Fisher (M. Abramowitz and I. Stegun, Handbook of Mathematical Functions, 1964,
-    26.7.5), which is good from some 4 degrees of freedom on.
+    26.7.5), which is accurate from about 4 degrees of freedom.
     """
     z = -NormalDist().inv_cdf((1 - confidence) / 2)
     terms = (
@@ -145,64 +145,64 @@ def student_quantile(freedom: float, confidence: float) -> float:
 
 
 def rank_sum_score(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """By how many standard deviations the values of `a` rank above those of `b`.
+    """How many standard deviations the values of `a` rank above those of `b`.
 
-    The rank-sum test of Wilcoxon, Mann and Whitney, in its normal approximation: ties at their mean rank, the variance
-    corrected for them (E. Lehmann, Nonparametrics, 1975, section 1.4).
+    The rank-sum test of Wilcoxon, Mann and Whitney in its normal approximation, with ties at their mean rank and the
+    variance corrected for them (E. Lehmann, Nonparametrics, 1975, section 1.4).
 
     Args:
         a: values, shape ``(n,)``, at least one.
         b: values, shape ``(m,)``, at least one.
     """
     one, two = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    _, place, tied = np.unique(np.concatenate([one, two]), return_inverse=True, return_counts=True)
+    _, index, tied = np.unique(np.concatenate([one, two]), return_inverse=True, return_counts=True)
     ranks = np.cumsum(tied) - (tied - 1) / 2
     n, m = one.size, two.size
-    above = float(ranks[place[:n]].sum()) - n * (n + 1) / 2
+    above = float(ranks[index[:n]].sum()) - n * (n + 1) / 2
     ties = float((tied.astype(np.float64) ** 3 - tied).sum())
     variance = n * m / 12 * (n + m + 1 - ties / ((n + m) * (n + m - 1)))
     return (above - n * m / 2) / math.sqrt(variance) if variance > 0 else 0.0
 
 
 def significant(chances: Sequence[float | None], rate: float = FALSE_DISCOVERY) -> list[bool | None]:
-    """Which of many changes are significant, judged together.
+    """Which of many changes are significant, corrected for their number.
 
-    Benjamini and Hochberg (1995): of those that are called significant, at most the share `rate` is due to chance. Of
-    hundreds of kernels some always differ at 1 %; judged separately, they would be called changes.
+    By Benjamini and Hochberg (1995): the expected share of false positives is at most `rate`. Of hundreds of kernels
+    some always differ at 1 %; tested separately, they would be called changes.
 
     Args:
-        chances: the probability of each change by chance, as `welch_test` gives it.
+        chances: the p-value of each change, from `welch_test`.
 
     Returns:
-        For each whether it is significant; None if its probability is None.
+        For each whether it is significant; None if its p-value is None.
     """
-    known = sorted((value, place) for place, value in enumerate(chances) if value is not None)
-    found: list[bool | None] = [None if value is None else False for value in chances]
+    known = sorted((value, index) for index, value in enumerate(chances) if value is not None)
+    results: list[bool | None] = [None if value is None else False for value in chances]
     last = max((n for n, (value, _) in enumerate(known, 1) if value <= rate * n / len(known)), default=0)
-    for _, place in known[:last]:
-        found[place] = True
-    return found
+    for _, index in known[:last]:
+        results[index] = True
+    return results
 
 
 def welch_verdicts(
     chances: Sequence[float | None], n: Sequence[tuple[int, int]], samples: str, rate: float = FALSE_DISCOVERY
 ) -> list[Verdict]:
-    """The verdicts on many changes, judged together (`significant`).
+    """The verdicts on many changes, corrected for their number (`significant`).
 
-    A test without a result on fewer than `LEAST_SAMPLES` samples of a side is inconclusive, unless the two sides are
-    equal without any spread.
+    A negative test with fewer than `LEAST_SAMPLES` samples on a side is inconclusive, unless the two sides are equal
+    without any spread.
 
     Args:
-        chances: the p-value of each change, as `welch_test` gives it.
+        chances: the p-value of each change, from `welch_test`.
         n: the numbers of samples of its two sides.
         samples: what one sample is: ``step`` or ``rank``.
-        rate: share of the changes called significant that may be due to chance.
+        rate: the largest expected share of false positives.
     """
     verdicts = []
-    for p, sizes, found in zip(chances, n, significant(chances, rate), strict=True):
-        if p is None or (not found and p < 1 and min(sizes) < LEAST_SAMPLES):
+    for p, sizes, is_significant in zip(chances, n, significant(chances, rate), strict=True):
+        if p is None or (not is_significant and p < 1 and min(sizes) < LEAST_SAMPLES):
             verdicts.append(Verdict(Significance.TOO_FEW, "" if p is None else WELCH, sizes, samples, p))
         else:
-            kind = Significance.SIGNIFICANT if found else Significance.NOT_SIGNIFICANT
+            kind = Significance.SIGNIFICANT if is_significant else Significance.NOT_SIGNIFICANT
             verdicts.append(Verdict(kind, WELCH, sizes, samples, p))
     return verdicts

@@ -26,7 +26,7 @@ class Windows:
     Attributes:
         start: when each window begins, ns.
         end: when it ends, ns; never before it begins.
-        owner: for each device event the index of the step whose range its launch starts in, −1 for none.
+        owner: for each device event the index of the step in whose range its launch starts, −1 for none.
     """
 
     start: Int64
@@ -43,45 +43,49 @@ def host_steps(annotations: pl.DataFrame) -> pl.DataFrame:
     return annotations.filter(pl.col("step").is_not_null() & ~pl.col("on_device")).sort("start_ns")
 
 
-def events_launched_in(device: pl.DataFrame, steps: pl.DataFrame, keep: pl.Expr) -> pl.DataFrame:
-    """The device events that belong to the steps that `keep` chooses.
+def step_rows(steps: pl.DataFrame, instants: pl.Series) -> Int64:
+    """For each instant the row of the step whose host range contains it; −1 for none, and for null.
 
     Args:
-        device: columns launch_ns and any others.
-        steps: as `host_steps` gives them.
-        keep: of a step's row, whether it is chosen.
+        steps: the result of `host_steps`.
+        instants: ns.
     """
-    launch = values_and_validity(device["launch_ns"])
-    owner = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *launch)
-    chosen = np.flatnonzero(steps.select(keep).to_series().to_numpy())
-    return device.filter(pl.Series(np.isin(owner, chosen)))
+    return owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *values_and_validity(instants))
+
+
+def step_at(steps: pl.DataFrame, instants: pl.Series) -> pl.Series:
+    """The number of the step whose host range contains each instant; null for none. Arguments as for `step_rows`."""
+    row = pl.Series(step_rows(steps, instants), dtype=pl.Int64)
+    return steps["step"].gather(row.set(row < 0, None)).alias("step")
+
+
+def with_step_row(events: pl.DataFrame, starts: Int64, ends: Int64) -> pl.DataFrame:
+    """The events that start in the windows of steps, with the window's index as `step_row`."""
+    step_row = interval_at(starts, ends, events["start_ns"].to_numpy())
+    return events.with_columns(pl.Series("step_row", step_row, dtype=pl.Int64)).filter(pl.col("step_row") >= 0)
+
+
+def events_launched_in(device: pl.DataFrame, steps: pl.DataFrame, keep: pl.Expr) -> pl.DataFrame:
+    """The device events that belong to the steps selected by `keep`.
+
+    Args:
+        device: launch_ns and any others.
+        steps: the result of `host_steps`.
+        keep: a filter on the rows of steps.
+    """
+    return device.filter(pl.Series(starts_in(device["launch_ns"], steps, keep)))
 
 
 def owning_steps(step_start: Int64, step_end: Int64, launch: Int64, launched: Bool) -> Int64:
-    """For each event the step whose range its launch starts in; −1 for launchless ones and between steps.
+    """For each event the step in whose range its launch starts; −1 without a launch and between steps.
 
     Args:
         step_start: starts of the steps' host ranges, ns, ascending.
         step_end: their ends, ns.
-        launch: when each event's launch starts, ns; any number where there is none.
-        launched: whether there is one.
+        launch: when each event's launch starts, ns; any number without a launch.
+        launched: whether there is a launch.
     """
     return np.where(launched, interval_at(step_start, step_end, launch), -1).astype(np.int64)
-
-
-def step_numbers(instants: pl.Series, steps: pl.DataFrame) -> pl.Series:
-    """The number of the step whose range each instant is in, as a series named ``step``; null for none.
-
-    Args:
-        instants: ns; null where unknown.
-        steps: from `host_steps`.
-    """
-    if not steps.height:
-        return pl.Series("step", [None] * instants.len(), dtype=pl.Int64)
-    index = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *values_and_validity(instants))
-    numbers: pl.Series = steps["step"].cast(pl.Int64)
-    found: pl.Series = numbers.gather(pl.Series(index).set(pl.Series(index < 0), None))
-    return found.alias("step")
 
 
 def windows(
@@ -105,9 +109,9 @@ def windows(
         step_end: their ends, ns.
         event_end: ends of the device events, ns.
         event_start: starts of the device events, ns.
-        launch: starts of their launches, ns; any number where there is none.
+        launch: starts of their launches, ns; any number without a launch.
         launched: whether there is a launch.
-        stream: integers that tell the streams of all devices apart.
+        stream: integers that identify the streams of all devices.
     """
     owner = owning_steps(step_start, step_end, launch, launched)
     if not step_start.size:
@@ -119,36 +123,33 @@ def windows(
     before = launched & (launch < step_start[0])
     if (~launched).any():
         streams, index = np.unique(stream, return_inverse=True)
-        # A stream that nothing in the file launched to: before the first step is what starts before it.
+        # On a stream without launches in the file, events that start before the first step count.
         bound = np.full(streams.size, np.iinfo(np.int64).max)
         np.minimum.at(bound, index[launched], event_start[launched])
         first = np.where(bound == np.iinfo(np.int64).max, step_start[0], bound)
         before |= ~launched & (event_start < first[index])
     backlog = event_end[before].max() if before.any() else np.iinfo(np.int64).min
     begin = max(int(step_start[0]), int(backlog))
-    # A window that the previous one outlasts, or the first that its backlog does, is empty where that ends.
+    # A window is empty if the previous one, or for the first window the backlog, ends after it.
     end = np.maximum(np.maximum.accumulate(np.maximum(step_end, last_owned)), begin)
     start = np.maximum(step_start, np.concatenate([[begin], end[:-1]]))
     return Windows(start, end, owner)
 
 
-def starts_in(start: Int64, steps: pl.DataFrame, keep: pl.Expr) -> Bool:
-    """Whether each instant is in the host range of a step that `keep` chooses.
+def starts_in(start: pl.Series, steps: pl.DataFrame, keep: pl.Expr) -> Bool:
+    """Whether each instant is in the host range of a step selected by `keep`.
 
     Args:
         start: instants, ns.
-        steps: as `host_steps` gives them.
-        keep: of a step's row, whether it is chosen.
+        steps: the result of `host_steps`.
+        keep: a filter on the rows of steps.
     """
-    owner = owning_steps(
-        steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_)
-    )
-    inside: Bool = np.isin(owner, np.flatnonzero(steps.select(keep).to_series().to_numpy()))
+    inside: Bool = np.isin(step_rows(steps, start), np.flatnonzero(steps.select(keep).to_series().to_numpy()))
     return inside
 
 
 def one_window(frames: Iterable[pl.DataFrame]) -> tuple[Int64, Int64]:
-    """The time that some tables cover, as starts and ends of one window; no window if they have no rows.
+    """The time span of some tables, as starts and ends of one window; no window if they have no rows.
 
     Args:
         frames: start_ns, end_ns.
@@ -160,13 +161,13 @@ def one_window(frames: Iterable[pl.DataFrame]) -> tuple[Int64, Int64]:
 
 
 def recorded_span(tables: Mapping[str, pl.DataFrame]) -> tuple[Int64, Int64]:
-    """What is used as the step in a file that marks none, as starts and ends of one window, or of no window.
+    """The window that replaces the step in a file without steps, as starts and ends; no window if it has no events.
 
-    It is the device's time, from its first to its last event, as the host may have waited or loaded long before; the
-    complete file without a device.
+    It extends from the first to the last device event, because the host may have waited or loaded long before; without
+    a device it is the entire file.
 
     Args:
-        tables: of one file, each with start_ns and end_ns; ``device_events`` is one of them.
+        tables: the tables of one file with start_ns and end_ns, including ``device_events``.
     """
     device = tables["device_events"]
     return one_window([device] if device.height else tables.values())
@@ -191,27 +192,27 @@ def step_windows(annotations: pl.DataFrame, device: pl.DataFrame) -> tuple[pl.Da
 
 
 def count_steps(frame: pl.DataFrame) -> int:
-    """How many steps were recorded: a number counts as often as one rank has it, as windows may number theirs alike.
+    """The number of recorded steps. Windows may repeat a number: it counts as often as one rank has it.
 
     Args:
         frame: rank, window and step (null for none).
     """
-    found = frame.select("rank", "window", "step").drop_nulls().unique()
-    return int(found.group_by("rank", "step").len().group_by("step").agg(pl.col("len").max())["len"].sum())
+    steps = frame.select("rank", "window", "step").drop_nulls().unique()
+    return int(steps.group_by("rank", "step").len().group_by("step").agg(pl.col("len").max())["len"].sum())
 
 
 def distinct_steps(frames: Sequence[pl.DataFrame]) -> tuple[dict[int, int], list[pl.DataFrame]]:
-    """The frames with numbers of their own for steps, where a rank has the same number in several windows.
+    """Renumber steps if a rank has the same step number in several windows.
 
-    A profiler of each epoch numbers its steps from 0, and so does each attempt of an elastic job. Windows of different
-    ranks correspond by index. Steps that follow one another in a window still do, and others do not.
+    A profiler per epoch numbers its steps from 0, and so does each attempt of an elastic job. Windows of different
+    ranks correspond by index. Only consecutive steps of a window get consecutive numbers.
 
     Args:
-        frames: rank, window and step (null for none). The first says whether numbers repeat: others may name steps
-            next to those that were recorded.
+        frames: rank, window and step (null for none). Only the first shows whether numbers repeat: others may name
+            steps next to the recorded ones.
 
     Returns:
-        the traces' number by the number of its own, empty where none repeats; and the frames.
+        the original number by new number, empty if none repeats; and the frames with the new numbers.
     """
     recorded = frames[0].select("rank", "window", "step").drop_nulls()
     if count_steps(recorded) == recorded["step"].n_unique():
@@ -219,10 +220,10 @@ def distinct_steps(frames: Sequence[pl.DataFrame]) -> tuple[dict[int, int], list
     steps = pl.concat([frame.select("window", "step") for frame in frames]).drop_nulls().unique().sort("window", "step")
     follows = (pl.col("step") == pl.col("step").shift(1) + 1) & (pl.col("window") == pl.col("window").shift(1))
     numbers = steps.with_columns((2 - follows.fill_null(False).cast(pl.Int64)).cum_sum().alias("number"))
-    own = [
+    renumbered = [
         frame.join(numbers, on=["window", "step"], how="left", maintain_order="left")
         .with_columns(pl.col("number").alias("step"))
         .drop("number")
         for frame in frames
     ]
-    return dict(numbers.select("number", "step").iter_rows()), own
+    return dict(numbers.select("number", "step").iter_rows()), renumbered

@@ -1,6 +1,6 @@
-"""Device events by stream: what precedes each event on its stream.
+"""Device events by stream: their order, and the latest end so far at each.
 
-In: device events. Out: for each, the end of the ones before it, in ns.
+In: device events. Out: rows by stream, and latest ends in ns.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import polars as pl
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import Int64
 
-# Streams' numbers are mostly small: below this they need not be ranked.
+# Stream numbers are mostly small: within this range they need not be ranked.
 _NEAR = 1 << 12
 
 
 @dataclass(frozen=True)
 class Streams:
-    """The events of each stream in the order of their starts, the streams behind one another.
+    """Events sorted by stream and start.
 
     Attributes:
         order: rows of the events in this order, shape ``(n,)``.
-        first: where in it each stream begins.
-        reached: for each place in it the latest end so far on its stream, ns; shape ``(n,)``.
+        first: the position of each stream's first event.
+        reached: by position, the latest end so far on the stream, ns; shape ``(n,)``.
     """
 
     order: Int64
@@ -41,7 +41,7 @@ class Streams:
             device: start_ns, end_ns, device, stream.
         """
         stream = stream_numbers(device)
-        # Tables are in this order, and sorting what is in order already costs next to nothing.
+        # Tables are already in this order, so sorting is cheap.
         order = np.argsort(device["start_ns"].to_numpy(), kind="stable")
         first = np.zeros(min(order.size, 1), dtype=np.int64)
         if stream.any():
@@ -55,47 +55,47 @@ class Streams:
 
     @property
     def number(self) -> Int64:
-        """For each place in the order which stream it is of, from 0 on."""
+        """By position, the number of the stream, from 0."""
         return np.repeat(np.arange(self.first.size), np.diff(self.first, append=self.order.size))
 
     def heads(self, device: pl.DataFrame, name: str) -> list[int | None]:
         """A column's value of each stream's first event.
 
         Args:
-            device: the events that the streams are of.
+            device: the events from which the streams were made.
         """
         column = device[name]
         return [column[row] for row in self.order[self.first].tolist()]
 
     def rows(self) -> list[Int64]:
-        """The rows of each stream's events, by their starts."""
+        """The rows of each stream's events, sorted by start."""
         return _parts(self.order, self.first)
 
 
-def _parts(whole: Int64, first: Int64) -> list[Int64]:
-    """An array from each of these places to the next."""
-    bounds = [*first.tolist(), whole.size]
-    return [whole[begin:end] for begin, end in pairwise(bounds)]
+def _parts(array: Int64, first: Int64) -> list[Int64]:
+    """The array split at these positions."""
+    bounds = [*first.tolist(), array.size]
+    return [array[begin:end] for begin, end in pairwise(bounds)]
 
 
 def stream_numbers(device: pl.DataFrame) -> npt.NDArray[np.integer]:
-    """A number for each row that tells the streams of all devices apart, ascending with device and stream.
+    """A number for each row that identifies its stream among all devices, ascending with device and stream.
 
     Args:
-        device: device, stream; null is one of its own, the lowest.
+        device: device, stream; null counts as the lowest value.
 
     Returns:
-        from 0 on, of 16 bits where that is enough, which are sorted by counting; shape ``(n,)``.
+        numbers from 0, 16-bit if that is enough, because NumPy radix-sorts these; shape ``(n,)``.
     """
     number = np.zeros(device.height, dtype=np.int64)
     count = 1
     for name in ("device", "stream"):
         value, known = values_and_validity(device[name])
-        there = value if known.all() else value[known]
-        if not there.size:
+        present = value if known.all() else value[known]
+        if not present.size:
             continue
-        least, most = int(there.min()), int(there.max())
-        if least == most and there.size == value.size:
+        least, most = int(present.min()), int(present.max())
+        if least == most and present.size == value.size:
             continue
         if most - least < _NEAR:
             value, size = np.where(known, value - (least - 1), 0), most - least + 2

@@ -1,6 +1,6 @@
 """Runtime calls in which the host waits for its device.
 
-In: runtime calls. Out: those that wait, without the profiler's own, and how long the device was idle after them.
+In: runtime calls. Out: those that wait, without the profiler's own, and the idle time of the device after them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ HOST_WAITS = re.compile(
     r"|^(cuda|hip)Memcpy$|^hipMemcpyWithStream$|^ur(EventWait|QueueFinish)|^pi(EventsWait|QueueFinish)|^cl(WaitForEvents|Finish)",
     re.IGNORECASE,
 )
-"""CUDA's, HIP's and Level Zero's own say synchronize, SYCL's and OpenCL's do not; a copy that is not Async waits,
-and torch copies with `hipMemcpyWithStream` where it waits for the value."""
-_OF_THE_DEVICE = r"(?i)(device|ctx)_?synchroni[sz]e"
+"""CUDA, HIP and Level Zero calls have synchronize in their names, SYCL's and OpenCL's do not. Copies that are not Async
+wait, and torch uses `hipMemcpyWithStream` for copies that wait."""
+_DEVICE_WIDE = r"(?i)(device|ctx)_?synchroni[sz]e"
 
 
 def is_host_wait(names: pl.Series) -> pl.Series:
@@ -42,36 +42,36 @@ def host_waits(calls: pl.DataFrame) -> pl.DataFrame:
 def without_profilers_wait(waits: pl.DataFrame, operators: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
     """The waiting calls without the profiler's own.
 
-    To stop, `torch.profiler` waits for the whole device (`torch.cuda.synchronize()` in its `__exit__`) while it still
-    records: the last device-wide wait of a file, outside of operators, after which none begins and nothing is launched.
+    To stop, `torch.profiler` waits for the device (`torch.cuda.synchronize()` in its `__exit__`) while it still
+    records: this is the last device-wide wait of a file, outside of operators, if no operator and no launch follows it.
 
     Args:
         waits: start_ns, end_ns, name, pid, tid, and any others.
         operators: host_ops: start_ns, end_ns, pid, tid.
         device: device_events: start_ns, launch_ns.
     """
-    whole = waits.filter(pl.col("name").str.contains(_OF_THE_DEVICE))
-    if whole.is_empty():
+    device_wide = waits.filter(pl.col("name").str.contains(_DEVICE_WIDE))
+    if device_wide.is_empty():
         return waits
-    last = whole.sort("start_ns").row(-1, named=True)
+    last = device_wide.sort("start_ns").row(-1, named=True)
     at = last["start_ns"]
-    around = pl.col("pid").eq_missing(last["pid"]) & pl.col("tid").eq_missing(last["tid"]) & (pl.col("end_ns") > at)
-    # What was launched before the wait may seem to start after it, by what host's and device's clocks differ.
+    encloses = pl.col("pid").eq_missing(last["pid"]) & pl.col("tid").eq_missing(last["tid"]) & (pl.col("end_ns") > at)
+    # Work launched before the wait may seem to start after it if the clocks of host and device differ.
     launched = (pl.col("launch_ns") > at) | (pl.col("launch_ns").is_null() & (pl.col("start_ns") > last["end_ns"]))
-    if operators.select(((pl.col("start_ns") > at) | around).any()).item() or device.select(launched.any()).item():
+    if operators.select(((pl.col("start_ns") > at) | encloses).any()).item() or device.select(launched.any()).item():
         return waits
-    return waits.filter((pl.col("start_ns") != at) | ~pl.col("name").str.contains(_OF_THE_DEVICE))
+    return waits.filter((pl.col("start_ns") != at) | ~pl.col("name").str.contains(_DEVICE_WIDE))
 
 
 def idle_after(calls: pl.DataFrame, busy: IntervalSet) -> Int64:
-    """The idle time of the device around each call's end: from when it ran dry, during the call, to its next event.
+    """The idle time of the device around each call's end: from when it became idle, during the call, to its next event.
 
-    Where several calls end in one gap each counts the part of it since the one before. After the device's last event
-    nothing is delayed.
+    If several calls end in one gap, each counts the part since the previous one. After the device's last event nothing
+    is delayed.
 
     Args:
         calls: start_ns, end_ns.
-        busy: when anything ran on the device.
+        busy: when the device was busy.
 
     Returns:
         ns, for each call.
@@ -82,17 +82,17 @@ def idle_after(calls: pl.DataFrame, busy: IntervalSet) -> Int64:
     order = np.argsort(end, kind="stable")
     begin, finish = start[order], end[order]
     following = np.searchsorted(busy.starts, finish, side="left")
-    ran_dry = np.where(following > 0, busy.ends[np.maximum(following - 1, 0)], finish)
+    idle_since = np.where(following > 0, busy.ends[np.maximum(following - 1, 0)], finish)
     resumes = np.where(following < len(busy), busy.starts[np.minimum(following, len(busy) - 1)], finish)
     # The gap contains the call's end only if the device was idle by then.
-    first = np.maximum(ran_dry, begin)
+    first = np.maximum(idle_since, begin)
     same = np.concatenate([[False], following[1:] == following[:-1]])
     counted = np.concatenate([[0], finish[:-1]])
     first = np.where(same, np.maximum(first, counted), first)
-    dry = ran_dry <= finish
+    was_idle = idle_since <= finish
     idle = np.empty(start.size, dtype=np.int64)
-    # A gap goes to the last call that ends in it; those before it have the part up to their own end.
+    # The last call that ends in a gap gets the rest of it; the others get the part up to their own end.
     last = np.concatenate([following[1:] != following[:-1], [True]])
     until = np.where(last, resumes, finish)
-    idle[order] = np.where(dry & (following < len(busy)), np.clip(until - first, 0, finish - begin), 0)
+    idle[order] = np.where(was_idle & (following < len(busy)), np.clip(until - first, 0, finish - begin), 0)
     return idle

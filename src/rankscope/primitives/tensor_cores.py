@@ -1,11 +1,11 @@
-"""Which operators could run on tensor cores (matrix cores), and which kernels did, by their names: yes, no or unknown.
+"""Decide by names which operators could run on tensor cores (matrix cores), and which kernels did: yes, no or unknown.
 
 A name shows tensor cores by the instruction (`s16816gemm`, `wgmma`, `mfma`), the instruction's shape (`MI16x16x1`), the
-library's word for them (`tensorop`, CUTLASS 3's `MainloopSm90TmaGmma…` and `MainloopSm100TmaUmma…`, also in mangled
-names) or a library that computes on nothing else (nvjet, DeepGEMM, Marlin, flash attention, `xdl` in CK). It shows
-ordinary cores by `sgemm`, `simt`, `ffma` and the like, or because the kernel multiplies no matrices at all: elementwise
-operations, reductions, copies, normalization. Everything else is unknown: Triton's kernels are named after their
-source, a mangled name may be cut before its instruction, and Tensile leaves out what all its kernels have in common.
+library's term (`tensorop`, CUTLASS 3's `MainloopSm90TmaGmma…` and `MainloopSm100TmaUmma…`, also in mangled names) or a
+library that uses only tensor cores (nvjet, DeepGEMM, Marlin, flash attention, `xdl` in CK). It shows ordinary cores by
+`sgemm`, `simt`, `ffma` and the like, or because the kernel multiplies no matrices: elementwise operations, reductions,
+copies, normalization. Everything else is unknown: Triton's kernels are named after their source, a mangled name may be
+cut before its instruction, and Tensile omits what all its kernels have in common.
 
 Sources: the lists of the TensorBoard plugin (after NVIDIA's PyProf); names in recordings of torch 1.8 to 2.13, vLLM,
 SGLang and TensorRT-LLM; the dispatch policies of CUTLASS 3.
@@ -34,7 +34,7 @@ _KERNELS = re.compile(
     r"|^attn_(fwd|bwd)|^bwd_kernel_(dk_dv|dq|fuse)",
     re.IGNORECASE,
 )
-# Where CUTLASS and cuDNN say that a kernel of such a name does its sums on the ordinary cores.
+# CUTLASS and cuDNN kernels with a name as above, but on ordinary cores.
 _FMA = re.compile(r"_ffma|simt_", re.IGNORECASE)
 # Products and convolutions on the ordinary cores.
 _ORDINARY = re.compile(
@@ -44,10 +44,10 @@ _ORDINARY = re.compile(
     r"|winograd_nonfused|winograd\w*_\d+x\d+|fft2d_[rc]2[rc]_|(wgrad|dgrad)_(alg\d_)?engine",
     re.IGNORECASE,
 )
-# CUTLASS's and CuTe's words for them: a fused kernel may hold both kinds.
+# CUTLASS's and CuTe's terms for ordinary cores: a fused kernel may use both kinds.
 _ORDINARY_PART = re.compile(r"MmaSimt|OpClassSimt|UniversalFMA")
-# What multiplies no matrices, by the name before its template arguments. Inductor's pointwise kernels and reductions
-# hold no product unless one that it fused is in the name.
+# Kernels that multiply no matrices, by the name before its template arguments. Inductor's pointwise kernels and
+# reductions contain no product unless the name lists a fused one.
 _NO_PRODUCT = re.compile(
     r"at::native::|^(void )?(at_cuda_detail::)?cub::|rocprim::|elementwise|multi_tensor_apply|reduce_(kernel|1Block)"
     r"|nchwToNhwc|nhwcToNchw|OffsetsKernel|cudnn::(bn|ops)|(batch|layer|rms)_?norm|softmax|dot_kernel"
@@ -55,8 +55,8 @@ _NO_PRODUCT = re.compile(
     re.IGNORECASE,
 )
 _PRODUCT = re.compile(r"mm|conv|attn|attention|^triton_tem|int4|m16n8k", re.IGNORECASE)
-# Around products: before and after flash attention, and after a product that was split. And products with a vector, or
-# of vectors: memory limits them, so tensor cores would not make them faster.
+# Kernels before and after flash attention or after a split product; and products with vectors, which are limited by
+# memory, so that tensor cores would not make them faster.
 _AROUND = re.compile(
     r"flash[\w:]*(preprocess|postprocess|combine|convert_d|dot_do_o|prepare_varlen)|splitKreduce|ReduceSplitK"
     r"|gemv|gemmk1_kernel",
@@ -77,7 +77,7 @@ _OPERATORS = re.compile(
 
 
 def tensor_core_use(names: Iterable[str]) -> dict[str, bool | None]:
-    """Whether each kernel runs on tensor cores: yes, no, or None where its name does not show it."""
+    """Whether each kernel runs on tensor cores: yes, no, or None if its name does not show it."""
     return {name: _use(name) for name in names}
 
 
@@ -95,7 +95,7 @@ def _is_ordinary(name: str) -> bool:
 
 
 def ordinary_products(names: Iterable[str]) -> set[str]:
-    """The names of kernels that multiply matrices, or convolve, on the ordinary cores for certain."""
+    """The names of kernels that certainly multiply matrices, or convolve, on ordinary cores."""
     return {
         name
         for name, use in tensor_core_use(names).items()

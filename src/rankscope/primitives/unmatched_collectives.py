@@ -28,10 +28,12 @@ def with_unmatched_reasons(rows: pl.DataFrame) -> pl.DataFrame:
     inside = (start > start.filter(matched).min().over(of_rank)) & (start < start.filter(matched).max().over(of_rank))
     placed = matched.any().over("rank", "communicator")
     rows = rows.with_columns(inside.fill_null(False).alias("inside"), placed.alias("placed"))
-    # Without a name for the group, a partner may be any that is left of the kind.
+    # Without a group, any unmatched collective of the kind may be a partner.
     pool = pl.when("unnamed").then(-1).otherwise("communicator")
     ranks, kind = pl.col("rank").n_unique(), pl.col("collective")
-    left = pl.col("rank").filter(~matched & (pl.col("inside") | ~pl.col("placed"))).n_unique().over(pool, kind) > 1
+    unmatched_elsewhere = (
+        pl.col("rank").filter(~matched & (pl.col("inside") | ~pl.col("placed"))).n_unique().over(pool, kind) > 1
+    )
     nowhere = ~matched.any().over("rank", pool)
     reason = (
         pl.when(pl.col("source") == "launch").then(pl.lit(_CALLED))
@@ -39,7 +41,7 @@ def with_unmatched_reasons(rows: pl.DataFrame) -> pl.DataFrame:
         .when(~pl.col("unnamed") & (ranks.over("communicator") < 2)).then(pl.lit(_ALONE))
         .when(ranks.over(pool, kind) < 2).then(pl.lit(_ONLY_HERE))
         .when(pl.col("placed") & ~pl.col("inside")).then(pl.lit(_EDGE))
-        .when(left | nowhere).then(pl.lit(ENDS_DISAGREE))
+        .when(unmatched_elsewhere | nowhere).then(pl.lit(ENDS_DISAGREE))
         .when(pl.col("placed")).then(pl.lit(_MISSING))
         .otherwise(pl.lit(_ONLY_HERE))
     )  # fmt: skip

@@ -1,10 +1,10 @@
-"""Communicators that the trace does not name: which kernels of a rank belong to one, and which ranks it has.
+"""Communicators without a name in the trace: which kernels of a rank belong to one, and which ranks it has.
 
 NCCL before torch 2.3 and the kernels of other libraries (DeepEP, NVSHMEM, custom all_reduces) do not name their group.
-Stream numbers have no meaning across ranks, and the kernels of a captured graph run on whatever streams the graph has.
-So kernels of two ranks belong together if they are of the same kind and end together
-(`rankscope.primitives.matching`). Streams only separate communicators of one rank that run at the same time, and only
-where the ends show which stream of one rank corresponds to which of another.
+Stream numbers differ between ranks, and the kernels of a captured graph run on the graph's streams. So kernels of two
+ranks belong together if they are of the same kind and end together (`rankscope.primitives.matching`). Streams only
+separate communicators of one rank that run at the same time, and only if the ends show which stream of one rank
+corresponds to which of another.
 
 In: kernels of ranks, as timelines or rows. Out: links between streams, offsets, and the ranks of each communicator.
 """
@@ -22,115 +22,116 @@ from rankscope.primitives.communicators import ONE_SIDED, POINT_TO_POINT, UNEVEN
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.offset_estimation import Bool, OffsetEstimate, Timeline, alignment_evidence, nearest_ends
 
-# Streams of two ranks are linked if so many of either's kernels, or of both, end with one of the other's.
+# Streams of two ranks are linked if at least the first share of either's kernels, or the second share of both, end with
+# a kernel of the other's.
 MOST_OF, PART_OF = 0.5, 0.2
-TOGETHER = 0.5  # of a rank's kernels must fit the partners found for them
-AT_WORST = 100_000  # ns: ends of a synchronizing collective were 85 µs apart at most
+TOGETHER = 0.5  # the share of a rank's kernels that must fit their partners
+AT_WORST = 100_000  # ns: ends of a synchronizing collective differed by at most 85 µs
 CLOSE = 32_000  # ns: ends agree to 31 µs (median) with NCCL
-SHARE = 90  # per cent of the ends agree so well
-WHOLE = 0.8  # of a communicator's collectives are found on all of its ranks, the others at the recording's edges
-CONTRAST = 4  # ends of two ranks agree so many times worse than each does with its nearest: they may be of two groups
+SHARE = 90  # the percentile of the differences of ends that is used as blur
+WHOLE = 0.8  # the share of a communicator's collectives that must be found on all of its ranks
+CONTRAST = 4  # if ends of two ranks agree this much worse than each does with its nearest, they may be of two groups
 LEAST = 4  # collectives; fewer are not enough to decide
-MOST = 32  # ranks of which it is asked, evenly chosen
+MOST = 32  # the number of ranks that are compared, evenly chosen
 
 
 def link_streams(
-    mine: Timeline, my_lane: Int64, theirs: Timeline, their_lane: Int64, shift: Int64, blur: int
+    a: Timeline, a_stream: Int64, b: Timeline, b_stream: Int64, shift: Int64, blur: int
 ) -> list[tuple[int, int]]:
-    """Which streams of two ranks run the same communicator, from the ends alone.
+    """Which streams of two ranks run the same communicator, judged by the ends of their kernels.
 
     Args:
-        mine: the kernels of a rank.
-        my_lane: a number for the stream of each.
-        theirs: those of another rank.
-        their_lane: the same for those; no number is in both.
-        shift: what to add to each of the other's ends to have it on the first's clock, ns.
+        a: the kernels of a rank.
+        a_stream: the number of each one's stream.
+        b: the kernels of another rank.
+        b_stream: the number of each one's stream; no number is used on both ranks.
+        shift: the offset of each end of `b` to the clock of `a`, ns.
         blur: how well ends agree, ns.
 
     Returns:
-        pairs of numbers.
+        pairs of stream numbers.
     """
-    at, residual = nearest_ends(mine, theirs, shift)
-    near = np.searchsorted(mine.end, theirs.end[at] + shift[at] + residual)
+    at, residual = nearest_ends(a, b, shift)
+    near = np.searchsorted(a.end, b.end[at] + shift[at] + residual)
     close = np.abs(residual) <= max(4 * blur, CLOSE)
-    pairs, counts = np.unique(np.stack([my_lane[near[close]], their_lane[at[close]]]), axis=1, return_counts=True)
-    end = theirs.end + shift
+    pairs, counts = np.unique(np.stack([a_stream[near[close]], b_stream[at[close]]]), axis=1, return_counts=True)
+    end = b.end + shift
     shares = np.array(
         [
-            counts / _count(my_lane[(mine.end >= end[0]) & (mine.end <= end[-1])], pairs[0]),
-            counts / _count(their_lane[(end >= mine.end[0]) & (end <= mine.end[-1])], pairs[1]),
+            counts / _count(a_stream[(a.end >= end[0]) & (a.end <= end[-1])], pairs[0]),
+            counts / _count(b_stream[(end >= a.end[0]) & (end <= a.end[-1])], pairs[1]),
         ]
     )
     linked = (shares.max(axis=0) >= MOST_OF) | (shares.min(axis=0) >= PART_OF)
     return [(int(one), int(other)) for one, other in pairs[:, linked].T]
 
 
-def _count(lane: Int64, of: Int64) -> Int64:
-    """How often each number is in the lanes, at least 1."""
-    known, counts = np.unique(lane, return_counts=True)
+def _count(streams: Int64, numbers: Int64) -> Int64:
+    """How often each number is in the streams, at least 1."""
+    known, counts = np.unique(streams, return_counts=True)
     table = dict(zip(known.tolist(), counts.tolist(), strict=True))
-    return np.array([table.get(each, 1) for each in of.tolist()], dtype=np.int64)
+    return np.array([table.get(number, 1) for number in numbers.tolist()], dtype=np.int64)
 
 
-def order_offset(mine: Timeline, theirs: Timeline) -> OffsetEstimate | None:
-    """The offset under which the first kernel of each name is the other rank's first, the second its second.
+def order_offset(a: Timeline, b: Timeline) -> OffsetEstimate | None:
+    """The offset that pairs the kernels of each name in order: the first with the first, and so on.
 
-    None if the ranks have not as many of each, or the ends then agree no better than neighbours do.
+    None if the ranks have different counts, or the ends of pairs agree no better than those of neighboring kernels.
     """
-    if len(mine) != len(theirs) or len(mine) < 2:
+    if len(a) != len(b) or len(a) < 2:
         return None
-    keys = [np.where(line.full >= 0, line.full, -1 - line.kind) for line in (mine, theirs)]
-    orders = [np.lexsort((line.end, key)) for line, key in zip((mine, theirs), keys, strict=True)]
+    keys = [np.where(line.full >= 0, line.full, -1 - line.kind) for line in (a, b)]
+    orders = [np.lexsort((line.end, key)) for line, key in zip((a, b), keys, strict=True)]
     if (keys[0][orders[0]] != keys[1][orders[1]]).any():
         return None
-    apart = mine.end[orders[0]] - theirs.end[orders[1]]
-    offset = int(np.median(apart))
-    blur = int(np.percentile(np.abs(apart - offset), SHARE))
-    strict = ~theirs.uneven & ~theirs.one_sided
-    if 2 * blur > np.median(np.diff(mine.end)) or (blur > AT_WORST and strict.any()):
+    differences = a.end[orders[0]] - b.end[orders[1]]
+    offset = int(np.median(differences))
+    blur = int(np.percentile(np.abs(differences - offset), SHARE))
+    strict = ~b.uneven & ~b.one_sided
+    if 2 * blur > np.median(np.diff(a.end)) or (blur > AT_WORST and strict.any()):
         return None
-    shift = np.full(len(theirs), offset, dtype=np.int64)
-    return OffsetEstimate(shift, max(blur, CLOSE), alignment_evidence(mine, theirs, shift)[0], "order")
+    shift = np.full(len(b), offset, dtype=np.int64)
+    return OffsetEstimate(shift, max(blur, CLOSE), alignment_evidence(a, b, shift)[0], "order")
 
 
-def runs_together(mine: Timeline, theirs: Timeline, partner: Int64, shift: Int64) -> bool:
-    """Whether the partners found for a rank's kernels can be one communicator's.
+def runs_together(a: Timeline, b: Timeline, partner: Int64, shift: Int64) -> bool:
+    """Whether a rank's kernels and their partners can belong to one communicator.
 
-    No rank ends a collective before the last one has begun it, and all ends of a synchronizing one are within
-    100 µs. Broadcasts and the like are no evidence.
+    No rank ends a collective before the last one has begun it, and all ends of a synchronizing one are within 100 µs.
+    Broadcasts and the like are no evidence.
 
     Args:
-        mine: the kernels of a rank.
-        theirs: those of another.
-        partner: for each of these the index of its partner, −1 for none.
-        shift: what to add to the times of each, ns.
+        a: the kernels of a rank.
+        b: the kernels of another.
+        partner: for each kernel of `b` the index of its partner in `a`, −1 for none.
+        shift: the offset of each kernel of `b` to the clock of `a`, ns.
     """
-    end, start = theirs.end + shift, theirs.start + shift
-    asked = ~theirs.one_sided & (end >= mine.end[0] - AT_WORST) & (end <= mine.end[-1] + AT_WORST)
-    asked |= (partner >= 0) & ~theirs.one_sided
-    if not asked.any():
+    end, start = b.end + shift, b.start + shift
+    relevant = ~b.one_sided & (end >= a.end[0] - AT_WORST) & (end <= a.end[-1] + AT_WORST)
+    relevant |= (partner >= 0) & ~b.one_sided
+    if not relevant.any():
         return bool((partner >= 0).any())
     at = np.maximum(partner, 0)
-    meet = np.minimum(mine.end[at], end) - np.maximum(mine.start[at], start)
-    fits: Bool = (partner >= 0) & (meet >= -np.where(theirs.uneven, AT_WORST, CLOSE))
-    fits &= theirs.uneven | (np.abs(mine.end[at] - end) <= AT_WORST)
-    return bool(fits[asked].mean() >= TOGETHER)
+    meet = np.minimum(a.end[at], end) - np.maximum(a.start[at], start)
+    fits: Bool = (partner >= 0) & (meet >= -np.where(b.uneven, AT_WORST, CLOSE))
+    fits &= b.uneven | (np.abs(a.end[at] - end) <= AT_WORST)
+    return bool(fits[relevant].mean() >= TOGETHER)
 
 
 def label_unnamed(
     rows: pl.DataFrame, recorded: int, world_size: int | None, doubtful: Collection[int]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Labels and ranks of communicators that the trace does not name.
+    """Label communicators without a name in the trace, and infer their ranks.
 
     Args:
-        rows: the collectives of all ranks with their matches; group is null where the trace names none.
+        rows: the collectives of all ranks with their matches; group is null if the trace names none.
         recorded: the number of ranks with a trace.
-        world_size: ranks of the job, None if not known.
-        doubtful: communicators whose matches are in doubt.
+        world_size: ranks of the job, None if unknown.
+        doubtful: communicators whose matches are ambiguous.
 
     Returns:
-        the rows with `unnamed`, and with group, group_size and group_ranks as far as they can be inferred; and what
-        `infer_groups` found.
+        the rows with `unnamed`, and with group, group_size and group_ranks as far as they can be inferred; and the
+        result of `infer_groups`.
     """
     unnamed = pl.col("unnamed")
     rows = rows.with_columns(pl.col("group").is_null().alias("unnamed"))
@@ -168,23 +169,23 @@ def _ends(rows: pl.DataFrame) -> pl.DataFrame:
 def infer_groups(
     rows: pl.DataFrame, recorded: int, world_size: int | None, doubtful: Collection[int] = ()
 ) -> pl.DataFrame:
-    """The ranks of unnamed communicators, where the traces show that there can be no others.
+    """The ranks of unnamed communicators, if the traces show that there can be no others.
 
-    They are known if the kernels' names tell how many they are and as many match; or if every rank of the job is
-    recorded, and the collectives match on the same ranks throughout. Ends that agree much better within parts of the
-    ranks than between them leave it open, and so do collectives that match equally well at two positions: who waits for
-    whom is not known then.
+    They are known if the kernels' names contain the number of ranks and as many match; or if every rank of the job is
+    recorded, and the collectives match on the same ranks throughout. They are unknown if ends agree much better within
+    parts of the ranks than between them, or if collectives match equally well at two positions, because then it is
+    unknown which rank waits for which.
 
     Args:
-        rows: all rows without a named group: communicator, match (null for none), rank, group_size (null if the
-            kernel's name does not tell), collective, end_ns on the wall clock.
+        rows: all rows without a named group: communicator, match (null for none), rank, group_size (null if not in the
+            kernel's name), collective, end_ns on the wall clock.
         recorded: the number of ranks with a trace.
-        world_size: ranks of the job, None if not known.
-        doubtful: communicators whose matches are in doubt.
+        world_size: ranks of the job, None if unknown.
+        doubtful: communicators whose matches are ambiguous.
 
     Returns:
-        a row per communicator with matches: communicator, group_size, group_ranks (JSON; both null if not known),
-        ranks (how many match), reason (why they are not known; else null).
+        a row per communicator with matches: communicator, group_size, group_ranks (JSON; both null if unknown), ranks
+        (how many match), reason (why they are unknown; else null).
     """
     found: list[tuple[int, int | None, str | None, int, str | None]] = []
     alone = rows.filter(pl.col("match").is_null())
@@ -207,7 +208,7 @@ def infer_groups(
 
 
 def _unknown(part: pl.DataFrame, ranks: int, recorded: int, world_size: int | None, others: bool) -> str | None:
-    """Why the ranks of a communicator are not known; None if they are."""
+    """Why the ranks of a communicator are unknown; None if they are known."""
     size = part["group_size"].max()
     if size is not None:
         return None if ranks == size else "not as many ranks were found as its kernels name"
@@ -224,7 +225,7 @@ def _unknown(part: pl.DataFrame, ranks: int, recorded: int, world_size: int | No
 
 
 def _share_found(part: pl.DataFrame, ranks: int) -> float:
-    """Of the collectives that all ranks recorded some of before and after, the share that was found on all of them."""
+    """The share of collectives found on all ranks, among those within the recordings of all of them."""
     events = part.group_by("match").agg(pl.col("rank").n_unique().alias("ranks"))
     seen = part.group_by("rank").agg(pl.col("match").min().alias("first"), pl.col("match").max().alias("last"))
     inside = events.filter(pl.col("match").is_between(*seen.select(pl.col("first").max(), pl.col("last").min()).row(0)))
@@ -232,7 +233,7 @@ def _share_found(part: pl.DataFrame, ranks: int) -> float:
 
 
 def _in_parts(part: pl.DataFrame) -> bool:
-    """Whether the ends of some ranks agree far worse than those of each with its nearest."""
+    """Whether the ends of some ranks agree far worse with each other than each does with its nearest rank."""
     strict = part.filter(~pl.col("collective").is_in([*ONE_SIDED, *UNEVEN, *POINT_TO_POINT]))
     if strict["match"].n_unique() < LEAST or strict["rank"].n_unique() < 3:
         return False
@@ -242,7 +243,7 @@ def _in_parts(part: pl.DataFrame) -> bool:
         return False
     few = wide.columns[:: max(wide.width // MOST, 1)]
     ends = wide.select(few).to_numpy()
-    # From one collective to the next neither an offset nor a drift of the clocks counts.
+    # Changes from one collective to the next are free of clock offset and drift.
     change = np.abs(np.diff(ends[:, :, None] - ends[:, None, :], axis=0))
     spread = np.median(change, axis=0)
     nearest = np.median(np.where(np.eye(len(few), dtype=np.bool_), np.inf, spread).min(axis=1))

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rankscope.compare import Diff
 from rankscope.compare.gate import Breach
-from rankscope.compare.rows import SECTIONS, WHOLES
+from rankscope.compare.rows import SECTIONS, TOTALS
 from rankscope.compare.samples import MODULES
 from rankscope.primitives.statistics import WELCH
 from rankscope.report.formatting import NOTHING, cell, number_of, numbered, plain
@@ -108,7 +108,7 @@ def _verdict(diff: Diff, step: dict[str, Any]) -> Text:
     else:
         line.append(f", the same as {_of(a)}.")
     parts = diff.section("steps").filter(
-        ~pl.col("name").is_in([*WHOLES, "gap_before"]) & (pl.col("change").abs() >= _LEAST * max(a, b))
+        ~pl.col("name").is_in([*TOTALS, "gap_before"]) & (pl.col("change").abs() >= _LEAST * max(a, b))
     )
     if parts.height:
         changes = ", ".join(f"{row['name']} {_signed(row).plain}" for row in parts.head(_PARTS).iter_rows(named=True))

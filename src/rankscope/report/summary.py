@@ -150,7 +150,9 @@ def _step(overview: Mapping[str, Any]) -> list[Text]:
         lines.append(line)
     if overview["overlap_ratio"] is not None:
         hidden = overview["overlap_ratio"]
-        share = [(percent(hidden), "bold"), " of all communication overlaps"] if hidden else ["no communication overlaps"]
+        share = (
+            [(percent(hidden), "bold"), " of all communication overlaps"] if hidden else ["no communication overlaps"]
+        )
         lines.append(_line("overlap", *share, " with compute"))
     return lines
 

@@ -1,9 +1,9 @@
 """The contract of analyses and rules: what goes in (`Inputs`), and what comes out (`Result`, `Finding`).
 
-An analysis is a file in `rankscope.analyses` (or a module that another package names under the entry point
-``rankscope.analyses``) with an `Analysis` called ``analysis``. Its docstring is its help text, its caption on the page
-and its page in the docs. It is pure: `per_rank` maps one rank's tables to a small frame on any worker, `across_ranks`
-reduces those frames to the result. It reads and writes nothing else.
+An analysis is a module in `rankscope.analyses` (or one that another package names under the entry point
+``rankscope.analyses``) with an `Analysis` named ``analysis``. Its docstring is its help text, its caption on the page
+and its page in the docs. It is pure: `per_rank` maps one rank's tables to a small frame on any worker, and
+`across_ranks` reduces those frames to the result. It reads and writes nothing else.
 """
 
 from rankscope.results.analysis import (

@@ -37,13 +37,13 @@ class Inputs:
 
     Attributes:
         options: the user's choices.
-        traces: the trace files: of the rank in `per_rank` (one a window), of the run in `across_ranks`.
-        results: frames of the analyses that it requires, by name; in `per_rank` the rank's own rows of those that have
-            a ``rank`` column.
-        rank: the rank at hand, in `per_rank`.
+        traces: the trace files: the rank's in `per_rank` (one per window), the run's in `across_ranks`.
+        results: frames of the required analyses, by name; in `per_rank` only the rank's rows of frames with a ``rank``
+            column.
+        rank: the rank, in `per_rank`.
         world_size: the number of ranks in the job, if recorded.
-        parameters: a value for each of the analysis's own parameters.
-        capture: each rank's manifest of its capture, in `across_ranks` and for rules; empty without manifests.
+        parameters: a value for each of the analysis's parameters.
+        capture: each rank's capture manifest, in `across_ranks` and for rules; empty without manifests.
     """
 
     options: Options
@@ -57,7 +57,7 @@ class Inputs:
 
 Tables = Mapping[str, pl.DataFrame]
 PerRank = Callable[[Tables, Inputs], Part]
-# The parts are what the same analysis's `per_rank` gives, so only it knows whether they are frames or mappings.
+# The parts come from the same analysis's `per_rank`, so only the analysis knows whether they are frames or mappings.
 AcrossRanks = Callable[[Sequence[Any], Inputs], "tuple[pl.DataFrame, list[Finding]]"]
 
 
@@ -72,7 +72,7 @@ class Bars:
     Attributes:
         name: the column with the bars' names.
         value: the column with their lengths.
-        title: what the chart shows, in a few words: "Kernels by duration".
+        title: the chart's title: "Kernels by duration".
     """
 
     name: str
@@ -82,27 +82,27 @@ class Bars:
 
 @dataclass(frozen=True)
 class Analysis:
-    """A question about a run, and how its answer is computed.
+    """A question about a run, and how to compute the answer.
 
     Attributes:
         name: the name in commands and methods; also its module's name.
         doc: the module's docstring: title in the first line, then caption, formula and source.
         columns: the result's columns, in order.
-        reads: the tables that it needs, each with its columns. Each table also has a ``window`` column: which of the
-            rank's files the row is from.
+        reads: the tables that it needs, each with its columns. Each table also has a ``window`` column: the index of
+            the row's file among the rank's files.
         requires: analyses whose results it needs.
-        per_rank: one rank's tables to a small frame, or to several by name; called if it `reads` any table.
-        across_ranks: from the ranks' parts, in the order of ranks, to the result's frame and findings; None to
-            concatenate their frames.
-        parameters: its options; both functions find the values in `Inputs.parameters`. Required analyses are always
-            run with the defaults.
-        needs_rows_of: tables without which a rank has no rows: if all of them are empty, `per_rank` is not called.
-        reads_more: columns that it needs in addition to `reads` for these parameters, if they are expensive.
-        headline: its answer in one sentence, from the result's frame; None if it has no answer.
+        per_rank: maps one rank's tables to a small frame, or to several by name; called if it `reads` any table.
+        across_ranks: reduces the ranks' parts, in rank order, to the result's frame and findings; None to concatenate
+            their frames.
+        parameters: its options; both functions find the values in `Inputs.parameters`. Required analyses always run
+            with the defaults.
+        needs_rows_of: tables without which a rank has no rows: if all are empty, `per_rank` is not called.
+        reads_more: expensive columns that it needs in addition to `reads` for some parameters.
+        headline: gives the answer in one sentence from the result's frame; None if there is none.
         has_findings: whether `across_ranks` may give findings: `rankscope findings` then includes it.
         in_report: whether its table is in the report.
         on_page: whether `serve` computes its table for the page.
-        shown_empty: whether the report shows it even if it has no rows. The report and the page begin with these.
+        shown_empty: whether the report shows it even without rows. The report and the page begin with these.
         charts: charts above its table on the page and in the report.
 
     Raises:
@@ -140,23 +140,23 @@ class Analysis:
         return self.per_rank(tables, inputs)
 
     def reduce(self, parts: Sequence[Part], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-        """The result's frame and findings, from what the ranks gave."""
+        """The result's frame and findings, from the ranks' parts."""
         if self.across_ranks is not None:
             return self.across_ranks(parts, inputs)
         return concat_ranks([part for part in parts if isinstance(part, pl.DataFrame)], self.columns), []
 
     def wants(self, chosen: Parameters) -> dict[str, tuple[str, ...]]:
-        """The tables and columns that it wants for a choice of parameters."""
+        """The tables and columns that it needs for a choice of parameters."""
         wanted = dict(self.reads)
         for table, columns in (self.reads_more(chosen) if self.reads_more is not None else {}).items():
             wanted[table] = tuple(dict.fromkeys((*wanted.get(table, ()), *columns)))
         return wanted
 
     def choose(self, given: Parameters | None = None) -> dict[str, Value]:
-        """A value for each parameter, in their order: as given, else the default.
+        """A value for each parameter, in their order: the given one, else the default.
 
         Raises:
-            ConfigError: there is no such parameter, or it cannot have such a value.
+            ConfigError: there is no such parameter, or the value is not valid.
         """
         known = {parameter.name: parameter for parameter in self.parameters}
         for name in given or ():
@@ -177,19 +177,19 @@ class Analysis:
 
 
 StepPart = Literal["compute", "communication", "copies", "data", "host"]
-"""A part of a rank's step, as `step_time` divides it: compute, exposed communication, exposed copies, waiting for data,
-and the rest, in which the device is idle for another reason."""
+"""A part of a rank's step in `step_time`: compute, exposed communication, exposed copies, waiting for data, and the
+rest, in which the device is idle for another reason."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A cause that a finding can be a symptom of, if their times agree.
+    """A cause of which a finding can be a symptom, if their times agree.
 
     Attributes:
         of: the id of the cause's finding; ``straggler:slow_host`` for stragglers with this cause only.
         why: the relation as a phrase: `waiting for this rank`.
-        same: whether it is the same time on the cause's ranks, as far as it exceeds what it is on the other ranks.
-            Otherwise only as much of it is the cause's as both together exceed what the ranks have of that part.
+        same: whether the symptom is the cause's own time on the cause's ranks, as far as it exceeds that of the other
+            ranks. Otherwise the cause explains only as much as both together exceed the ranks' time in that part.
     """
 
     of: str
@@ -202,12 +202,12 @@ class Rule:
     """A common problem of runs, and how to find it in results.
 
     Attributes:
-        name: what it is about; also its module's name, and the id of its findings.
+        name: its module's name, and the id of its findings.
         doc: the module's docstring: title in the first line, then when it fires, and what its saving means.
-        requires: analyses whose results it reads. One that failed is missing: the rule uses the others.
-        find: those results, in `Inputs`, to findings.
-        parts: the parts of a step that its saving is taken from, the first one first; empty: not known.
-        symptom_of: the causes that its findings can be symptoms of.
+        requires: analyses whose results it reads. A failed one is missing: the rule uses the others.
+        find: maps those results, in `Inputs`, to findings.
+        parts: the parts of a step that its saving is taken from, in this order; empty if unknown.
+        symptom_of: causes of which its findings can be symptoms.
     """
 
     name: str
@@ -228,7 +228,7 @@ class Result:
     """An analysis's answer: the frame, the meaning of its columns, and findings.
 
     Attributes:
-        incomplete: ranks whose files are incomplete: they are in the frame, but the headline compares the others.
+        incomplete: ranks with incomplete files: they are in the frame, but not in the headline.
     """
 
     analysis: Analysis
@@ -247,28 +247,28 @@ class Result:
         if self.analysis.headline is None:
             return None
         try:
-            found = self.analysis.headline(self._compared)
+            headline = self.analysis.headline(self._compared)
         except FAILURES:
-            # It may be another package's: its table must still be shown.
+            # It may be another package's, and its table must still be shown.
             logger.exception("the headline of %s failed", self.name)
             return None
-        # A sentence with a null (a name that the trace leaves out, say) or a NaN would be wrong.
-        complete = found is not None and all(
-            isinstance(e.value, str) or (e.value is not None and math.isfinite(e.value)) for e in found.values
+        # A sentence with a null (say, a name that the trace lacks) or a NaN would be wrong.
+        complete = headline is not None and all(
+            isinstance(e.value, str) or (e.value is not None and math.isfinite(e.value)) for e in headline.values
         )
-        return self._with_ranks_left_out(found) if found is not None and complete else None
+        return self._with_ranks_left_out(headline) if headline is not None and complete else None
 
-    def _with_ranks_left_out(self, found: Headline) -> Headline:
+    def _with_ranks_left_out(self, headline: Headline) -> Headline:
         """The sentence with the ranks that it is not about."""
         if self._compared is self.frame:
-            return found
+            return headline
         ranks = sorted(self.incomplete & set(self.frame["rank"].to_list()))
         if not ranks:
-            return found
+            return headline
         shown = as_ranges(ranks) if len(ranks) <= _RANKS_SHOWN else counted(len(ranks), "rank")
         noun = "" if len(ranks) > _RANKS_SHOWN else plural("rank", len(ranks)) + " "
-        text = f"{found.text.removesuffix('.')} (without {noun}{{left_out}}: incomplete)."
-        return replace(found, text=text, values=(*found.values, Evidence("left_out", shown)))
+        text = f"{headline.text.removesuffix('.')} (without {noun}{{left_out}}: incomplete)."
+        return replace(headline, text=text, values=(*headline.values, Evidence("left_out", shown)))
 
     @property
     def _compared(self) -> pl.DataFrame:
@@ -278,22 +278,22 @@ class Result:
         return complete if complete.height else self.frame
 
     def finite(self) -> pl.DataFrame:
-        """The frame as it is written to files: NaN and infinity, which traces may contain, become null."""
+        """The frame for files: NaN and infinity, which traces may contain, become null."""
         floats = [name for name, dtype in self.frame.schema.items() if dtype.is_float()]
         return self.frame.with_columns(pl.when(pl.col(name).is_finite()).then(pl.col(name)) for name in floats)
 
     def to_json(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """The JSON object that other programs read: rows as objects with the column names.
+        """The JSON object for other programs: rows as objects with the column names.
 
-        ``headline`` is there if the analysis has headlines; null if there is none for this run.
+        ``headline`` is present if the analysis has headlines, and null if there is none for this run.
         """
         headline = self.headline
-        answer = {"headline": headline.to_json() if headline else None} if self.analysis.headline else {}
+        entry = {"headline": headline.to_json() if headline else None} if self.analysis.headline else {}
         return {
             "schema_version": RESULT_SCHEMA_VERSION,
             "analysis": self.name,
             "run": dict(run),
-            **answer,
+            **entry,
             "columns": {column.name: {"unit": column.unit, "doc": column.doc} for column in self.analysis.columns},
             "rows": self.finite().to_dicts(),
             "findings": [finding.to_json() for finding in self.findings],

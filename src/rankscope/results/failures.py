@@ -1,6 +1,6 @@
-"""What a computation over tables may raise: exceptions, and panics of Polars, which are no `Exception`.
+"""What a computation over tables may raise: exceptions, and panics of Polars, which are not an `Exception`.
 
-In: nothing. Out: `FAILURES`, for ``except`` where one failure must stay one: a rank's, a table's, a rule's.
+In: nothing. Out: `FAILURES`, for ``except`` where the failure of one rank, table or rule must not stop the others.
 """
 
 from __future__ import annotations

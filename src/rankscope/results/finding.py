@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 Severity = Literal["error", "warning", "info"]
 NOT_ANALYZED = "rank-not-analyzed"
-"""The id of findings about a rank that was read, but that an analysis could not use."""
+"""The id of findings about a rank that was read, but that an analysis could not process."""
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 
@@ -26,17 +26,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Anchor:
-    """The event at which something can be seen, and events of other ranks to compare it with.
+    """The event that shows a finding best, and events of other ranks to compare it with.
 
     Attributes:
         rank: the rank.
         window: index of the rank's trace file, from 0.
         start_ns: when the event starts, on that file's clock.
-        end_ns: when it ends; of a collective that ran as several kernels, when the last one does.
+        end_ns: when it ends; for a collective of several kernels, when the last one ends.
         name: the event's name, as recorded.
-        reason: what is to be seen there, in a sentence without names from traces.
-        since_ns: where the idle gap begins that the event ends; None if it ends none.
-        peers: the same on other ranks, those that show it best first.
+        reason: what it shows, in a sentence without names from traces.
+        since_ns: the start of the idle gap that the event ends; None if it ends none.
+        peers: the same on other ranks, the clearest first.
         compared: ranks without such an event, to compare it with.
     """
 
@@ -53,27 +53,28 @@ class Anchor:
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
         names = ("rank", "window", "start_ns", "end_ns", "name", "reason")
-        own = {name: getattr(self, name) for name in names}
+        fields = {name: getattr(self, name) for name in names}
         if self.since_ns is not None:
-            own["since_ns"] = self.since_ns
+            fields["since_ns"] = self.since_ns
         if self.compared:
-            own["compared"] = list(self.compared)
-        return {**own, "peers": [peer.to_json() for peer in self.peers]} if self.peers else own
+            fields["compared"] = list(self.compared)
+        if self.peers:
+            fields["peers"] = [peer.to_json() for peer in self.peers]
+        return fields
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a person should know about a run, with its evidence.
+    """Something that the user should know about a run, with its evidence.
 
     Attributes:
         id: the kind of finding: stable, in kebab case.
         saving_ns: upper bound of what fixing it saves, in nanoseconds per step; None if it is not about time.
         all_clear: whether it reports the absence of a problem: shown with its analysis, not among the run's findings.
-        cost_ns: what it costs per step, where that is more than can be saved: findings are ordered by it; None: the
-            saving.
+        cost_ns: its cost per step, by which findings are sorted, if that is more than the saving; None: the saving.
         symptoms: findings about the same time, which this one causes or contains. Their savings are not added.
-        because: of a symptom, why it is one.
-        anchor: the event at which it can be seen; None if it is not about events, or no event stands out.
+        because: why it is a symptom, if it is one.
+        anchor: the event that shows it best; None if it is not about events, or no event stands out.
     """
 
     id: str
@@ -108,7 +109,7 @@ class Finding:
             "advice": self.advice,
             "cost_ns": self.cost_ns,
             "because": self.because,
-            "symptoms": [each.to_json() for each in self.symptoms],
+            "symptoms": [symptom.to_json() for symptom in self.symptoms],
             **({} if self.anchor is None else {"anchor": self.anchor.to_json()}),
         }
 
@@ -129,23 +130,23 @@ def worst_of(severities: Iterable[Severity]) -> Severity:
 
 def with_symptoms(findings: Iterable[Finding]) -> list[Finding]:
     """Findings, each followed by its symptoms."""
-    return [each for finding in findings for each in (finding, *finding.symptoms)]
+    return [item for finding in findings for item in (finding, *finding.symptoms)]
 
 
 def each_once(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings without repetitions; what kept a rank out of several analyses is one finding, which names them all."""
-    lost: dict[tuple[object, ...], Finding] = {}
-    found: dict[Finding, None] = {}
+    """Findings without repetitions. If one reason excluded a rank from several analyses, one finding names them all."""
+    not_analyzed: dict[tuple[object, ...], Finding] = {}
+    others: dict[Finding, None] = {}
     for finding in findings:
         if finding.id != NOT_ANALYZED or not finding.evidence:
-            found[finding] = None
+            others[finding] = None
             continue
         *reason, analyses = finding.evidence
         key = (finding.ranks, *reason)
         names = {*str(analyses.value).split(", ")}
-        if key in lost:
-            names |= {*str(lost[key].evidence[-1].value).split(", ")}
+        if key in not_analyzed:
+            names |= {*str(not_analyzed[key].evidence[-1].value).split(", ")}
         listed = ", ".join(sorted(names))
         title = finding.title.replace(str(analyses.value), listed, 1)
-        lost[key] = replace(finding, title=title, evidence=(*reason, replace(analyses, value=listed)))
-    return [*found, *lost.values()]
+        not_analyzed[key] = replace(finding, title=title, evidence=(*reason, replace(analyses, value=listed)))
+    return [*others, *not_analyzed.values()]

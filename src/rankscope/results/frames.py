@@ -1,6 +1,6 @@
-"""Frames with declared columns: their schema, and the ranks' frames in one.
+"""Frames with declared columns: their schema, and the concatenation of the ranks' frames.
 
-In: columns as an analysis declares them, and the frames that the ranks gave. Out: a frame with these columns.
+In: columns as an analysis declares them, and the ranks' frames. Out: a frame with these columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def schema_of(columns: Sequence[Column]) -> pl.Schema:
 
 
 def concat_ranks(parts: Sequence[pl.DataFrame], columns: Sequence[Column]) -> pl.DataFrame:
-    """The ranks' frames below one another, with the declared columns and their types.
+    """Concatenate the ranks' frames, with the declared columns and types.
 
     Parts without rows may have columns of any type, or none: they add nothing.
     """

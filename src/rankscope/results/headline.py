@@ -15,10 +15,10 @@ from rankscope.results.finding import Evidence
 
 @dataclass(frozen=True)
 class Headline:
-    """An analysis's answer in one sentence, with its numbers separate, so that each output formats them in its own way.
+    """An analysis's answer in one sentence, with its values kept separate, so that each output can format them.
 
     Attributes:
-        text: the sentence; ``{name}`` is the place of a value.
+        text: the sentence, with placeholders such as ``{name}``.
         values: the values, with their units. Names from traces belong here, never in the text.
     """
 
@@ -27,7 +27,7 @@ class Headline:
 
     @classmethod
     def of(cls, text: str, /, **values: tuple[int | float | str, str]) -> Headline:
-        """One from values by name, each with its unit."""
+        """Make one from values by name, each with its unit."""
         return cls(text, tuple(Evidence(name, value, unit) for name, (value, unit) in values.items()))
 
     def to_json(self) -> dict[str, Any]:
@@ -47,5 +47,5 @@ def total_of(frame: pl.DataFrame, column: str) -> int:
 
 
 def over_ranks(frame: pl.DataFrame) -> str:
-    """The words after a sum over several ranks; empty for one rank."""
+    """The words that follow a sum over several ranks; empty for one rank."""
     return " over all ranks" if frame["rank"].n_unique() > 1 else ""

@@ -1,6 +1,6 @@
-"""Which ranks may be compared with others: those whose files are complete.
+"""Leave ranks with incomplete files out of comparisons.
 
-In: what is known of each trace file. Out: the ranks that are left out of comparisons.
+In: the metadata of trace files. Out: the ranks with incomplete files, or rows without them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def incomplete_ranks(traces: Iterable[TraceInfo]) -> frozenset[int]:
 
 
 def of_judged_ranks(frame: pl.DataFrame, traces: Iterable[TraceInfo]) -> pl.DataFrame:
-    """The rows of ranks whose files are complete; all of a frame that has no ``rank``.
+    """The rows of ranks with complete files; all rows if the frame has no ``rank`` column.
 
     Args:
         frame: a result, perhaps with a ``rank`` column.

@@ -1,6 +1,6 @@
-"""Options: those of all analyses, and the parameters of a single one.
+"""Options of all analyses, and parameters of a single one.
 
-In: what a user gives, as Python values or as text of a command line. Out: checked values, or an error that names them.
+In: values from Python, or text from a command line. Out: checked values, or an error that names the invalid one.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Options:
 
     @property
     def named_steps(self) -> tuple[int, ...]:
-        """The steps that the choice names, as its only, first or last one: shown even if they are incomplete."""
+        """The steps that the user typed (the only, first or last one): shown even if they are incomplete."""
         return tuple(dict.fromkeys(step for step in self.steps or () if step is not None))
 
     def keeps(self, step: pl.Expr) -> pl.Expr:
-        """Whether a step number is among the chosen."""
+        """Whether a step number is among the chosen ones."""
         first, last = self.steps or (None, None)
         kept = step.is_not_null()
         if first is not None:
@@ -52,12 +52,12 @@ class Parameter:
     """An option of one analysis: `rankscope analyze NAME --match REGEX`, ``run.NAME(match=…)``.
 
     Attributes:
-        name: in snake case; the command line writes it with dashes. doc: what it does, for help and docs. kind: `text`,
-        `regex` (checked; matched without regard to case), `number` (whole, not negative), or `flag` (off unless
-            given).
-        default: the value if nothing is given; for a flag False.
-        choices: the values that may be given; empty for any.
-        of_reduce: whether only ``across_ranks`` uses it: the ranks' parts are then kept for its other values.
+        name: in snake case; the command line writes it with dashes.
+        doc: what it does, for help and docs.
+        kind: `text`, `regex` (checked; ignores case), `number` (whole, not negative), or `flag` (off by default).
+        default: the default value; for a flag False.
+        choices: the valid values; empty for any.
+        of_reduce: whether only ``across_ranks`` uses it: the ranks' parts are then kept for other values of it.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Parameter:
         if self.kind == "regex":
             try:
                 re.compile(text)
-                # The engine that searches the names knows no look-around, nor references back.
+                # Polars, which searches the names, supports neither look-around nor back-references.
                 pl.Series([""]).str.contains(text)
             except (re.error, pl.exceptions.ComputeError) as error:
                 reason = str(error).splitlines()[-1]

@@ -1,6 +1,6 @@
-"""Whether a rank delays the others: one of five states, decided here for every output.
+"""Decide whether a rank delays the others: one of five states, the same in every output.
 
-In: the result of `stragglers`. Out: the state, and the sentence for the states that name no straggler.
+In: the result of `stragglers`. Out: the state, and the sentence for states without a straggler.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rankscope.results.headline import Headline
 from rankscope.rundir.plurals import plural
 
 ENOUGH_STEPS = 3
-"""In fewer, a difference between ranks may be chance."""
+"""With fewer steps, a difference between ranks may be random."""
 
 RankState: TypeAlias = Literal["straggler", "none", "too-few-steps", "not-compared", "one-rank"]
 
@@ -22,8 +22,8 @@ RankState: TypeAlias = Literal["straggler", "none", "too-few-steps", "not-compar
 def rank_state(frame: pl.DataFrame) -> RankState:
     """The state of a run of several ranks.
 
-    A rank with a cause is a straggler. Without one, the rank with the longest wait decides: there are too few steps if
-    a delay of that rank could not have been found.
+    A rank with a cause is a straggler. Otherwise the rank that the others waited for longest decides: there are too few
+    steps if its delay could not have been significant.
 
     Args:
         frame: rows of `stragglers` per rank.
@@ -39,7 +39,7 @@ def rank_state(frame: pl.DataFrame) -> RankState:
 
 
 def without_straggler(frame: pl.DataFrame) -> Headline:
-    """The sentence for a state that names no straggler.
+    """The sentence for a state without a straggler.
 
     Args:
         frame: rows of `stragglers` per rank, without a cause.
@@ -51,23 +51,23 @@ def without_straggler(frame: pl.DataFrame) -> Headline:
         return Headline.of(f"The ranks cannot be compared: {why}.")
     compared = _compared(frame)
     most, steps = _most_waited(compared), _steps(frame)
-    begin = f"Too few steps to tell whether a rank delays the others ({counted_steps(steps)})"
+    prefix = f"Too few steps to tell whether a rank delays the others ({counted_steps(steps)})"
     if state == "none":
-        alone = Significance.SIGNIFICANT.value not in compared["significance"]
-        begin = "No significant straggler" if alone else "No single rank delays the others"
+        not_significant = Significance.SIGNIFICANT.value not in compared["significance"]
+        prefix = "No significant straggler" if not_significant else "No single rank delays the others"
         if not most["waited_ns"]:
             return Headline.of("No rank delays the others.")
     values: dict[str, tuple[int | float | str, str]] = {"steps": (steps, "count")}
     if not most["waited_ns"]:
-        return Headline.of(f"{begin}.", **values)
+        return Headline.of(f"{prefix}.", **values)
     longest = "the longest wait is for rank {rank}: {waited}" + (
         f" over {counted_steps(steps)}" if state == "none" else ""
     )
-    return Headline.of(f"{begin}; {longest}.", rank=(most["rank"], ""), waited=(most["waited_ns"], "ns"), **values)
+    return Headline.of(f"{prefix}; {longest}.", rank=(most["rank"], ""), waited=(most["waited_ns"], "ns"), **values)
 
 
 def counted_steps(steps: int) -> str:
-    """Steps as a headline's text has them."""
+    """The number of steps in a headline's text."""
     return f"{{steps}} {plural('step', steps)}"
 
 
@@ -80,5 +80,5 @@ def _most_waited(frame: pl.DataFrame) -> dict[str, Any]:
 
 
 def _steps(frame: pl.DataFrame) -> int:
-    """In how many steps ranks were compared."""
+    """The number of steps in which ranks were compared."""
     return int(frame["steps"].drop_nulls().to_numpy().max(initial=0))

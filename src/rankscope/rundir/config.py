@@ -92,6 +92,26 @@ class CaptureConfig:
         "auto (the same, but only if no accelerator is recorded).",
     )
 
+    watch: bool = option(
+        False,
+        "Log every step, record on request (rankscope trigger) and after slow steps, besides the schedule.",
+    )
+    watch_windows: int = option(
+        10, "Windows that the watch may record by itself, because a step was slow; 0: only on request.", least=0
+    )
+    watch_pause: int = option(600, "Seconds between two such windows, at least.", "--watch-pause", metavar="S", least=0)
+    watch_bytes: int = option(
+        2 << 30, "No such window once this rank's traces have so many bytes; 0 for no limit.", least=0
+    )
+    hang_timeout: int = option(
+        300,
+        "With the watch: each rank writes what it does (rankscope hang) after so many seconds without a step, and ten "
+        "times a usual step; 0: never.",
+        "--hang-timeout",
+        metavar="S",
+        least=0,
+    )
+
     take_over: bool = option(
         False,
         "Disable the script's own torch profilers and record this schedule instead. By default, run and exec adopt "

@@ -22,6 +22,12 @@ KEPT = "the trace is kept as "
 _NUMBER = re.compile(r"\d+")
 
 
+def kept_trace(reason: str | None) -> str | None:
+    """The path of a trace that the run directory could not take, from the reason; ``None`` if it is another reason."""
+    _, kept, rest = (reason or "").partition(KEPT)
+    return rest.partition(": rankscope gather")[0] if kept else None
+
+
 @dataclass(frozen=True)
 class LostGroup:
     """Windows that were lost for one reason, numbers in it aside: ranks report the same one with other numbers."""
@@ -39,7 +45,7 @@ class LostGroup:
     @property
     def is_kept(self) -> bool:
         """Whether the traces are kept elsewhere, as the reason says."""
-        return KEPT in self.reason
+        return kept_trace(self.reason) is not None
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""CPUs of a process: reading lists of them, and binding this process to those that an experiment's plan gives it.
+"""CPUs of a process: read lists of them, and bind this process to the CPUs that an experiment's plan assigns to it.
 
 Nothing here loads more than small parts of the standard library: it runs at the start of every Python process of a job
 that is measured.

@@ -7,6 +7,7 @@ In: the options, and the first step. Out: windows, one after another.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -51,3 +52,29 @@ def windows(config: CaptureConfig, start_step: int) -> Iterator[Window]:
     for n in numbers:
         end = (index + n + 1) * period
         yield Window(end - lead, end - config.active, end - 1)
+
+
+class WindowPlan(Iterator[Window]):
+    """Windows in the order of their steps: those of the schedule, and others that are added meanwhile.
+
+    Args:
+        scheduled: in order.
+    """
+
+    def __init__(self, scheduled: Iterator[Window]) -> None:
+        self._scheduled = scheduled
+        self._next_scheduled = next(scheduled, None)
+        self._added: list[Window] = []
+
+    def add(self, window: Window) -> None:
+        """Add a window that overlaps with no other."""
+        insort(self._added, window, key=lambda each: each.first)
+
+    def __next__(self) -> Window:
+        scheduled = self._next_scheduled
+        if self._added and (scheduled is None or self._added[0].first < scheduled.first):
+            return self._added.pop(0)
+        if scheduled is None:
+            raise StopIteration
+        self._next_scheduled = next(self._scheduled, None)
+        return scheduled

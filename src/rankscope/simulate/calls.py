@@ -1,4 +1,4 @@
-"""Cells that are not the model's own operators: copies, synchronisation, loading, communication, pauses.
+"""Cells other than the model's operators: copies, synchronization, loading, communication, pauses.
 
 In: a builder. Out: cells.
 """
@@ -39,12 +39,12 @@ NAMES: dict[str, Naming] = {
 }
 
 ARROWS = {"send": "->", "recv": "<-"}
-"""How NCCL's annotation of a message between two ranks points from this rank to the other."""
+"""The arrow in NCCL's annotation of a message, from this rank to the other."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """What a collective carries, as one rank sees it."""
+    """The payload of a collective, as one rank sees it."""
 
     kind: str
     dim: str
@@ -136,7 +136,7 @@ def copy_in(*, stacks: bool) -> Cell:
 
 
 def copy_on_device(kernel_ns: int, thread: str) -> Cell:
-    """A copy that somebody did not need to make."""
+    """An unnecessary copy on the device."""
     b = CellBuilder(thread)
     external = b.operator("aten::copy_", 0, 3, {"Input type": ["c10::BFloat16", "c10::BFloat16"]})
     launch = b.runtime("cudaMemcpyAsync", 41, 1, 2, external, launches=True)
@@ -181,7 +181,7 @@ def read_loss(*, stacks: bool) -> Cell:
 
 
 def device_synchronize() -> Cell:
-    """The host waits for the whole device, as the profiler does when it stops."""
+    """The host waits for the entire device, as the profiler does when it stops."""
     b = CellBuilder(MAIN)
     b.runtime("cudaDeviceSynchronize", 165, 0, 1, None)
     return b.cell("cudaDeviceSynchronize", (30_000, 10_000), waits_at=1)
@@ -193,7 +193,7 @@ def step_begin() -> Cell:
 
 
 def moment(thread: str = MAIN) -> Cell:
-    """A moment of Python, to hang the ends of ranges on."""
+    """A moment of Python, at which ranges start and end."""
     return CellBuilder(thread).cell("moment", (2_000, 3_000))
 
 
@@ -210,7 +210,7 @@ def garbage_collection(nanoseconds: int, thread: str) -> Cell:
 
 
 def allocation_retry(nanoseconds: int, thread: str) -> Cell:
-    """The allocator is out of cached memory: it frees what it holds and asks the driver again."""
+    """The allocator is out of cached memory: it frees its cache and asks the driver again."""
     b = CellBuilder(thread)
     external = b.operator("aten::empty", 0, 5, {"Concrete Inputs": ["[67108864]"]})
     b.runtime("cudaFree", 22, 1, 2, external)

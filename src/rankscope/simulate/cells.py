@@ -1,10 +1,10 @@
-"""The smallest piece of a simulated job: one operator or call, with all the events that Kineto writes for it.
+"""The smallest unit of a simulated job: one operator or call, with all the events that Kineto writes for it.
 
 A cell has up to twelve moments on the host, given as the spans between them (the first is the gap before it), and at
-most one piece of device work. Each event is between two of these moments. What differs between ranks and between
-uses of a cell is in an event's arguments as a function of the rank and as an :class:`Id`.
+most one piece of device work. Each event lies between two of these moments. Arguments that differ between ranks are
+functions of the rank; those that differ between uses of a cell are an :class:`Id`.
 
-In: spans and their arguments. Out: a cell.
+In: spans and the arguments of events. Out: a cell.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class CellEvent:
     section: int
     args: Args
     lost_as: str = ""
-    """The kind of event that :class:`Lost` calls it; empty: it is never lost."""
+    """Its kind for :class:`Lost`; empty if it is never lost."""
 
     @property
     def on_device(self) -> bool:
@@ -67,22 +67,22 @@ class CellEvent:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """An operator with its events; two cells are the same only if they are one object."""
+    """An operator with its events; cells are compared by identity."""
 
     name: str
     spans_ns: tuple[int, ...]
     """Between the moments; the first is the gap before the cell."""
     events: tuple[CellEvent, ...]
     launch_at: int
-    """Which of the spans is the launch call, drawn for itself; -1: none."""
+    """The index of the span of the launch call, whose duration is drawn separately; -1: none."""
     kernel_ns: int
-    """0: no device work, or (communication) device work whose length the engine finds."""
+    """0: no device work, or (communication) device work whose duration the engine computes."""
     ids: tuple[int, ...]
     """How many ids it takes of each of ``COUNTERS``; the sequence number is the program's."""
     steady: bool
-    """Lasts exactly as long as it says."""
+    """Whether its spans have no jitter."""
     waits_at: int
-    """Which of the spans waits for the device (a synchronisation) or the loader; -1: none."""
+    """The index of the span that waits for the device (a synchronization) or the loader; -1: none."""
 
 
 @dataclass
@@ -164,8 +164,8 @@ class CellBuilder:
     ) -> None:
         """Device work launched by the call with ``correlation``."""
         queued = {"queued": 0} if category == "kernel" else {}
-        place = {"device": lambda rank: rank.device, "context": 1, "stream": stream, "correlation": correlation}
-        all_args = _with_external(external, {**queued, **place, **args})
+        placement = {"device": lambda rank: rank.device, "context": 1, "stream": stream, "correlation": correlation}
+        all_args = _with_external(external, {**queued, **placement, **args})
         lost_as = "kernel" if stream == COMPUTE_STREAM else "collective"
         section = DEVICE_AND_RUNTIME
         self.events.append(CellEvent("X", category, name, DEVICE_START, DEVICE_END, stream, section, all_args, lost_as))

@@ -1,4 +1,4 @@
-"""How a rank records the true times: its clock, and the window in which it records.
+"""A rank's clock, and the window in which it records.
 
 In: a job's options. Out: each rank's offset, drift and window.
 """
@@ -51,8 +51,8 @@ class Clock:
 
     def recorded_many(self, true_ns: I64) -> I64:
         """The same for many."""
-        found: I64 = true_ns + (true_ns * self.drift_ppb // 1_000_000_000 + (EPOCH_NS + self.offset_ns))
-        return found
+        recorded: I64 = true_ns + (true_ns * self.drift_ppb // 1_000_000_000 + (EPOCH_NS + self.offset_ns))
+        return recorded
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class Window:
         """The window of a rank: its recorded steps, moved as given or drawn at random."""
         recording, chance = engine.job.recording, Chance(engine.job.seed)
         column = int(stage.ranks.searchsorted(rank))
-        moved = []
+        shifts = []
         for name, given in (("begin", recording.window_start_ns), ("end", recording.window_end_ns)):
             drawn = round((2 * chance.uniform(f"window {name}", rank) - 1) * recording.window_spread_ns)
-            moved.append(given.get(rank, drawn))
+            shifts.append(given.get(rank, drawn))
         begin = int(stage.host[engine.job.warmup_steps, 0, column]) - LEAD_NS
         end = int(stage.host[engine.job.warmup_steps + engine.job.steps - 1, -1, column]) + 1
-        return cls(begin + moved[0], max(begin + moved[0] + 1, end + moved[1]))
+        return cls(begin + shifts[0], max(begin + shifts[0] + 1, end + shifts[1]))

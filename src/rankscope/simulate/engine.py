@@ -1,8 +1,8 @@
-"""Executes a job: hosts launch, streams run in order, collectives end on all ranks after the last has arrived.
+"""Execute a job: hosts launch, streams run in order, collectives end on all ranks after the last arrival.
 
-In: the program of each pipeline stage. Out: when each item began on the host and on the compute stream, and when each
-collective was reached and left, for all ranks; from these the writer recomputes every moment (``times``). Times are the
-job's true time in nanoseconds from 0.
+In: the program of each pipeline stage. Out: the start of each item on the host and on the compute stream, and the
+arrival and end of each collective, for all ranks. From these the writer recomputes every moment (``times``). Times are
+the job's true time in nanoseconds from 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SYNC_RETURN_NS = 4_000
 EVENT_WAIT_NS = 700
 """From the end of the compute kernel to the start of a communication kernel that waits for it."""
 MEDIAN_TRANSFER_NS = 237_000
-"""Of the collectives whose end skew was measured; shorter ones end closer together."""
+"""The median transfer of the collectives whose end skew was measured; shorter ones end closer together."""
 MIN_SKEW_SHARE = 0.1
 
 BUS_INTRA = 200e9
@@ -65,7 +65,7 @@ class Stage:
 class _Meeting:
     """A collective between stages: the stages that have arrived."""
 
-    come: list[tuple[Stage, int, int]] = field(default_factory=list)
+    arrived: list[tuple[Stage, int, int]] = field(default_factory=list)
 
 
 class Engine:
@@ -87,10 +87,10 @@ class Engine:
         ranks = self.layout.stage_ranks(index)
         if self.alone:
             ranks = ranks[:1]
-        many, items, communications = len(ranks), len(program.items), len(program.communications)
+        count, items, communications = len(ranks), len(program.items), len(program.communications)
 
         def array(size: int) -> I64:
-            return np.zeros((self.steps, size, many), dtype=np.int64)
+            return np.zeros((self.steps, size, count), dtype=np.int64)
 
         return Stage(
             index,
@@ -108,7 +108,7 @@ class Engine:
 
     @property
     def sequences_per_step(self) -> int:
-        """How many sequence numbers a step uses up."""
+        """How many sequence numbers a step uses."""
         return max(max(stage.program.sequence) for stage in self.stages) + 1
 
     def run(self) -> None:
@@ -126,7 +126,7 @@ class Engine:
             running = alive
 
     def slowness(self, stage: Stage, step: int) -> Slowness:
-        """What a step is slowed by on each rank of the stage."""
+        """The slowdown of a step on each rank of the stage."""
         effects = stage.effects
         kernel = effects.kernel[step]
         if self.chance is not None:
@@ -135,8 +135,8 @@ class Engine:
         return Slowness(effects.host[step], kernel, effects.loader[step])
 
     def _run_stage(self, stage: Stage) -> Waiting:
-        many = len(stage.ranks)
-        start = np.zeros(many, dtype=np.int64)
+        count = len(stage.ranks)
+        start = np.zeros(count, dtype=np.int64)
         if self.chance is not None:
             # Ranks do not start at exactly the same time.
             start += (self.chance.hashes(self.chance.keys("start", 0, stage.ranks), _ZERO) % np.uint64(20_000)).astype(
@@ -155,7 +155,7 @@ class Engine:
                         continue
                 rows = np.arange(item.first, item.first + item.count)
                 spans = stage.clockwork.host_spans(rows, keys, slow)
-                moments = host[:, None, None] + np.cumsum(spans.reshape(many, -1), axis=1).reshape(spans.shape)
+                moments = host[:, None, None] + np.cumsum(spans.reshape(count, -1), axis=1).reshape(spans.shape)
                 after = moments[:, -1, -1]
                 if item.kind == "communication":
                     communication = stage.program.communications[item.communication]
@@ -217,16 +217,16 @@ class Engine:
             key = ("pp", step, from_stage, message.forward, communication.sequence)
             parties = 2
         meeting = self._meetings.setdefault(key, _Meeting())
-        meeting.come.append((stage, step, communication.index))
-        if len(meeting.come) == parties:
+        meeting.arrived.append((stage, step, communication.index))
+        if len(meeting.arrived) == parties:
             del self._meetings[key]
-            meeting.come.sort(key=lambda c: c[0].index)
-            self._end(communication, step, meeting.come)
+            meeting.arrived.sort(key=lambda c: c[0].index)
+            self._end(communication, step, meeting.arrived)
 
-    def _end(self, communication: Communication, step: int, come: list[tuple[Stage, int, int]]) -> None:
-        """All have arrived: set when it ends on each rank."""
+    def _end(self, communication: Communication, step: int, arrived: list[tuple[Stage, int, int]]) -> None:
+        """All have arrived: compute the end on each rank."""
         message = communication.message
-        arrivals = [stage.arrival[step, index] for stage, step, index in come]
+        arrivals = [stage.arrival[step, index] for stage, step, index in arrived]
         if message.dim == WORLD:
             last = np.full_like(arrivals[0], max(int(a.max()) for a in arrivals))
         elif message.dim == "pp":
@@ -237,15 +237,15 @@ class Engine:
             shape, axis = self.layout.stage_shape, self.layout.stage_dims.index(message.dim)
             latest = arrivals[0].reshape(shape).max(axis=axis, keepdims=True)
             last = np.broadcast_to(latest, shape).ravel()
-        first = come[0][0]
+        first = arrived[0][0]
         transfer = self.transfer_ns(communication) * first.effects.transfer(communication, step) // ONE
         if self.chance is not None:
             leaders = self.layout.leaders(first.index, message.dim)
             keys = self.chance.keys("transfer", step, leaders)
             # Keyed by the lower stage's index, which both ends agree on.
-            place = np.asarray([come[0][2]], dtype=np.int64)
+            place = np.asarray([arrived[0][2]], dtype=np.int64)
             transfer = transfer * self.chance.factors("transfer", keys, place) // ONE
-        for stage, at, index in come:
+        for stage, at, index in arrived:
             end = last + transfer
             if self.chance is not None:
                 skews = self.chance.factors(
@@ -282,7 +282,7 @@ def nominal_of(job: Job) -> Nominal:
     ends = max(stage.host[-1, -1, 0] for stage in engine.stages)
     begins = max(stage.host[-1, 0, 0] for stage in engine.stages)
     if not job.synchronize and engine.steps > 1:
-        # The host runs ahead: the step takes what the device takes.
+        # The host runs ahead, so the device determines the step.
         ends = max(stage.stream[-1, -1, 0] for stage in engine.stages)
         begins = max(stage.stream[-2, -1, 0] for stage in engine.stages)
     transfers = []

@@ -1,4 +1,4 @@
-"""From cells to trace events: the events of a program's cells as a table, and their text made from arrays.
+"""Turn cells into trace events: a table of the events of a program's cells, and their text, made from arrays.
 
 In: the cells of a program, and arrays of times. Out: a table of events, and the text of each.
 """
@@ -41,11 +41,11 @@ class EventTable:
 
 
 class EventText(NamedTuple):
-    """A cell's event as a rank writes it: its text, but for its ids and times."""
+    """A cell's event as a rank writes it: its text without ids and times."""
 
     name: str
     text: str
-    """For ``%``: a flow's id and time, or a range's start, duration and the arguments that are ids."""
+    """A template for ``%`` with a flow's id and time, or a range's start, duration and ids."""
     ids: tuple[Id, ...]
     is_flow: bool
 
@@ -64,7 +64,7 @@ def event_text(event: CellEvent, rank: RankIdentity, layout: Layout) -> EventTex
 def fill(events: Iterable[EventText], ts: Sequence[str], dur: Sequence[str], ids: Sequence[Sequence[int]]) -> list[str]:
     """The text of events at given times; ``ids`` has for each counter the first id that each event's cell takes."""
     texts = []
-    for i, (_, text, taken, is_flow) in enumerate(events):
-        numbers = [ids[counter][i] + number for counter, number in taken]
+    for i, (_, text, cell_ids, is_flow) in enumerate(events):
+        numbers = [ids[counter][i] + number for counter, number in cell_ids]
         texts.append(text % (*numbers, ts[i]) if is_flow else text % (ts[i], dur[i], *numbers))
     return texts

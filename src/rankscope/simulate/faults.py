@@ -1,4 +1,4 @@
-"""Turns faults into their effects: factors on durations, added time, added cells.
+"""Turn faults into their effects: factors on durations, added time, added cells.
 
 In: the faults of a job. Out: factors and additions by rank and step.
 """
@@ -35,23 +35,23 @@ class Nominal:
     """By stage and dimension: transfers of a step."""
 
     def taken_ns(self, fault: Fault) -> int:
-        """The time that a fault takes from an affected rank per step."""
+        """The time that a fault costs an affected rank per step."""
         return round(fault.ms * 1e6) if fault.ms is not None else round(fault.magnitude * self.step_ns)
 
 
-def struck_ranks(fault: Fault, layout: MeshLayout) -> Bool:
-    """Which ranks a fault strikes, over all ranks."""
-    hit = np.ones(layout.size, dtype=np.bool_)
+def affected_ranks(fault: Fault, layout: MeshLayout) -> Bool:
+    """A mask over all ranks: those that a fault affects."""
+    affected = np.ones(layout.size, dtype=np.bool_)
     if fault.ranks:
-        hit[:] = False
-        hit[list(fault.ranks)] = True
-    places = np.unravel_index(np.arange(layout.size), layout.shape)
+        affected[:] = False
+        affected[list(fault.ranks)] = True
+    coordinates = np.unravel_index(np.arange(layout.size), layout.shape)
     for dim, coordinate in fault.where.items():
-        hit &= places[layout.dims.index(dim)] == coordinate
-    return hit
+        affected &= coordinates[layout.dims.index(dim)] == coordinate
+    return affected
 
 
-def struck_groups(fault: Fault, dim: str, layout: MeshLayout, ranks: I64) -> Bool:
+def affected_groups(fault: Fault, dim: str, layout: MeshLayout, ranks: I64) -> Bool:
     """For each of ``ranks`` whether a slow_network fault slows its group along ``dim``."""
     if fault.dim and fault.dim != dim:
         return np.zeros(len(ranks), dtype=np.bool_)
@@ -59,41 +59,41 @@ def struck_groups(fault: Fault, dim: str, layout: MeshLayout, ranks: I64) -> Boo
         a, b = fault.link
         group = layout.group_of(a, dim)
         return np.isin(ranks, group if b in group else ())
-    hit = struck_ranks(fault, layout)
+    affected = affected_ranks(fault, layout)
     if dim == WORLD:
-        return np.full(len(ranks), bool(hit.any()))
+        return np.full(len(ranks), bool(affected.any()))
     axis = layout.dims.index(dim)
-    any_in_group = np.broadcast_to(hit.reshape(layout.shape).any(axis=axis, keepdims=True), layout.shape)
-    found: Bool = any_in_group.ravel()[ranks]
-    return found
+    any_in_group = np.broadcast_to(affected.reshape(layout.shape).any(axis=axis, keepdims=True), layout.shape)
+    mask: Bool = any_in_group.ravel()[ranks]
+    return mask
 
 
 def pauses_of(job: Job, nominal: Nominal) -> list[Pauses]:
     """The cells that faults add to the program."""
-    found = []
+    pauses = []
     places = 2 * job.layers * job.microbatch_count
     for index, fault in enumerate(job.faults):
-        taken = nominal.taken_ns(fault)
+        cost_ns = nominal.taken_ns(fault)
         count = min(fault.pauses or _PAUSES.get(fault.style, places), places)
-        each = max(taken // count, 1)
+        pause_ns = max(cost_ns // count, 1)
         copies, kernel_ns = 1, 0
         if fault.style in ("kernels", "copies"):
-            copies = max(1, round(each / _EXTRA_KERNEL_NS))
-            kernel_ns = max(each // copies, 1_000)
-        main = _cell(fault, each, kernel_ns, MAIN, job)
-        autograd = _cell(fault, each, kernel_ns, AUTOGRAD, job)
+            copies = max(1, round(pause_ns / _EXTRA_KERNEL_NS))
+            kernel_ns = max(pause_ns // copies, 1_000)
+        main = _cell(fault, pause_ns, kernel_ns, MAIN, job)
+        autograd = _cell(fault, pause_ns, kernel_ns, AUTOGRAD, job)
         if main is not None and autograd is not None:
-            found.append(Pauses(index, (main, autograd), count, copies, synchronizes=fault.style == "retries"))
-    return found
+            pauses.append(Pauses(index, (main, autograd), count, copies, synchronizes=fault.style == "retries"))
+    return pauses
 
 
-def _cell(fault: Fault, each: int, kernel_ns: int, thread: str, job: Job) -> Cell | None:
+def _cell(fault: Fault, pause_ns: int, kernel_ns: int, thread: str, job: Job) -> Cell | None:
     if fault.style == "gc":
-        return calls.garbage_collection(each, thread)
+        return calls.garbage_collection(pause_ns, thread)
     if fault.style == "asleep":
-        return calls.pause(each, thread)
+        return calls.pause(pause_ns, thread)
     if fault.style == "retries":
-        return calls.allocation_retry(each, thread)
+        return calls.allocation_retry(pause_ns, thread)
     if fault.style == "copies":
         return calls.copy_on_device(kernel_ns, thread)
     if fault.style == "kernels":
@@ -117,45 +117,47 @@ class Effects:
             return
         for index, fault in enumerate(job.faults):
             in_step = np.array([fault.steps is None or n in fault.steps for n in step_numbers], dtype=np.bool_)
-            taken = nominal.taken_ns(fault)
+            cost_ns = nominal.taken_ns(fault)
             if fault.kind == "slow_network":
-                self._network.append((fault, taken, in_step, self._over_link(fault) if fault.link else []))
+                self._network.append((fault, cost_ns, in_step, self._over_link(fault) if fault.link else []))
                 continue
-            hit = in_step[:, None] & struck_ranks(fault, self._layout)[ranks][None, :]
+            affected = in_step[:, None] & affected_ranks(fault, self._layout)[ranks][None, :]
             if fault.kind == "slow_device":
-                self._stretch(self.kernel, hit, taken, nominal.kernel_ns[stage])
+                self._stretch(self.kernel, affected, cost_ns, nominal.kernel_ns[stage])
             elif fault.kind == "slow_host" and fault.style == "stretch":
-                self._stretch(self.host, hit, taken, nominal.host_ns[stage])
+                self._stretch(self.host, affected, cost_ns, nominal.host_ns[stage])
             elif fault.kind == "data_loading":
-                self.loader[hit] += taken
+                self.loader[affected] += cost_ns
             else:
-                self.active[index] = hit
+                self.active[index] = affected
 
     @staticmethod
-    def _stretch(factors: I64, hit: Bool, taken: int, whole: int) -> None:
-        factor = to_factor(1 + taken / max(whole, 1))
-        factors[hit] = factors[hit] * factor // ONE
+    def _stretch(factors: I64, affected: Bool, cost_ns: int, total_ns: int) -> None:
+        factor = to_factor(1 + cost_ns / max(total_ns, 1))
+        factors[affected] = factors[affected] * factor // ONE
 
     def transfer(self, communication: Communication, step: int) -> I64:
         """The factors on one collective's transfer, by rank; the same for all of a group."""
         factors: I64 = np.full(len(self._ranks), ONE, dtype=np.int64)
         dim = communication.message.dim
-        for number, (fault, taken, in_step, shared) in enumerate(self._network):
+        for number, (fault, cost_ns, in_step, shared) in enumerate(self._network):
             if not in_step[step] or self._nominal is None:
                 continue
             if (number, dim) not in self._groups:
-                self._groups[number, dim] = struck_groups(fault, dim, self._layout, self._ranks)
-            # A link carries the groups of several dimensions: what it takes, it takes of all of them together.
-            # A middle stage sends twice what the last one does: both ends of a link must be slowed alike.
-            whole = sum(max(each.get(other, 0) for each in self._nominal.transfer_ns) for other in shared or [dim])
-            self._stretch(factors, self._groups[number, dim], taken, whole)
+                self._groups[number, dim] = affected_groups(fault, dim, self._layout, self._ranks)
+            # A link carries the groups of several dimensions, so its cost is spread over all of them. A middle stage
+            # sends twice as much as the last one, but both ends of a link must be slowed by the same factor.
+            total_ns = sum(
+                max(by_dim.get(other, 0) for by_dim in self._nominal.transfer_ns) for other in shared or [dim]
+            )
+            self._stretch(factors, self._groups[number, dim], cost_ns, total_ns)
         return factors
 
     def _over_link(self, fault: Fault) -> list[str]:
-        """The dimensions of which a group has both ends of the link."""
-        every = np.arange(self._layout.size)
-        dims = sorted({dim for each in (self._nominal.transfer_ns if self._nominal else ()) for dim in each})
-        return [dim for dim in dims if struck_groups(fault, dim, self._layout, every).any()]
+        """The dimensions with a group that contains both ends of the link."""
+        all_ranks = np.arange(self._layout.size)
+        dims = sorted({dim for by_dim in (self._nominal.transfer_ns if self._nominal else ()) for dim in by_dim})
+        return [dim for dim in dims if affected_groups(fault, dim, self._layout, all_ranks).any()]
 
 
 def sums(program: Program) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Text into a file: compressed, and cut short where that was asked for; memory does not grow with it.
+"""Write text to a file, compressed and, if requested, truncated; memory does not grow with its size.
 
 In: pieces of bytes. Out: a file, and its size.
 """
@@ -18,17 +18,17 @@ _GZIP_WINDOW = 31  # deflate's largest window, in gzip's wrapping; isal writes n
 
 
 def write(path: Path, chunks: Iterable[bytes], compression: str, keep: float | None = None) -> int:
-    """Write a file; ``keep`` leaves only that part of its bytes. Gives the size before compression.
+    """Write a file, and return its size before compression; ``keep`` is the fraction of its bytes to keep.
 
     The file appears complete under its name, or not at all.
     """
-    squeeze, finish = _compressor(compression)
+    compress, finish = _compressor(compression)
     size = 0
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as file:
         for chunk in chunks:
             size += len(chunk)
-            file.write(squeeze(chunk))
+            file.write(compress(chunk))
         file.write(finish())
         if keep is not None:
             file.truncate(int(file.tell() * keep))

@@ -1,4 +1,4 @@
-"""What a file says about itself: metadata, process groups, and the names of its processes and threads.
+"""The parts of a file around its events: metadata, process groups, and the names of processes and threads.
 
 In: a rank's identity. Out: the text before and after its events.
 """
@@ -41,10 +41,10 @@ def device_properties(job: Job) -> list[dict[str, object]]:
     ]
 
 
-def metadata(job: Job, who: RankIdentity, own: TraceMetadata) -> dict[str, object]:
-    """The entries next to the events; ``own`` is what our profiler adds."""
+def metadata(job: Job, identity: RankIdentity, embedded: TraceMetadata) -> dict[str, object]:
+    """The entries next to the events; ``embedded`` is the metadata that `rankscope.Profiler` adds."""
     recording = job.recording
-    found: dict[str, object] = {
+    entries: dict[str, object] = {
         "cupti_version": 24,
         "cuda_runtime_version": 12060,
         "cuda_driver_version": 12080,
@@ -52,7 +52,7 @@ def metadata(job: Job, who: RankIdentity, own: TraceMetadata) -> dict[str, objec
         "trace_id": run_id(job),
     }
     if recording.stacks:
-        found["with_stack"] = 1
+        entries["with_stack"] = 1
     if recording.distributed_info:
         groups = [
             {
@@ -62,72 +62,77 @@ def metadata(job: Job, who: RankIdentity, own: TraceMetadata) -> dict[str, objec
                 "pg_size": len(group.ranks),
                 "ranks": group.ranks,
             }
-            for group in who.groups.values()
+            for group in identity.groups.values()
         ]
-        found["distributedInfo"] = {
+        entries["distributedInfo"] = {
             "backend": "nccl",
-            "rank": who.rank,
+            "rank": identity.rank,
             "world_size": job.ranks,
             "pg_count": len(groups),
             "pg_config": groups,
             "nccl_version": "2.28.9",
         }
     if recording.rankscope_metadata:
-        found[METADATA_KEY] = msgspec.Raw(own.to_json())
+        entries[METADATA_KEY] = msgspec.Raw(embedded.to_json())
     if recording.layout == "torch-2.13":
-        found["host_name"] = who.host
-    return found
+        entries["host_name"] = identity.host
+    return entries
 
 
 def rankscope_metadata(
-    job: Job, who: RankIdentity, begin_ns: int, steps: tuple[int | None, int | None, int | None]
+    job: Job, identity: RankIdentity, begin_ns: int, steps: tuple[int | None, int | None, int | None]
 ) -> TraceMetadata:
-    """What our profiler adds.
+    """The metadata that `rankscope.Profiler` adds.
 
     Args:
         job: the job.
-        who: the rank.
+        identity: the rank.
         begin_ns: when the recording began, by the rank's clock.
         steps: the first and the last recorded step, and the one that the recording ended in.
     """
     layout = job.layout()
     first, last, partial = steps
-    groups = [g for g in who.groups.values() if g.dim == WORLD or len(g.ranks) > 1]
+    groups = [g for g in identity.groups.values() if g.dim == WORLD or len(g.ranks) > 1]
     return TraceMetadata(
         run_id=run_id(job),
-        rank=who.rank,
+        rank=identity.rank,
         world_size=job.ranks,
-        local_rank=who.device,
-        host=who.host,
+        local_rank=identity.device,
+        host=identity.host,
         launcher="simulate",
-        mesh=Mesh(layout.dims, layout.shape, layout.coordinate(who.rank)),
+        mesh=Mesh(layout.dims, layout.shape, layout.coordinate(identity.rank)),
         process_groups=tuple(ProcessGroup(g.name, g.description, g.ranks) for g in groups),
         schedule={"wait": 0, "warmup": job.warmup_steps, "active": job.steps, "repeat": 1},
         first_step=first,
         last_step=last,
         partial_step=partial,
         clock_anchors=(ClockAnchor(begin_ns, begin_ns % 10**15),),
-        device=Device("cuda", DEVICE_NAME, who.device, DEVICE_BYTES),
+        device=Device("cuda", DEVICE_NAME, identity.device, DEVICE_BYTES),
         versions={"torch": "2.13.0"},
     )
 
 
-def names(job: Job, who: RankIdentity, streams: Iterable[int], ts: str) -> list[Naming]:
+def names(job: Job, identity: RankIdentity, streams: Iterable[int], ts: str) -> list[Naming]:
     """The metadata events that name processes, threads and streams."""
-    found = []
+    events = []
 
     def name(what: str, pid: int, tid: int, key: str, value: str | int) -> None:
-        found.append(Naming(what, pid, tid, ts, {key: value}))
+        events.append(Naming(what, pid, tid, ts, {key: value}))
 
-    processes = [(who.pid, "CPU", who.pid)] + [(i, f"GPU {i}", 5_000_000 + i) for i in range(job.gpus_per_host)]
+    processes = [(identity.pid, "CPU", identity.pid)] + [
+        (i, f"GPU {i}", 5_000_000 + i) for i in range(job.gpus_per_host)
+    ]
     for pid, label, position in processes:
         name("process_name", pid, 0, "name", "python")
         name("process_labels", pid, 0, "labels", label)
         name("process_sort_index", pid, 0, "sort_index", position)
-    main, autograd = who.thread(MAIN), who.thread(AUTOGRAD)
-    threads = [(who.pid, main, f"thread {main} (python)"), (who.pid, autograd, f"thread {autograd} (pt_autograd_0)")]
-    threads += [(who.device, stream, f"stream {stream} ") for stream in sorted(streams)]
+    main, autograd = identity.thread(MAIN), identity.thread(AUTOGRAD)
+    threads = [
+        (identity.pid, main, f"thread {main} (python)"),
+        (identity.pid, autograd, f"thread {autograd} (pt_autograd_0)"),
+    ]
+    threads += [(identity.device, stream, f"stream {stream} ") for stream in sorted(streams)]
     for pid, tid, label in threads:
         name("thread_name", pid, tid, "name", label)
         name("thread_sort_index", pid, tid, "sort_index", tid)
-    return found
+    return events

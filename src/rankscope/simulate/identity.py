@@ -1,4 +1,4 @@
-"""Who a simulated rank is: its host, process, threads, device and process groups, and the id of its run.
+"""The identity of a simulated rank: its host, process, threads, device and process groups, and the id of its run.
 
 In: a job and a rank. Out: its identity.
 """
@@ -61,7 +61,7 @@ class RankIdentity:
         return ranks[1] - ranks[0] if len(ranks) > 1 else 1
 
     def neighbor(self, step: int) -> int:
-        """The index in the pipeline of the stage ``step`` stages on, in a ring."""
+        """The index of the pipeline stage that is ``step`` stages away, in a ring."""
         return (self.index_in("pp") + step) % len(self.groups["pp"].ranks)
 
     def ranks_text(self, dim: str) -> str:

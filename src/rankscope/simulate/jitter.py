@@ -1,9 +1,9 @@
 """Random durations like those of real machines: quantiles measured on real traces, and independent draws.
 
-``MEASURED`` holds, per class, quantiles of (duration / median duration of similar events), that is with the same name,
-the same shapes or grid and the same rank; ``tests/simulate/measure_jitter.py`` prints them from any set of traces. The
-lower tails of kernels were dropped for the upper ones' mirror: real traces have kernels of one name and grid that do
-different work. Measured for comparison and not used: A100 ``nccl_parser_config`` (launch_call 0.53 to 1.32 between the
+``MEASURED`` has, per class, quantiles of (duration / median duration of similar events), which are those with the same
+name, shapes or grid, and rank; ``tests/simulate/measure_jitter.py`` prints them from any set of traces. The lower tails
+of kernels are mirror images of the upper ones, because real traces have kernels of one name and grid that do different
+work. Measured for comparison and not used: A100 ``nccl_parser_config`` (launch_call 0.53 to 1.32 between the
 5th and 95th percentile, host_leaf 0.91 to 1.64, kernel_long 0.89 to 1.11 and 5.2 at 99.9 %), MI300X
 ``ddp_resnet18_no_pool`` (kernel_long 0.90 to 1.37, 3.4 at 99.9 %), gloo (host_leaf 0.55 to 3.2, 68 at 99.9 %).
 
@@ -68,7 +68,7 @@ MEASURED: dict[str, tuple[str, str, tuple[float, ...]]] = {
     ),
     "end_skew": (
         _H100,
-        "end on a rank less the first rank's end of one collective, over 237 µs (their median transfer), 112 ends",
+        "end on a rank minus the first rank's end of one collective, over 237 µs (their median transfer), 112 ends",
         (0.0, 0.0, 0.0, 0.0, 0.0, 0.011, 0.0334, 0.107, 0.198, 0.245, 0.324, 0.36, 0.36),
     ),
 }
@@ -90,14 +90,14 @@ KERNEL_GAP_NS = 1_120
 def table(name: str, scale: float = 1.0) -> I64:
     """4,096 equally likely factors of one class, in 65,536ths; ``scale`` widens or narrows them about the median."""
     values = np.asarray(MEASURED[name][2])
-    at = (np.arange(4096) + 0.5) / 4096
+    position = (np.arange(4096) + 0.5) / 4096
     if name == "end_skew":
-        factors = np.interp(at, QUANTILES, values) * scale
+        factors = np.interp(position, QUANTILES, values) * scale
     else:
-        factors = np.exp(np.interp(at, QUANTILES, np.log(values)) * scale)
-    found: I64 = np.rint(factors * ONE).astype(np.int64)
-    found.setflags(write=False)
-    return found
+        factors = np.exp(np.interp(position, QUANTILES, np.log(values)) * scale)
+    rounded: I64 = np.rint(factors * ONE).astype(np.int64)
+    rounded.setflags(write=False)
+    return rounded
 
 
 def to_factor(value: float) -> int:

@@ -32,10 +32,10 @@ LOSABLE = ("any", "kernel", "collective", "launch", "operator")
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong on some ranks in some steps, and takes the same time from the rank in each of them.
+    """Something that goes wrong on some ranks in some steps, and costs a rank the same time in each of them.
 
-    The time that the *job* loses is different (the host may run ahead of the device, others may wait anyway): the truth
-    has it, from a run of the same seed without the fault.
+    The time that the *job* loses is different (the host may run ahead of the device, others may wait anyway); the truth
+    contains it, from a run of the same seed without the fault.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Fault:
     steps: tuple[int, ...] | None = None
     """The affected ``ProfilerStep#`` numbers; None: every step, including those before the recording."""
     magnitude: float = 0.1
-    """The time that it takes from an affected rank per step, as a fraction of the undisturbed step."""
+    """The time that it costs an affected rank per step, as a fraction of the undisturbed step."""
     ms: float | None = None
     """The same in milliseconds, instead of ``magnitude``."""
     style: str = ""
@@ -155,7 +155,7 @@ class Recording:
     """``unique``, or ``shared``: all groups of a dimension have the same name."""
     distributed_info: bool = True
     rankscope_metadata: bool = True
-    """Whether the file has the metadata that our profiler adds."""
+    """Whether the file has the metadata that `rankscope.Profiler` adds."""
     stacks: bool = False
     """Python frames: modules, and a frame around every operator."""
     layout: str = "torch-2.13"
@@ -308,13 +308,13 @@ def parse_mesh(text: str) -> dict[str, int]:
     Raises:
         ConfigError: the text is not of this form.
     """
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for part in filter(None, text.replace(" ", "").split(",")):
         match = re.fullmatch(r"([a-z]+)=(\d+)", part)
         if match is None:
             raise ConfigError(f"the mesh {text!r} cannot be read", hint="for example dp=64,tp=8,pp=2")
-        found[match[1]] = int(match[2])
-    return found
+        sizes[match[1]] = int(match[2])
+    return sizes
 
 
 def as_dict(value: object) -> object:

@@ -1,4 +1,4 @@
-"""Which events a file lacks, decided before it is written, so that they are spread evenly over all of it.
+"""Choose the events that a file loses, before it is written, so that they are spread evenly over it.
 
 In: the number of events, and what to lose. Out: the indices of the lost ones.
 """
@@ -16,10 +16,10 @@ from rankscope.simulate.jitter import I64, Chance
 from rankscope.simulate.job import Lost
 
 Place = tuple[int, int, int]
-"""Where a batch of events is in a file: section, step, and its number among the step's."""
+"""The position of a batch of events in a file: section, step, and its number within the step."""
 
 Outline = Callable[[], Iterator[tuple[Place, I64]]]
-"""Goes through a file's batches in order: the place of each, and for each event what it can be lost as."""
+"""Iterates over a file's batches in order: the place of each, and for each event the kind that it can be lost as."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LostEvent:
     name: str
     as_what: str
     ts: str
-    """As the file would have had it."""
+    """As the file would have had it, in microseconds."""
 
 
 def choose_lost(wishes: Sequence[Lost], rank: int, seed: int, outline: Outline) -> dict[Place, set[int]]:
@@ -42,13 +42,13 @@ def choose_lost(wishes: Sequence[Lost], rank: int, seed: int, outline: Outline) 
         least: list[tuple[int, Place, int]] = []
         counter = 0
         for place, lost_as in outline():
-            can = lost_as > 0 if lost.what == "any" else lost_as == LOSABLE_AS.index(lost.what)
-            eligible = np.flatnonzero(can)
+            losable = lost_as > 0 if lost.what == "any" else lost_as == LOSABLE_AS.index(lost.what)
+            eligible = np.flatnonzero(losable)
             bits = Chance.hashes(key, counter + np.arange(len(eligible)))
             counter += len(eligible)
             if lost.fraction > 0:
-                gone = eligible[bits < np.uint64(int(lost.fraction * (2**64 - 1)))]
-                chosen.setdefault(place, set()).update(gone.tolist())
+                dropped = eligible[bits < np.uint64(int(lost.fraction * (2**64 - 1)))]
+                chosen.setdefault(place, set()).update(dropped.tolist())
             for i in np.argsort(bits)[: lost.count].tolist():
                 entry = (-int(bits[i]), place, int(eligible[i]))
                 (heapq.heappush if len(least) < lost.count else heapq.heappushpop)(least, entry)

@@ -60,7 +60,7 @@ class MeshLayout:
         return self.shape[self.dims.index("pp")] if "pp" in self.dims else 1
 
     def extent(self, dim: str) -> int:
-        """The size of a dimension's groups; 1 for a dimension the mesh has not."""
+        """The size of a dimension's groups; 1 for a dimension that is not in the mesh."""
         if dim == WORLD:
             return self.size
         return self.shape[self.dims.index(dim)] if dim in self.dims else 1
@@ -71,7 +71,7 @@ class MeshLayout:
         return np.arange(self.size, dtype=np.int64).reshape(self.shape)
 
     def coordinate(self, rank: int) -> tuple[int, ...]:
-        """A rank's place."""
+        """A rank's coordinates."""
         return tuple(int(c) for c in np.unravel_index(rank, self.shape))
 
     def stage_of(self, rank: int) -> int:
@@ -79,7 +79,7 @@ class MeshLayout:
         return self.coordinate(rank)[self.dims.index("pp")] if "pp" in self.dims else 0
 
     def stage_ranks(self, stage: int) -> I64:
-        """The ranks of a pipeline stage, in order; those of all stages correspond place by place."""
+        """The ranks of a pipeline stage, in order; equal indices in all stages correspond."""
         return self._stage_grid(stage).ravel()
 
     def _stage_grid(self, stage: int) -> I64:
@@ -96,7 +96,7 @@ class MeshLayout:
         return tuple(size for dim, size in zip(self.dims, self.shape, strict=True) if dim != "pp")
 
     def leaders(self, stage: int, dim: str) -> I64:
-        """For each rank of a stage the first rank of its group along ``dim``: what the group's draws are keyed by."""
+        """For each rank of a stage the first rank of its group along ``dim``, which keys the group's random draws."""
         grid = self._stage_grid(stage)
         if dim == WORLD:
             return np.zeros(grid.size, dtype=np.int64)
@@ -109,15 +109,15 @@ class MeshLayout:
         """The ranks of the group along ``dim`` that ``rank`` is in."""
         if dim == WORLD:
             return tuple(range(self.size))
-        place: list[int | slice] = list(self.coordinate(rank))
-        place[self.dims.index(dim)] = slice(None)
-        return tuple(int(r) for r in self.grid[tuple(place)])
+        index: list[int | slice] = list(self.coordinate(rank))
+        index[self.dims.index(dim)] = slice(None)
+        return tuple(int(r) for r in self.grid[tuple(index)])
 
     def groups_of(self, rank: int, *, shared_names: bool = False) -> dict[str, Group]:
         """A rank's process groups by dimension, ``world`` among them.
 
-        Every rank makes every group, in the same order, so names count through all of them; with ``shared_names`` each
-        dimension has but one.
+        Every rank makes every group, in the same order, so names are numbered over all groups; with ``shared_names``
+        each dimension has one name.
         """
         found = {WORLD: Group("0", "default_pg", WORLD, self.group_of(rank, WORLD))}
         next_name = 1

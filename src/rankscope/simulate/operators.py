@@ -1,4 +1,4 @@
-"""The model's operators: what each is called on the host and the device, how long it runs, and its cells.
+"""The model's operators: their names on the host and the device, their durations, and their cells.
 
 In: a name and sizes. Out: cells.
 """

@@ -1,4 +1,4 @@
-"""Builds the program of a pipeline stage: the cells of one step in order, the same for all ranks of the stage.
+"""Build the program of a pipeline stage: the cells of one step in order, the same for all ranks of the stage.
 
 The order is torch's: load, forward and backward of every microbatch (one forward, one backward in the pipeline's
 steady state), gradients summed while the backward pass runs, optimizer, loss. Faults that add events (more work,
@@ -44,7 +44,7 @@ class Communication:
     message: Message
     thread: str
     sequence: int
-    """Its number among those of its dimension in a step; both halves of a send and receive have the same."""
+    """Its number among those of its dimension in a step; the two halves of a send and receive share one."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Range:
     start: tuple[int, int]
     end: tuple[int, int]
     kernels: tuple[int, int] | None = None
-    """The rows whose device work its echo on the device spans."""
+    """The rows whose device work its copy on the device spans."""
 
     def moments(self) -> list[tuple[int, int]]:
         """The (row, moment) pairs that it depends on."""
@@ -159,7 +159,7 @@ class _Writer:
         self.stacks = job.recording.stacks
         self.p = Program()
         self.pauses = pauses
-        self.made: dict[object, Cell] = {}
+        self.cells: dict[object, Cell] = {}
         self.operators = 0
         self.per_dim: dict[str, int] = {}
         self.place = 0
@@ -168,7 +168,7 @@ class _Writer:
         self.places = 2 * job.layers * job.microbatch_count
 
     def cell(self, key: object, make: Cell) -> Cell:
-        return self.made.setdefault(key, make)
+        return self.cells.setdefault(key, make)
 
     def add(self, rows: list[tuple[Cell, int]], kind: str = "cells", fault: int = -1, communication: int = -1) -> int:
         first = len(self.p.rows)
@@ -199,7 +199,7 @@ class _Writer:
         forward: bool = True,
         sequence: int = -1,
     ) -> int:
-        """Launch a collective over the group along ``dim``; gives its index, or -1 where the group is one rank."""
+        """Launch a collective over the group along ``dim``; returns its index, or -1 if the group is one rank."""
         n = self.layout.extent(dim)
         if n == 1:
             return -1
@@ -223,7 +223,7 @@ class _Writer:
         if communication >= 0:
             self.one("wait " + thread, calls.wait(thread), "wait", communication=communication)
 
-    def trouble(self, thread: str) -> None:
+    def add_faults(self, thread: str) -> None:
         """Add the cells of faults at this place."""
         for pause in self.pauses:
             places = pause.places or self.places
@@ -268,7 +268,7 @@ class _Writer:
         self.p.ranges.append(Range(category, name, thread, (start, 0), (end, 1), kernels=kernels))
 
     def microbatches(self) -> list[int]:
-        """Forward and backward of all, one forward and one backward in turn once the pipeline is full."""
+        """Forward and backward of all microbatches, alternating once the pipeline is full (1F1B)."""
         count, depth = self.job.microbatch_count, self.layout.stages
         ahead = min(depth - self.stage - 1, count)
         forwards: dict[int, list[list[int]]] = {}
@@ -299,19 +299,19 @@ class _Writer:
     def half(
         self, works: tuple[operators.Work, ...], thread: str, part: int, sequences: list[int] | None = None
     ) -> list[int]:
-        """The kernels of half a layer; backward where ``sequences`` says which forward operators they belong to."""
+        """The kernels of half a layer: backward if ``sequences`` are given, the numbers of their forward operators."""
         count = self.job.kernels_per_layer
         count = (count + 1) // 2 if part == 0 else count // 2
         chosen = [works[i % len(works)] for i in range(count)]
         if sequences is None:
             numbers = list(range(self.operators, self.operators + count))
             self.operators += count
-            made = [self.cell(("F", w), operators.forward(w, stacks=self.stacks)) for w in chosen]
-            rows = list(zip(made, numbers, strict=True))
+            cells = [self.cell(("F", w), operators.forward(w, stacks=self.stacks)) for w in chosen]
+            rows = list(zip(cells, numbers, strict=True))
         else:
             numbers = sequences
-            made = [self.cell(("B", w), operators.backward(w, stacks=self.stacks)) for w in chosen]
-            rows = list(zip(reversed(made), reversed(numbers), strict=True))
+            cells = [self.cell(("B", w), operators.backward(w, stacks=self.stacks)) for w in chosen]
+            rows = list(zip(reversed(cells), reversed(numbers), strict=True))
         if rows:
             self.add(rows)
         return numbers
@@ -349,7 +349,7 @@ class _Writer:
             second = self.half(operators.MLP, MAIN, 1)
             self.tensor_parallel("reduce_scatter", MAIN)
             self.expert(MAIN)
-            self.trouble(MAIN)
+            self.add_faults(MAIN)
             layers.append(first + second)
             if opened >= 0:
                 self.range("python_function", f"nn.Module: TransformerBlock_{layer}", MAIN, opened, self.moment())
@@ -378,7 +378,7 @@ class _Writer:
             self.tensor_parallel("all_gather", thread)
             self.half(operators.ATTENTION, thread, 0, layers[layer][:half])
             self.tensor_parallel("reduce_scatter", thread)
-            self.trouble(thread)
+            self.add_faults(thread)
             if self.job.data_parallel == "fsdp":
                 gradients.append(self.communicate("reduce_scatter", "dp", LAYER_ELEMENTS, thread))
                 continue

@@ -1,4 +1,4 @@
-"""Writes the run directory of a job, in one process or several.
+"""Write the run directory of a job, in one process or several.
 
 In: a job and a directory. Out: a run directory, and the truth.
 """
@@ -59,11 +59,11 @@ def simulate_timing(job: Job, *, costs: bool = True) -> Truth:
 
         clean = steps_of(job.without_faults())
         n = range(len(job.faults))
-        lone = len(n) == 1
-        others = [clean] if lone else [steps_of(job.without(i)) for i in n]
-        alones = [steps] if lone else [steps_of(replace(job, faults=(job.faults[i],))) for i in n]
-        cost = tuple((sum(steps) - sum(other)) // len(steps) for other in others)
-        alone = tuple((sum(each) - sum(clean)) // len(steps) for each in alones)
+        only_one = len(n) == 1
+        without = [clean] if only_one else [steps_of(job.without(i)) for i in n]
+        with_only = [steps] if only_one else [steps_of(replace(job, faults=(job.faults[i],))) for i in n]
+        cost = tuple((sum(steps) - sum(other)) // len(steps) for other in without)
+        alone = tuple((sum(other) - sum(clean)) // len(steps) for other in with_only)
     return Truth(engine, nominal, steps, cost, alone, clean)
 
 
@@ -94,17 +94,17 @@ def simulate(
     truth = simulate_timing(job, costs=costs)
     ranks = [rank for rank in range(job.ranks) if rank not in job.recording.missing]
     written = []
-    for each in _write_all(out, truth.engine, ranks, jobs):
-        written.append(each)
+    for file in _write_all(out, truth.engine, ranks, jobs):
+        written.append(file)
         if progress is not None:
-            progress(each)
-    written.sort(key=lambda each: each.rank)
+            progress(file)
+    written.sort(key=lambda file: file.rank)
     truth = replace(
         truth,
-        lost=tuple(event for each in written for event in each.lost),
-        files={each.rank: each.file for each in written},
-        json_bytes={each.rank: each.json_bytes for each in written},
-        events={each.rank: each.events for each in written},
+        lost=tuple(event for file in written for event in file.lost),
+        files={file.rank: file.file for file in written},
+        json_bytes={file.rank: file.json_bytes for file in written},
+        events={file.rank: file.events for file in written},
     )
     if job.recording.rankscope_metadata:
         layout = job.layout()
@@ -161,7 +161,7 @@ def _write_all(out: Path, engine: Engine, ranks: list[int], jobs: int) -> Iterat
         yield from map(writer.write, ranks)
         return
     context = multiprocessing.get_context("spawn")
-    # Simulating again in each worker gives the same result and is cheaper than sending it.
+    # Simulating again in each worker gives the same result, and is cheaper than sending it.
     with ProcessPoolExecutor(jobs, context, _start_worker, (out, engine.job)) as pool:
         yield from _in_any_order(pool, ranks)
 
@@ -185,9 +185,9 @@ def _work(rank: int) -> Written:
 
 
 def scaled(job: Job, *, events_per_rank: int = 0, bytes_per_rank: int = 0) -> Job:
-    """The same job with the kernels per layer that give a file of about the wanted size; its steps get longer.
+    """The same job with as many kernels per layer as give files of about this size; its steps get longer.
 
-    Give one of the two sizes; the file is within a few per cent of it.
+    Give one of the two sizes; files are within a few per cent of it.
     """
     if not events_per_rank and not bytes_per_rank:
         return job

@@ -1,7 +1,7 @@
-"""Computes when each moment of a cell is, in whole nanoseconds; shared by the engine and the writer.
+"""Compute the moments of cells, in whole nanoseconds; shared by the engine and the writer.
 
-The engine runs it for all ranks of a stage and one item at a time, to find when items begin. The writer runs it again
-for one rank and many items, to find every moment; because random draws are hashes, it finds the same times.
+The engine uses it for all ranks of a stage and one item at a time, to compute the starts of items. The writer uses it
+again for one rank and many items, to compute every moment. Both get the same times, because random draws are hashes.
 
 In: durations and launches of cells. Out: instants in ns.
 """
@@ -58,7 +58,7 @@ class Clockwork:
         self.device_scale = round(job.device_scale * ONE)
 
     def table(self, rows: I64) -> CellTable:
-        """What is known of these rows' cells."""
+        """The durations of these rows' cells."""
         cells = self.program.cell[rows]
         # The same few sequences of cells recur over layers, steps and ranks.
         key = cells.tobytes()
@@ -94,7 +94,7 @@ class Clockwork:
         return spans
 
     def kernels(self, rows: I64, keys: Keys, slow: Slowness) -> I64:
-        """(ranks, rows): how long their device work runs; 0 where there is none."""
+        """(ranks, rows): durations of their device work; 0 if there is none."""
         p = self.table(rows)
         kernel_ns = p.kernel_ns
         if self.chance is None:
@@ -107,8 +107,8 @@ class Clockwork:
                 self.chance.factors("kernel_short", keys.kernel, place),
             )
         scale = slow.kernel[:, None] * self.device_scale // ONE
-        found: I64 = kernel_ns * factor // ONE * scale // ONE
-        return found
+        durations: I64 = kernel_ns * factor // ONE * scale // ONE
+        return durations
 
     def launched(self, rows: I64, moments: I64) -> I64:
         """(ranks, rows): the earliest that device work can start after its launch."""
@@ -124,8 +124,8 @@ def in_order(launched: I64, duration: I64, works: Bool) -> tuple[I64, I64]:
     Each starts when it is launched and the one before it has ended, a gap apart. From end[i] = max(launched[i],
     end[i-1]) + duration[i] follows end[i] = total[i] + max over j ≤ i of (launched[j] - total[j-1]).
     """
-    taken = np.where(works, duration + KERNEL_GAP_NS, 0)
-    total = np.cumsum(taken, axis=-1)
-    lead = np.where(works, launched - (total - taken), LONG_AGO)
+    occupied = np.where(works, duration + KERNEL_GAP_NS, 0)
+    total = np.cumsum(occupied, axis=-1)
+    lead = np.where(works, launched - (total - occupied), LONG_AGO)
     free: I64 = total + np.maximum.accumulate(lead, axis=-1)
-    return free - taken, free
+    return free - occupied, free

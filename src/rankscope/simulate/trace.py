@@ -1,6 +1,6 @@
-"""One rank's file: the job's true moments as that rank's clock and window record them, as Kineto's text.
+"""One rank's file: the job's events as the rank's clock and window record them, as Kineto's text.
 
-In: the engine's results. Out: the pieces of a file.
+In: the engine's results. Out: the chunks of a file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Batch:
     moments: I64
     """(rows, moments), in true time."""
     row: I64
-    """By event: which of ``rows`` it is of."""
+    """By event: the index of its row in ``rows``."""
     kind: I64
     """By event: its index in the stage's :class:`EventTable`."""
 
@@ -87,31 +87,31 @@ class RankTrace:
         stage, program, column = self.stage, self.program, self.column
         keys, slow = self._drawn_by(step)
         spans = stage.clockwork.host_spans(rows, keys, slow)[0]
-        until = np.cumsum(spans.ravel()).reshape(spans.shape)
+        ends = np.cumsum(spans.ravel()).reshape(spans.shape)
         items = program.item[rows]
         new = np.flatnonzero(np.diff(items, prepend=-1))
-        before = np.repeat((until - spans)[new, 0], np.diff(new, append=len(rows)))
-        found = np.empty((len(rows), MOMENTS), dtype=np.int64)
-        host = found[:, :HOST_MOMENTS]
-        host[:] = until - before[:, None] + stage.host[step, items, column][:, None]
+        before = np.repeat((ends - spans)[new, 0], np.diff(new, append=len(rows)))
+        times = np.empty((len(rows), MOMENTS), dtype=np.int64)
+        host = times[:, :HOST_MOMENTS]
+        host[:] = ends - before[:, None] + stage.host[step, items, column][:, None]
         table = stage.clockwork.table(rows)
         works = table.kernel_ns > 0
         durations = stage.clockwork.kernels(rows, keys, slow)[0]
         launched = stage.clockwork.launched(rows, host[None])[0]
         launched = np.maximum(launched, stage.stream[step, items, column])
-        found[:, DEVICE_START], found[:, DEVICE_END] = in_order(launched, durations, works)
-        found[:, DEVICE_END] = found[:, DEVICE_START] + durations
-        found[~works, DEVICE_START:] = 0
-        for place in new.tolist():
-            item = program.items[int(items[place])]
+        times[:, DEVICE_START], times[:, DEVICE_END] = in_order(launched, durations, works)
+        times[:, DEVICE_END] = times[:, DEVICE_START] + durations
+        times[~works, DEVICE_START:] = 0
+        for index in new.tolist():
+            item = program.items[int(items[index])]
             if item.kind == "communication":
-                found[place, DEVICE_START] = stage.arrival[step, item.communication, column]
-                found[place, DEVICE_END] = stage.end[step, item.communication, column]
+                times[index, DEVICE_START] = stage.arrival[step, item.communication, column]
+                times[index, DEVICE_END] = stage.end[step, item.communication, column]
             elif item.kind == "synchronize":
-                last = place + item.count - 1
-                late = stage.host[step, items[place] + 1, column] - host[last, -1]
-                host[last, table.waits_at[last] :] += late
-        return found
+                last = index + item.count - 1
+                delay = stage.host[step, items[index] + 1, column] - host[last, -1]
+                host[last, table.waits_at[last] :] += delay
+        return times
 
     def _reaches(self, step: int) -> bool:
         """Whether anything of a step can be in the window."""
@@ -208,7 +208,7 @@ class RankTrace:
         if batch.place[0] == DEVICE_AND_RUNTIME:
             last = batch.moments[row, DEVICE_END][table.on_device[kind]].max(initial=0)
             self._last_kernel = max(self._last_kernel, int(last))
-        # What the host is in the midst of when the recording ends, ends there.
+        # Host events that are running when the recording ends are cut there.
         moments = np.where(_HOST_MOMENT, np.minimum(batch.moments, self.window.end), batch.moments)
         recorded = self.clock.recorded_many(moments) - self.clock.base_ns
         ts = recorded[row, table.start[kind]]
@@ -242,47 +242,47 @@ class RankTrace:
         wishes = [lost for lost in self.job.recording.lost if lost.rank == rank]
         return choose_lost(wishes, rank, self.job.seed, outline)
 
-    # --- ranges about several items ---
+    # --- ranges around several items ---
 
     def _ranges(self, step: int) -> list[Span]:
-        """The annotations about several items of a step, and their echoes on the device."""
+        """The annotations around several items of a step, and their copies on the device."""
         spans = []
         at = self._range_moments(step)
         first_external = self._first_ids(step)[EXTERNAL] + self.program.id_counts[EXTERNAL]
-        for number, each in enumerate(self.program.ranges):
-            begin, end = at[each.start], at[each.end]
+        for number, range_ in enumerate(self.program.ranges):
+            begin, end = at[range_.start], at[range_.end]
             if not self.window.begin <= begin < self.window.end:
                 continue
-            name = f"{each.name}{self.engine.step_numbers[step]}" if each.name == PROFILER_STEP else each.name
-            partial = each.name == PROFILER_STEP and end > self.window.end and self.job.recording.rankscope_metadata
+            name = f"{range_.name}{self.engine.step_numbers[step]}" if range_.name == PROFILER_STEP else range_.name
+            partial = range_.name == PROFILER_STEP and end > self.window.end and self.job.recording.rankscope_metadata
             if partial:
-                # So does our own capture name the step that it was stopped in.
+                # rankscope's capture gives this name to the step in which it was stopped.
                 name = name.replace("ProfilerStep#", "PartialStep#")
             external = first_external + 2 * number
-            spans.append(self._range(each, name, external, begin, min(end, self.window.end)))
-            if each.kernels is not None and not partial:
-                first, last = at[each.kernels[0], DEVICE_START], at[each.kernels[1], DEVICE_END]
+            spans.append(self._range(range_, name, external, begin, min(end, self.window.end)))
+            if range_.kernels is not None and not partial:
+                first, last = at[range_.kernels[0], DEVICE_START], at[range_.kernels[1], DEVICE_END]
                 if first >= self.window.begin:
-                    # Kineto begins the echo 1 ns early and ends it 1 ns late.
+                    # Kineto starts the copy 1 ns early and ends it 1 ns late.
                     args: Args = {"External id": external}
                     spans.append(self._span("gpu_user_annotation", name, first - 1, last + 1, args))
         return spans
 
     def _range_moments(self, step: int) -> dict[tuple[int, int], int]:
-        """The moments at which a step's ranges begin and end, by (row, moment)."""
+        """The true times at which a step's ranges begin and end, by (row, moment)."""
         program = self.program
-        wanted = sorted({where for each in program.ranges for where in each.moments()})
+        wanted = sorted({key for range_ in program.ranges for key in range_.moments()})
         numbers = np.unique(program.item[[row for row, _ in wanted]]).tolist()
         items = [program.items[number] for number in numbers]
         rows = np.concatenate([np.arange(item.first, item.first + item.count) for item in items])
         moments = self.moments(rows, step)
-        places = np.searchsorted(rows, [row for row, _ in wanted])
-        found = moments[places, [moment for _, moment in wanted]].tolist()
-        return dict(zip(wanted, found, strict=True))
+        positions = np.searchsorted(rows, [row for row, _ in wanted])
+        times = moments[positions, [moment for _, moment in wanted]].tolist()
+        return dict(zip(wanted, times, strict=True))
 
     def steps_inside(self) -> tuple[int | None, int | None, int | None]:
-        """The first and last complete ``ProfilerStep#`` of the window, and the one that it ends in."""
-        row = next(each for each in self.program.ranges if each.name == PROFILER_STEP)
+        """The first and last complete ``ProfilerStep#`` of the window, and the step in which the window ends."""
+        row = next(range_ for range_ in self.program.ranges if range_.name == PROFILER_STEP)
         complete, partial = [], None
         for step, number in enumerate(self.engine.step_numbers):
             at = self._range_moments(step)
@@ -293,11 +293,11 @@ class RankTrace:
                     partial = number
         return (complete[0], complete[-1], partial) if complete else (None, None, partial)
 
-    def _range(self, each: Range, name: str, external: int, begin: int, end: int) -> Span:
+    def _range(self, range_: Range, name: str, external: int, begin: int, end: int) -> Span:
         args: Args = {"External id": external, "Record function id": 0, "Ev Idx": external - 1}
-        if each.category == "python_function":
+        if range_.category == "python_function":
             args = {"Python parent id": None, "Python id": external, "Python module id": 0, "Ev Idx": external}
-        return self._span(each.category, name, begin, end, args, each.thread)
+        return self._span(range_.category, name, begin, end, args, range_.thread)
 
     def _span(self, category: str, name: str, begin: int, end: int, args: Args, thread: str = "") -> Span:
         """A range on a thread of the host, or on the compute stream."""
@@ -305,7 +305,7 @@ class RankTrace:
         return Span(category, name, pid, tid, self._ts(begin), self._dur(begin, end), args)
 
     def _stop(self) -> Span:
-        """The profiler waits for the device before it stops."""
+        """The event of the profiler's wait for the device before it stops."""
         begin = self.window.end
         correlation = self._first_ids(self.engine.steps)[CORRELATION]
         end = max(begin + 20_000, self._last_kernel + 5_000)

@@ -1,7 +1,7 @@
 """The truth of a simulated job, written next to the traces, to compare the results of analyses with.
 
 All times are the job's true time in nanoseconds from 0; a rank recorded ``epoch_ns + t + offset_ns + t * drift_ppb //
-10**9``, and its file says that less ``base_ns``, in microseconds.
+10**9``, and its file has that minus ``base_ns``, in microseconds.
 
 In: the engine's results. Out: JSON files.
 """
@@ -103,18 +103,18 @@ class Truth:
         job, layout = self.engine.job, self.engine.layout
         groups = layout.groups_of(rank, shared_names=job.recording.group_names == "shared")
         pipeline = groups["pp"].ranks if "pp" in groups else (rank,)
-        place = pipeline.index(rank)
+        position = pipeline.index(rank)
         per_step = [c.message for c in stage.program.communications]
         sequences = [c.sequence for c in stage.program.communications]
         stride = self.engine.sequences_per_step
-        found: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+        columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
         for step in range(self.engine.steps):
             for index, message in enumerate(per_step):
                 arrival, end = int(stage.arrival[step, index, column]), int(stage.end[step, index, column])
                 transfer = int(stage.transfer[step, index, column])
                 peer = None
                 if message.kind in ("send", "recv"):
-                    peer = pipeline[place + (1 if (message.kind == "send") == message.forward else -1)]
+                    peer = pipeline[position + (1 if (message.kind == "send") == message.forward else -1)]
                 row = (
                     self.engine.step_numbers[step],
                     groups[message.dim].name,
@@ -132,16 +132,16 @@ class Truth:
                     int(self.last_arrival(stage, step, index)[column]) - arrival,
                 )
                 for name, value in zip(COLUMNS, row, strict=True):
-                    found[name].append(value)
-        return found
+                    columns[name].append(value)
+        return columns
 
     def last_arrival(self, stage: Stage, step: int, index: int) -> I64:
-        """For each rank of a stage, when the last of its group reached a collective: wait = this minus its arrival."""
-        found: I64 = stage.last[step, index]
-        return found
+        """For each rank of a stage, the last arrival of its group at a collective: wait = this minus its arrival."""
+        last: I64 = stage.last[step, index]
+        return last
 
     def ranks(self) -> Iterator[dict[str, Any]]:
-        """The facts on each rank."""
+        """A description of each rank."""
         engine, job = self.engine, self.engine.job
         for rank in range(job.ranks):
             stage, _ = self.stage_of(rank)

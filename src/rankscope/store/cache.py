@@ -1,14 +1,16 @@
-"""Tables on disk: one directory per trace file, named by the file's key (`store.key`), complete or not there.
+"""Tables on disk: one directory per trace file, named by the file's key (`store.key`), either complete or absent.
 
 Tables are zstd Parquet, one file per 131,072 rows, so that a reader takes only the columns it needs. They are written
-to a temporary directory that is put in place by one rename; of two processes that write the same one, the second
-discards its own. If the root cannot be written, a directory of the user in the machine's temporary one is used.
+to a temporary directory that one rename puts in place; if two processes write the same trace, the second discards its
+copy. Archives with a run are unpacked there, too. If the root cannot be written, the user's directory below the
+system's temporary one is used.
 
-In: keys and tables. Out: tables on disk, as lazy frames.
+In: keys and tables, and archives. Out: tables on disk, as lazy frames, and directories.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -19,36 +21,39 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import polars as pl
 
 from rankscope.errors import TraceError
+from rankscope.rundir.archives import is_packed_run, unpack_run
 from rankscope.store.schema import SCHEMA_VERSION, TABLES
 from rankscope.store.spool import FRAGMENT_SUFFIX
 from rankscope.store.trace_info import TraceInfo
 
 _INFO = "info.json"
 _TEMPORARY = ".tmp"
-# Small tables are written together, up to so many bytes in memory.
+_ARCHIVES = "archives"
+# Small tables are written together: at most this much waits in memory.
 _WAITING_BYTES = 4 << 20
-# No file takes so long to read: what is older was left by a process that was killed.
+# No file takes this long to read: an older temporary directory was left by a process that was killed.
 _STALE_S = 24 * 3600.0
 
 
 class DamagedTablesError(TraceError):
-    """Tables in the cache that cannot be read: the trace must be read again."""
+    """Tables in the cache cannot be read: the trace must be read again."""
 
 
 class CacheWriteError(TraceError):
-    """Tables that cannot be written to the cache, which is no fault of the trace."""
+    """Tables cannot be written to the cache; the trace itself is fine."""
 
 
 def cache_root() -> Path:
     """Where tables are kept: ``RANKSCOPE_CACHE``, else the user's cache directory."""
-    given = os.environ.get("RANKSCOPE_CACHE")
-    if given:
-        return Path(given).expanduser()
+    variable = os.environ.get("RANKSCOPE_CACHE")
+    if variable:
+        return Path(variable).expanduser()
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "rankscope"
     if sys.platform == "win32":
@@ -100,42 +105,44 @@ class TableWriter:
     """Writes a trace's tables into the cache. Use as ``with cache.writer(key, path) as writer``.
 
     Attributes:
-        make_aside: makes the temporary directory, at the first row that is written; returns it and the final one.
-        made: both, once they are needed; the temporary one is removed when the writer's block ends.
+        make_folders: makes the temporary directory, at the first row that is written; returns it and the final one.
+        folders: both, once they are needed; the temporary one is removed when the writer's block ends.
     """
 
-    make_aside: Callable[[], tuple[Path, Path]]
-    made: tuple[Path, Path] | None = None
+    make_folders: Callable[[], tuple[Path, Path]]
+    folders: tuple[Path, Path] | None = None
     sizes: dict[str, int] = field(default_factory=dict)
     _waiting: dict[str, pl.DataFrame] = field(default_factory=dict)
     _bytes: int = 0
 
-    def aside(self) -> Path:
-        """The temporary directory. Not made for a file that turns out not to be a trace: that costs milliseconds."""
-        if self.made is None:
-            self.made = self.make_aside()
-        return self.made[0]
+    def temporary_folder(self) -> Path:
+        """The temporary directory. Made late: for a file that is not a trace it would cost milliseconds."""
+        if self.folders is None:
+            self.folders = self.make_folders()
+        return self.folders[0]
 
     def write(self, name: str, rows: pl.DataFrame) -> None:
         """Append rows to a table; a table without rows has no file."""
         if not rows.height:
             return
-        number = sum(each.startswith(f"{name}.") for each in (*self.sizes, *self._waiting))
+        number = sum(file.startswith(f"{name}.") for file in (*self.sizes, *self._waiting))
         self._waiting[f"{name}.{number:04}.parquet"] = rows
         self._bytes += int(rows.estimated_size())
         if self._bytes > _WAITING_BYTES:
             self._write_waiting()
 
     def _write_waiting(self) -> None:
-        """Write the waiting tables together: the start-up is a third of the time for a small table."""
+        """Write the waiting tables together: for a small table, start-up takes a third of the time."""
         # No reader filters rows by value in the files, so statistics are not needed.
-        aside = self.aside()
+        folder = self.temporary_folder()
         sinks = [
-            rows.lazy().sink_parquet(aside / file, compression="zstd", compression_level=1, statistics=False, lazy=True)
+            rows.lazy().sink_parquet(
+                folder / file, compression="zstd", compression_level=1, statistics=False, lazy=True
+            )
             for file, rows in self._waiting.items()
         ]
         pl.collect_all(sinks)
-        self.sizes |= {file: (aside / file).stat().st_size for file in self._waiting}
+        self.sizes |= {file: (folder / file).stat().st_size for file in self._waiting}
         self._waiting.clear()
         self._bytes = 0
 
@@ -143,19 +150,19 @@ class TableWriter:
         """Put the directory in place; call it last."""
         if self._waiting:
             self._write_waiting()
-        aside, folder = self.made = self.made or self.make_aside()
-        for left in aside.glob(f".*{FRAGMENT_SUFFIX}"):
-            left.unlink()
-        (aside / _INFO).write_text(json.dumps({"tables": self.sizes, "trace": info.to_json()}))
+        temporary, folder = self.folders = self.folders or self.make_folders()
+        for fragment in temporary.glob(f".*{FRAGMENT_SUFFIX}"):
+            fragment.unlink()
+        (temporary / _INFO).write_text(json.dumps({"tables": self.sizes, "trace": info.to_json()}))
         with suppress(OSError):
-            aside.rename(folder)
+            temporary.rename(folder)
             return CachedTrace(folder, info)
         if (found := _read(folder)) is not None:
             return found  # another process was faster
-        # What is there is damaged: move it out of the way.
-        broken = aside.with_name(f"{aside.name.removesuffix(_TEMPORARY)}-broken{_TEMPORARY}")
+        # The existing directory is damaged: move it out of the way.
+        broken = temporary.with_name(f"{temporary.name.removesuffix(_TEMPORARY)}-broken{_TEMPORARY}")
         folder.rename(broken)
-        aside.rename(folder)
+        temporary.rename(folder)
         shutil.rmtree(broken, ignore_errors=True)
         return CachedTrace(folder, info)
 
@@ -188,14 +195,14 @@ class Cache:
         Raises:
             CacheWriteError: they cannot be written.
         """
-        writer = TableWriter(lambda: self._aside(key))
+        writer = TableWriter(lambda: self._make_folders(key))
         try:
             yield writer
         except (OSError, pl.exceptions.ComputeError) as error:
-            # In which of the directories it was; if none could be used, in both.
+            # Name the directory that failed; both if neither could be used.
             roots = [version.parent for version in self._versions()]
-            if writer.made is not None:
-                roots = [root for root in roots if root in writer.made[1].parents]
+            if writer.folders is not None:
+                roots = [root for root in roots if root in writer.folders[1].parents]
             variables = "RANKSCOPE_CACHE" if roots == [self.root] else "RANKSCOPE_CACHE (or TMPDIR)"
             raise CacheWriteError(
                 f"its tables cannot be written to the cache {' or '.join(map(str, roots))}: {error}",
@@ -203,19 +210,19 @@ class Cache:
                 hint=f"free space there, or set {variables} to a directory that can be written and has space",
             ) from error
         finally:
-            if writer.made is not None:
+            if writer.folders is not None:
                 try:
-                    shutil.rmtree(writer.made[0], ignore_errors=True)
+                    shutil.rmtree(writer.folders[0], ignore_errors=True)
                 finally:
                     # A signal may interrupt the first attempt.
-                    shutil.rmtree(writer.made[0], ignore_errors=True)
+                    shutil.rmtree(writer.folders[0], ignore_errors=True)
 
-    def _aside(self, key: str) -> tuple[Path, Path]:
+    def _make_folders(self, key: str) -> tuple[Path, Path]:
         preferred, fallback = self._versions()
         with suppress(OSError):
-            return _make_aside(preferred, key)
-        _own_folder(fallback.parent)
-        return _make_aside(fallback, key)
+            return _make_folders(preferred, key)
+        _make_own_folder(fallback.parent)
+        return _make_folders(fallback, key)
 
     def drop(self, key: str) -> None:
         """Remove the tables of a key."""
@@ -225,37 +232,85 @@ class Cache:
                 if _is_own(folder):
                     shutil.rmtree(folder, ignore_errors=True)
 
+    def unpacked(self, archive: Path) -> Path | None:
+        """The directory of an archive that contains a run, unpacked by the first call; None for other files.
+
+        Raises:
+            TraceError: it cannot be unpacked.
+        """
+        status = archive.stat()
+        identity = str(archive.absolute()), status.st_size, status.st_mtime_ns, status.st_ino
+        key = hashlib.sha256(repr(identity).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        for root in (self.root, _fallback_root()):
+            folder = root / _ARCHIVES / key / archive.name
+            with suppress(OSError):
+                if _is_own(folder):
+                    return folder
+        return self._unpack(archive, key) if _is_packed_run(*identity) else None
+
+    def _unpack(self, archive: Path, key: str) -> Path:
+        folder = self.root / _ARCHIVES
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            temporary = Path(tempfile.mkdtemp(suffix=_TEMPORARY, prefix=".", dir=folder))
+        except OSError:
+            _make_own_folder(_fallback_root())
+            folder = _fallback_root() / _ARCHIVES
+            folder.mkdir(exist_ok=True, mode=0o700)
+            temporary = Path(tempfile.mkdtemp(suffix=_TEMPORARY, prefix=".", dir=folder))
+        _sweep(folder)
+        try:
+            (temporary / archive.name).mkdir()
+            unpack_run(archive, temporary / archive.name)
+            with suppress(OSError):  # another process may have been faster
+                temporary.rename(folder / key)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return folder / key / archive.name
+
     def entries(self) -> list[CachedTrace]:
         """Every trace whose tables are complete and belong to this user."""
         folders = [folder for version in self._versions() for folder in sorted(version.glob("??/*"))]
         return [found for folder in folders if (found := _read(folder)) is not None]
 
     def clear(self) -> int:
-        """Remove all tables that belong to this user, of any schema; how many there were."""
+        """Remove all tables and unpacked archives that belong to this user, of any schema; returns their number."""
         removed = 0
         for version in [*self.root.glob("v*"), *_fallback_root().glob("v*")]:
             for folder in [*version.glob("??/*"), *version.glob(f".*{_TEMPORARY}")]:
                 if _is_own(folder):
                     shutil.rmtree(folder, ignore_errors=True)
                     removed += not folder.exists()
+        for folder in [*self.root.glob(f"{_ARCHIVES}/*"), *_fallback_root().glob(f"{_ARCHIVES}/*")]:
+            if _is_own(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                removed += not folder.exists()
         return removed
+
+
+@cache
+def _is_packed_run(path: str, *_identity: int) -> bool:
+    """Cached, as the page checks its sources again and again."""
+    return is_packed_run(Path(path))
 
 
 def _read(folder: Path) -> CachedTrace | None:
     """The tables in a directory, if they are complete and belong to this user."""
     try:
-        # In a shared cache another user could have put false tables.
+        # In a shared cache another user could have written false tables.
         if not _is_own(folder):
             return None
-        found = json.loads((folder / _INFO).read_bytes())
-        if any((folder / name).stat().st_size != size for name, size in found["tables"].items()):
+        written = json.loads((folder / _INFO).read_bytes())
+        with os.scandir(folder) as entries:
+            sizes = {entry.name: entry.stat().st_size for entry in entries}
+        if any(sizes.get(name) != size for name, size in written["tables"].items()):
             return None
-        return CachedTrace(folder, TraceInfo.from_json(found["trace"]))
+        return CachedTrace(folder, TraceInfo.from_json(written["trace"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def _make_aside(version: Path, key: str) -> tuple[Path, Path]:
+def _make_folders(version: Path, key: str) -> tuple[Path, Path]:
     folder = version / key[:2] / key
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if folder.exists() and not _is_own(folder):
@@ -265,11 +320,11 @@ def _make_aside(version: Path, key: str) -> tuple[Path, Path]:
 
 
 def _sweep(version: Path) -> None:
-    """Remove what killed processes left."""
-    for left in version.glob(f".*{_TEMPORARY}"):
+    """Remove temporary directories of killed processes."""
+    for folder in version.glob(f".*{_TEMPORARY}"):
         with suppress(OSError):
-            if _is_own(left) and time.time() - left.stat().st_mtime > _STALE_S:
-                shutil.rmtree(left, ignore_errors=True)
+            if _is_own(folder) and time.time() - folder.stat().st_mtime > _STALE_S:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_own(folder: Path) -> bool:
@@ -283,8 +338,8 @@ def _fallback_root() -> Path:
     return Path(tempfile.gettempdir()) / f"rankscope-cache-{user}"
 
 
-def _own_folder(folder: Path) -> None:
-    """Make a directory in a shared place; one of another user is not used."""
+def _make_own_folder(folder: Path) -> None:
+    """Make a directory in a shared location; one of another user is not used."""
     folder.mkdir(exist_ok=True, mode=0o700)
     if not _is_own(folder):
         raise PermissionError(f"{folder} belongs to another user")

@@ -1,10 +1,10 @@
-"""Columns that stay in memory for the next analysis, up to a limit.
+"""Keep columns in memory for the next analysis, up to a limit.
 
 Most analyses of a rank need the same few columns, and reading and decompressing them takes longer than most analyses.
 Tables on disk are named by their trace's key and never change, so nothing here can be stale.
 
-Only the main process keeps columns: pickled for a worker, the cache is empty with a limit of 0, as a worker sees one
-rank after another, and all workers together would keep several times the limit.
+Only the main process keeps columns. Pickled for a worker, the cache is empty with a limit of 0: a worker sees one rank
+after another, and all workers together would keep several times the limit.
 
 In: a trace's key, a table and columns. Out: a frame.
 """

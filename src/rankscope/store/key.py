@@ -3,13 +3,14 @@
 The key holds path, size, mtime_ns, ctime_ns, inode and a hash of the first and last 64 KiB (for URLs ETag, size
 and modification time), and the schema's version.
 
-In: a path or URL. Out: a text that names its directory.
+In: a path or URL. Out: the key, a text that names the file's directory in the cache.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ def trace_key(path: str) -> str:
 
 def _file_facts(path: str) -> tuple[object, ...]:
     file = Path(path)
-    # Reading a pipe or a device would block.
-    if file.exists() and not file.is_file():
+    # Opening a pipe or a device would block.
+    if not stat.S_ISREG(file.stat().st_mode):
         raise OSError("it is not a regular file")
     with file.open("rb") as handle:
         status = os.fstat(handle.fileno())
@@ -47,7 +48,7 @@ def _file_facts(path: str) -> tuple[object, ...]:
             handle.seek(-_ENDS, os.SEEK_END)
             ends.update(handle.read(_ENDS))
     return (
-        str(file.resolve()),
+        os.path.realpath(path),
         status.st_size,
         status.st_mtime_ns,
         status.st_ctime_ns,

@@ -1,8 +1,8 @@
-"""The parts that ranks contribute to analyses, cached next to the tables that they were computed from.
+"""Cache the ranks' parts of analyses next to the tables that they were computed from.
 
-An analysis's part of a rank depends on the rank's traces, the options and the code; if it requires results of other
-analyses, on the traces of all ranks. A digest of these is stored with the part; a part with another digest is computed
-again and replaced. So there is at most one part per rank and analysis on disk, and nothing to invalidate.
+A rank's part depends on the rank's traces, the options and the code, and on the traces of all ranks if the analysis
+requires results of others. A digest of these is stored with the part; if it differs, the part is computed again and
+replaced. So there is at most one part per rank and analysis on disk, and nothing to invalidate.
 
 In: a rank's traces, the name of an analysis, and the digest. Out: the part, or None if it has to be computed.
 """
@@ -24,12 +24,12 @@ from rankscope.rundir.atomic import atomic_file
 from rankscope.store.cache import CachedTrace
 
 Part = pl.DataFrame | Mapping[str, pl.DataFrame]
-"""What a rank contributes to an analysis: a frame, or several by name."""
+"""The result of `per_rank` for one rank: a frame, or several by name."""
 
 _PACKAGE = Path(__file__).parents[1]
-_COMPUTING = ("analyses", "primitives", "results", "pipeline", "store", "rundir")
-_ONE = ""
-"""The name of the frame of a part that is a single frame."""
+_CODE = ("analyses", "primitives", "results", "pipeline", "store", "rundir")
+_SINGLE = ""
+"""The frame's name in a part that is a single frame."""
 
 
 class _Stored(msgspec.Struct):
@@ -42,9 +42,9 @@ class _Stored(msgspec.Struct):
 
 @cache
 def code_version() -> bytes:
-    """A digest of the modules that parts are computed by, and of the versions of Polars and NumPy."""
+    """A digest of the modules that compute parts, and of the versions of Polars and NumPy."""
     digest = hashlib.blake2b(f"{pl.__version__} {np.__version__}".encode(), digest_size=16)
-    for package in _COMPUTING:
+    for package in _CODE:
         for file in sorted((_PACKAGE / package).rglob("*.py")):
             digest.update(file.relative_to(_PACKAGE).as_posix().encode())
             digest.update(file.read_bytes())
@@ -52,7 +52,7 @@ def code_version() -> bytes:
 
 
 def inputs_digest(*inputs: object) -> bytes:
-    """A digest of what a part depends on, and of the code: anything that ``repr`` identifies."""
+    """A digest of a part's inputs (their ``repr``) and of the code."""
     digest = hashlib.blake2b(code_version(), digest_size=16)
     digest.update(repr(inputs).encode("utf-8", "backslashreplace"))
     return digest.digest()
@@ -64,17 +64,17 @@ def find_part(traces: Sequence[CachedTrace], name: str, digest: bytes) -> Part |
         stored = msgspec.msgpack.decode(_file(traces, name).read_bytes(), type=_Stored)
         if stored.digest != digest:
             return None
-        frames = {each: pl.read_ipc_stream(content) for each, content in stored.frames.items()}
+        frames = {frame: pl.read_ipc_stream(content) for frame, content in stored.frames.items()}
     except (OSError, msgspec.MsgspecError, pl.exceptions.PolarsError):
         return None
-    return frames[_ONE] if stored.single else frames
+    return frames[_SINGLE] if stored.single else frames
 
 
 def keep_part(traces: Sequence[CachedTrace], name: str, digest: bytes, part: Part) -> None:
     """Cache a part; without effect if the directory cannot be written."""
     single = isinstance(part, pl.DataFrame)
-    frames = {_ONE: part} if isinstance(part, pl.DataFrame) else part
-    stored = _Stored(digest, {each: _to_bytes(frame) for each, frame in frames.items()}, single)
+    frames = {_SINGLE: part} if isinstance(part, pl.DataFrame) else part
+    stored = _Stored(digest, {frame_name: _to_bytes(frame) for frame_name, frame in frames.items()}, single)
     # Not `write_atomic`, which would make the directory again if the cache was cleared meanwhile.
     with suppress(OSError), atomic_file(_file(traces, name)) as file:
         file.write(msgspec.msgpack.encode(stored))

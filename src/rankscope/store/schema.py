@@ -1,8 +1,8 @@
 """The tables of a trace: every column with its unit and meaning.
 
-One trace file becomes one set of tables. Times are integer nanoseconds on the trace's own clock (its ``ts``, exactly,
+One trace file becomes one set of tables. Times are integer nanoseconds on the trace's clock (exactly its ``ts``,
 without ``baseTimeNanoseconds``), sizes are bytes. A row's position in its table is its identity: ``*_row`` columns
-point at rows of other tables. Rows are sorted by start. What is not in a trace is null.
+point to rows of other tables. Rows are sorted by start. What is not in a trace is null.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ EXTERNAL_ID = Column(
 )
 CORRELATION = Column("correlation", I64, "", "links a device event to the runtime call that launched it")
 DEPTH = Column("depth", I16, "", "how many ranges of its thread are open when it starts; 0 at top level")
-PARENT = Column("parent_row", I32, "", "row of the innermost range of this table that is open then; null at top level")
-SELF = Column("self_ns", I64, "ns", "duration less the ranges of this table directly inside it")
+PARENT = Column("parent_row", I32, "", "row of the innermost enclosing range of this table; null at top level")
+SELF = Column("self_ns", I64, "ns", "duration minus that of its direct children in this table")
 
 DEVICE_EVENTS = Table(
     "device_events",
@@ -100,7 +100,7 @@ DEVICE_EVENTS = Table(
         Column("occupancy", F32, "%", "estimated achieved occupancy"),
         Column("queued", I64, "", "`queued`, as written"),
         Column("bytes", I64, "bytes", "size of a copy or fill"),
-        Column("is_collective", BOOL, "", "whether it carries collective metadata itself"),
+        Column("is_collective", BOOL, "", "whether the event itself has collective metadata"),
     ),
 )
 
@@ -167,10 +167,10 @@ PYTHON_FRAMES = Table(
         PARENT,
         SELF,
         Column("python_id", I64, "", "the call's id"),
-        Column("python_parent_id", I64, "", "id of the call that made it"),
+        Column("python_parent_id", I64, "", "id of the calling function's call"),
         Column("python_module_id", I64, "", "which nn.Module instance of this class it belongs to"),
         Column("python_thread", I64, "", "Python thread"),
-        Column("finished", BOOL, "", "false where the call had not ended when recording did"),
+        Column("finished", BOOL, "", "false if recording ended before the call did"),
     ),
 )
 
@@ -183,7 +183,7 @@ ANNOTATIONS = Table(
         NAME,
         PID,
         TID,
-        Column("on_device", BOOL, "", "true for the echo of a host range on a device's track"),
+        Column("on_device", BOOL, "", "true for the copy of a host range on a device's track"),
         Column("step", I64, "", "N of a host `ProfilerStep#N`; null if the step is incomplete"),
         Column("incomplete_step", I64, "", "N of a host `ProfilerStep#N` that holds no iteration"),
         DEPTH,
@@ -214,9 +214,9 @@ MEMORY_EVENTS = Table(
 
 COLLECTIVES = Table(
     "collectives",
-    "One row per event that carries collective metadata: kernels themselves, and `record_param_comms` on the host.",
+    "One row per event with collective metadata: kernels, and `record_param_comms` on the host.",
     (
-        Column("source", STR, "", "`device_events` or `host_ops`: the table that `row` points into"),
+        Column("source", STR, "", "`device_events` or `host_ops`: the table that `row` refers to"),
         Column("row", I32, "", "row of the event there"),
         EXTERNAL_ID,
         Column("collective", STR, "", "`Collective name`, as written"),
@@ -230,7 +230,7 @@ COLLECTIVES = Table(
         Column("group_ranks", STR, "", "`Process Group Ranks`, as written"),
         Column("group_size", I64, "ranks", "`Group size`"),
         Column("group_rank", I64, "", "`Rank`: the writer's rank in the group"),
-        Column("sequence", I64, "", "`Seq`: the group's own count, if recorded"),
+        Column("sequence", I64, "", "`Seq`: the group's count of its collectives, if recorded"),
         Column("source_rank", I64, "", "`Src Rank` of a point-to-point operation"),
         Column("destination_rank", I64, "", "`Dst Rank` of a point-to-point operation"),
     ),
@@ -257,12 +257,12 @@ FLOWS = Table(
 
 TRACKS = Table(
     "tracks",
-    "One row per thing that a metadata event names: a process or a thread.",
+    "One row per metadata event, which names a process or a thread.",
     (
         PID,
         TID,
         Column("field", STR, "", "`process_name`, `process_labels`, `process_sort_index`, `thread_name`, …"),
-        Column("value", STR, "", "what it is set to"),
+        Column("value", STR, "", "its value"),
     ),
 )
 
@@ -288,14 +288,14 @@ SNAPSHOT_SEGMENTS = Table(
     (
         Column("device", I64, "", "device index"),
         Column("address", I64, "", "start address"),
-        Column("bytes", I64, "bytes", "its size: reserved"),
+        Column("bytes", I64, "bytes", "its size (reserved memory)"),
         Column("allocated", I64, "bytes", "bytes in use"),
         Column("active", I64, "bytes", "in use, or freed and still needed by a stream"),
-        Column("stream", I64, "", "stream that it is for"),
+        Column("stream", I64, "", "its stream"),
         Column("type", STR, "", "`large` or `small`"),
         Column("pool", STR, "", "private pool (CUDA graphs); null for the allocator's own"),
         Column("expandable", BOOL, "", "whether it can grow"),
-        Column("stack", STR, "", "who made it, one frame per line, innermost first"),
+        Column("stack", STR, "", "stack that made it, one frame per line, innermost first"),
     ),
 )
 
@@ -309,7 +309,7 @@ SNAPSHOT_BLOCKS = Table(
         Column("bytes", I64, "bytes", "its size"),
         Column("requested", I64, "bytes", "requested size; null if not recorded"),
         Column("state", STR, "", "`active_allocated`, `active_pending_free`, `inactive`, as written"),
-        Column("stack", STR, "", "who allocated it, one frame per line, innermost first"),
+        Column("stack", STR, "", "stack that allocated it, one frame per line, innermost first"),
     ),
 )
 
@@ -318,13 +318,13 @@ SNAPSHOT_EVENTS = Table(
     "One row per event of a memory snapshot's history (`_record_memory_history`).",
     (
         Column("device", I64, "", "device index"),
-        Column("number", I64, "", "its place in the device's history"),
-        Column("time_us", I64, "µs", "when, since 1970 or the machine's start; null if not recorded"),
+        Column("number", I64, "", "its index in the device's history"),
+        Column("time_us", I64, "µs", "time since 1970 or since the machine's start; null if not recorded"),
         Column("action", STR, "", "`alloc`, `free_requested`, `free_completed`, `segment_alloc`, `oom`, …, as written"),
         Column("address", I64, "", "address"),
         Column("bytes", I64, "bytes", "size"),
         Column("stream", I64, "", "stream"),
-        Column("stack", STR, "", "who did it, one frame per line, innermost first"),
+        Column("stack", STR, "", "stack of the event, one frame per line, innermost first"),
     ),
 )
 

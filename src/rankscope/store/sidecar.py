@@ -1,7 +1,7 @@
-"""Arrays next to a trace's tables: one file in the trace's directory of the cache, memory-mapped for reading.
+"""Cache arrays next to a trace's tables: one file in the trace's cache directory, memory-mapped for reading.
 
-For results of tables that take too long to compute each time. A file has a header in JSON (with a key of its inputs),
-then the arrays. It is put in place by one rename, and removed with the tables.
+For results that take too long to compute each time. A file has a JSON header (with a key of its inputs), then the
+arrays. It is put in place by one rename, and removed with the tables.
 
 In: arrays and facts with a key. Out: the same, memory-mapped, or None.
 """
@@ -43,7 +43,7 @@ class Sidecar:
 
 
 def write_sidecar(folder: Path, name: str, key: str, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> bool:
-    """Write arrays next to the tables of a trace; whether that succeeded.
+    """Write arrays next to the tables of a trace; returns whether that succeeded.
 
     Args:
         folder: the trace's folder in the cache.
@@ -52,12 +52,12 @@ def write_sidecar(folder: Path, name: str, key: str, facts: Mapping[str, Any], a
         facts: JSON values.
         arrays: one-dimensional arrays of numbers.
     """
-    places: dict[str, tuple[str, int, int]] = {}
-    at = 0
-    for each, array in arrays.items():
-        places[each] = (array.dtype.newbyteorder("<").str, at, array.size)
-        at += -(-array.nbytes // _ALIGN) * _ALIGN
-    head = json.dumps({"key": key, "facts": facts, "arrays": places, "bytes": at}).encode()
+    layout: dict[str, tuple[str, int, int]] = {}
+    offset = 0
+    for array_name, array in arrays.items():
+        layout[array_name] = (array.dtype.newbyteorder("<").str, offset, array.size)
+        offset += -(-array.nbytes // _ALIGN) * _ALIGN
+    head = json.dumps({"key": key, "facts": facts, "arrays": layout, "bytes": offset}).encode()
     head += b" " * (-(len(head) + 8) % _ALIGN)
     try:
         with atomic_file(folder / name) as file:
@@ -78,7 +78,7 @@ def read_sidecar(folder: Path, name: str, key: str) -> Sidecar | None:
     try:
         status = path.lstat()
         getuid = getattr(os, "getuid", None)
-        # As with tables: another user could have put false ones there.
+        # As with tables: in a shared cache another user could have written false ones.
         if path.is_symlink() or (getuid is not None and status.st_uid != getuid()):
             return None
         with path.open("rb") as file:
@@ -89,8 +89,9 @@ def read_sidecar(folder: Path, name: str, key: str) -> Sidecar | None:
             head = json.loads(file.read(size))
         if head["key"] != key or status.st_size != 8 + size + head["bytes"]:
             return None
-        mapped = np.memmap(path, dtype=np.uint8, mode="r", offset=0) if head["bytes"] else np.empty(0, dtype=np.uint8)
-        arrays = {each: _view(mapped, 8 + size, *place) for each, place in head["arrays"].items()}
+        # If the path is not text, memmap resolves each part of it.
+        mapped = np.memmap(str(path), dtype=np.uint8, mode="r") if head["bytes"] else np.empty(0, dtype=np.uint8)
+        arrays = {array: _view(mapped, 8 + size, *layout) for array, layout in head["arrays"].items()}
         return Sidecar(key, head["facts"], arrays)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -1,9 +1,9 @@
-"""An external merge sort of the rows of tables, so that memory does not grow with the trace.
+"""Sort the rows of tables by an external merge sort, so that memory does not grow with the trace.
 
-Frames are appended in the file's order. Beyond a limit the rows of the largest table are sorted by start and written as
-one Parquet fragment; at the end the fragments are merged: times alone give the order of all rows, and as each fragment
-is sorted, a slice of the merged table is a range of rows of each. So no table is ever completely in memory, except
-for a few integer columns for links.
+Frames are appended in file order. Beyond a memory limit, the rows of the largest table are sorted by start and written
+as one Parquet fragment. At the end the fragments are merged: only their times are read to compute the final order, and
+as each fragment is sorted, a slice of the merged table is a range of rows of each fragment. So no table is ever
+completely in memory, except for a few integer columns for links.
 
 In: frames of rows. Out: sorted slices of each table.
 """
@@ -52,14 +52,14 @@ class Spool:
         self._rows[name] += frame.height
         self._bytes[name] += int(frame.estimated_size())
         if self._folder is not None and sum(self._bytes.values()) > self._limit:
-            self._put_aside(max(self._bytes, key=self._bytes.__getitem__))
+            self._flush(max(self._bytes, key=self._bytes.__getitem__))
 
     def rows(self, name: str) -> int:
         """How many rows a table has so far."""
         return self._rows[name]
 
-    def _put_aside(self, name: str) -> None:
-        """Make one sorted fragment, with all columns, of the frames of a table."""
+    def _flush(self, name: str) -> None:
+        """Turn the pending frames of a table into one sorted fragment with all columns."""
         frames = self._frames[name]
         if not frames:
             return
@@ -78,15 +78,15 @@ class Spool:
         frame.write_parquet(file, compression="zstd", compression_level=1, row_group_size=_ROW_GROUP)
         self._fragments[name].append(pl.scan_parquet(file))
 
-    # -- at the end: after the last row was appended --------------------------------------------------------------
+    # -- after the last row -------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """After the last row: what is pending becomes the last fragment of each table."""
+        """Flush the pending rows of each table as its last fragment."""
         folder = self._folder
         for name, fragments in self._fragments.items():
             # A table without fragments on disk stays in memory.
             self._folder = folder if fragments else None
-            self._put_aside(name)
+            self._flush(name)
         self._folder = folder
 
     def columns(self, name: str, columns: list[str]) -> pl.DataFrame:
@@ -110,18 +110,18 @@ class Spool:
             rows = order[start : start + SLICE_ROWS]
             owner = np.searchsorted(bounds, rows, side="right") - 1
             counts = np.bincount(owner, minlength=len(fragments))
-            # Each fragment gives its next rows, which are then put in order.
-            runs = [
+            # Take each fragment's next rows, then put them in order.
+            parts = [
                 _collected(fragments[index].slice(int(taken[index]), int(counts[index])))
                 for index in np.flatnonzero(counts)
             ]
             taken += counts
-            place = np.empty(rows.size, dtype=np.int64)
-            place[np.argsort(owner, kind="stable")] = np.arange(rows.size)
-            yield pl.concat(runs)[place]
+            position = np.empty(rows.size, dtype=np.int64)
+            position[np.argsort(owner, kind="stable")] = np.arange(rows.size)
+            yield pl.concat(parts)[position]
 
     def final_rows(self, name: str) -> Int64:
-        """The final place of each row, in the order in which rows were appended."""
+        """The final row number of each row, in the order in which rows were appended."""
         order = self._order(name)
         arrival = np.concatenate([np.empty(0, dtype=np.int32), *self._arrivals[name]])
         moved = np.empty(order.size, dtype=np.int64)
@@ -129,13 +129,13 @@ class Spool:
         return moved
 
     def _order(self, name: str) -> Int64:
-        """For each place of the final table, its row in the concatenated fragments."""
+        """For each row of the final table, its row in the concatenated fragments."""
         if name not in self._orders:
             keys = _sort_keys(TABLES[name])
-            many = len(self._fragments[name]) > 1 and keys
+            merge = len(self._fragments[name]) > 1 and keys
             self._orders[name] = (
                 _order_of(pl.concat([_chosen(fragment, keys) for fragment in self._fragments[name]]))
-                if many
+                if merge
                 else np.arange(self._rows[name])
             )
         return self._orders[name]
@@ -147,7 +147,7 @@ class Spool:
 
 
 def _stacked(frames: list[pl.DataFrame], table: Table) -> pl.DataFrame:
-    """Frames with some of a table's columns, concatenated, with the columns that any has."""
+    """Concatenate frames that have some of a table's columns each; nulls fill the gaps."""
     # By column: a query plan of all frames costs as much as a small table.
     parts = [{column.name: column for column in frame.get_columns()} for frame in frames]
     present = [column for column in table.columns if any(column.name in part for part in parts)]
@@ -172,19 +172,19 @@ def _nulls(column: Column, size: int) -> pl.Series:
 
 @cache
 def _null(column: Column) -> pl.Series:
-    # Making a series costs more than extending a short one: so it is made once.
+    # Making a series costs more than extending a short one, so each is made once.
     return pl.Series(column.name, [None], dtype=column.dtype)
 
 
 def conform(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """The frame with exactly the table's columns, in order; those that no event had are null."""
-    has = frame.schema
+    """The frame with exactly the table's columns, in order; missing ones are null."""
+    schema = frame.schema
     return pl.DataFrame(
         [
             _nulls(column, frame.height)
-            if column.name not in has
+            if column.name not in schema
             else frame.get_column(column.name)
-            if has[column.name] == column.dtype
+            if schema[column.name] == column.dtype
             else frame.get_column(column.name).cast(column.dtype)
             for column in table.columns
         ]
@@ -207,7 +207,7 @@ def _sort_keys(table: Table) -> list[str]:
 
 
 def _sorted(frame: pl.DataFrame) -> tuple[pl.DataFrame, Int64]:
-    """Rows by start, longest first, else in the given order; and the given row of each."""
+    """Rows sorted by start, longest first, else in the given order; and the original row number of each."""
     keys = [name for name in ("start_ns", "end_ns", "time_ns") if name in frame.columns]
     if not keys:
         return frame, np.arange(frame.height)
@@ -225,7 +225,7 @@ def _order_of(keys: pl.DataFrame) -> Int64:
     sorted_starts = start[order]
     tied = np.zeros(order.size + 1, dtype=np.bool_)
     np.equal(sorted_starts[1:], sorted_starts[:-1], out=tied[1:-1])
-    places = np.flatnonzero(tied[1:] | tied[:-1])
-    rows = order[places]
-    order[places] = rows[np.lexsort((-end[rows], start[rows]))]
+    positions = np.flatnonzero(tied[1:] | tied[:-1])
+    rows = order[positions]
+    order[positions] = rows[np.lexsort((-end[rows], start[rows]))]
     return order

@@ -1,4 +1,4 @@
-"""Metadata of one trace file, kept with its tables: its rank and run, when it was recorded, what was lost of it.
+"""Metadata of one trace file, kept with its tables: its rank and run, when it was recorded, what could not be read.
 
 In: metadata. Out: the same as JSON, and comparisons of two traces.
 """
@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-# Before this, a clock counts from the host's start.
+# Smaller times count from the host's start, not from 1970.
 _YEAR_2001_NS = 10**18
 
 _CONTAINER_PIDS = 1000
-"""Process ids below are given again: a container numbers its processes from 1, at each start of a job."""
+"""Smaller process ids are reused: a container numbers its processes from 1, at each start of a job."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class TraceInfo:
         rank: its rank; None if unknown.
         rank_source: where the rank is from: `metadata`, `distributedInfo`, `name`, `folder`, `order`, `none`.
         run_id: the id of its run; None if the trace has none.
-        first_step: the first `ProfilerStep#` in it, incomplete ones aside.
+        first_step: the first `ProfilerStep#` in it, except incomplete ones.
         last_step: the last.
         incomplete_steps: steps that hold no iteration: their fields as in `primitives.incomplete_steps`.
         start_ns: the first instant of its events, on the trace's clock.
         end_ns: the last.
-        base_time_ns: `baseTimeNanoseconds`: plus the trace's clock it is the host's wall clock.
+        base_time_ns: `baseTimeNanoseconds`: the host's wall clock minus the trace's clock.
         counts: events by `phase category`.
         lost_events: events that could not be read.
         lost_bytes: bytes that could not be read.
@@ -88,7 +88,7 @@ class TraceInfo:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether it ends too early or lost events: what it lacks would look like time not spent."""
+        """Whether it ends too early or lost events: missing events would look like idle time."""
         return self.truncated or self.lost_events > 0
 
     @property
@@ -119,22 +119,27 @@ class TraceInfo:
         return self.host_start_ns < other.host_end_ns and other.host_start_ns < self.host_end_ns
 
     def steps_begin_again(self, other: TraceInfo) -> bool:
-        """Whether the later of two traces that do not overlap has a step that the earlier one had, or has passed."""
+        """Whether the later of two traces that do not overlap starts at or before the earlier one's last step."""
         first, last = sorted((self, other), key=lambda info: info.host_start_ns)
         if first.last_step is None or last.first_step is None or (first.gap_to(last) or 0) <= 0:
             return False
         return last.first_step <= first.last_step
 
     def shares_thread(self, other: TraceInfo) -> bool:
-        """Whether a thread besides the main one is in both traces, as far as they list threads."""
+        """Whether both traces have a thread in common besides the main one, as far as they list threads."""
         if self.pid is None or other.pid is None:
             return False
-        mine, others = self._other_threads(), other._other_threads()
-        return self.certainly_one_process(other) or not mine or not others or not mine.isdisjoint(others)
+        own_threads, other_threads = self._other_threads(), other._other_threads()
+        return (
+            self.certainly_one_process(other)
+            or not own_threads
+            or not other_threads
+            or not own_threads.isdisjoint(other_threads)
+        )
 
     def certainly_one_process(self, other: TraceInfo) -> bool:
-        """Whether both traces are known to be of one process: by its id, or by one that a container may give again and
-        a thread besides the main one."""
+        """Whether both traces are surely of one process: by its id, which for small ids needs a thread besides the main
+        one in both, as containers reuse them."""
         if self.pid is None or self.pid != other.pid or (self.host and other.host and self.host != other.host):
             return False
         return self.pid >= _CONTAINER_PIDS or bool(self._other_threads() & other._other_threads())
@@ -147,16 +152,16 @@ class TraceInfo:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> TraceInfo:
+    def from_json(cls, values: Mapping[str, Any]) -> TraceInfo:
         """The reverse of `to_json`.
 
         Raises:
             TypeError: it is the object of another version.
         """
-        made = dict(found)
+        fields = dict(values)
         for name in ("groups", "devices", "threads", "incomplete_steps"):
-            made[name] = tuple(made.get(name, ()))
-        return cls(**made)
+            fields[name] = tuple(fields.get(name, ()))
+        return cls(**fields)
 
 
 def utc(nanoseconds: int, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:

@@ -54,6 +54,21 @@ class _File:
     places: Int64
 
 
+@dataclass(frozen=True)
+class StepPath:
+    """The path of a step.
+
+    Attributes:
+        step: the step's number; None for a trace without steps.
+        windows: start and end of the step on each rank that it is of, ns on the run's clock.
+        path: the path as a column file; None if there is none.
+    """
+
+    step: int | None
+    windows: list[tuple[int, int]]
+    path: bytes | None
+
+
 class CriticalPaths:
     """Finds the critical paths of steps.
 
@@ -68,6 +83,7 @@ class CriticalPaths:
         self._clock, self._collectives = results["clock"], results["collectives"]
         drawn = pl.col("rank").is_in([in_run.lanes.rank for in_run in timeline.drawn()])
         self._steps = results["step_time"].filter((pl.col("window_ns") > 0) & drawn)
+        self._names, (self._numbered,) = distinct_steps([self._steps])
         self._communication = communication
         self._residuals = dict(self._clock.select("rank", "residual_ns").drop_nulls().iter_rows())
         self._files: dict[tuple[int, int], _File] = {}
@@ -82,7 +98,30 @@ class CriticalPaths:
             at_ns: on the run's clock; outside of all steps, the nearest one is meant.
             rank: whose own path; None for the path across all ranks.
         """
-        steps = self._steps_at(at_ns, rank)
+        wanted = self._wanted(rank)
+        if not wanted.height:
+            return None
+        begin, end = self._windows(wanted)
+        away = np.maximum(np.maximum(begin - at_ns, at_ns - end), 0)
+        middle = np.abs(begin + end - 2 * at_ns)
+        nearest = int(np.lexsort((middle, away))[0])
+        return self._path(wanted["step"][nearest], rank)
+
+    def all_paths(self, rank: int | None = None) -> list[StepPath]:
+        """The paths of all steps: of a rank, or across all ranks."""
+        found = []
+        wanted = self._wanted(rank)
+        for number in wanted["step"].unique(maintain_order=True):
+            begin, end = self._windows(wanted.filter(pl.col("step").eq_missing(number)))
+            windows = list(zip(begin.tolist(), end.tolist(), strict=True))
+            found.append(StepPath(self._names.get(number, number), windows, self._path(number, rank)))
+        return found
+
+    def _path(self, number: int | None, rank: int | None) -> bytes | None:
+        """The path of a step, by its number among all steps."""
+        steps = self._numbered.filter(pl.col("step").eq_missing(number)).with_columns(
+            pl.col("step").replace(self._names)
+        )
         if not steps.height or not (rank is None or (steps["rank"] == rank).any()):
             return None
         rows = self._rows(steps)
@@ -98,20 +137,16 @@ class CriticalPaths:
             parts = self._walk(rows, first, last, arrived, across=rank is None)
         return _column_file(parts, steps["step"].item(0), rank)
 
-    def _steps_at(self, at_ns: int, rank: int | None) -> pl.DataFrame:
-        """The rows of `step_time` of the step at an instant of any rank, or of one."""
-        named, (numbered,) = distinct_steps([self._steps])
-        wanted = numbered if rank is None else numbered.filter(pl.col("rank") == rank)
-        if not wanted.height:
-            return wanted
-        begin, length = np.zeros(wanted.height, dtype=np.int64), wanted["window_ns"].to_numpy()
-        for place, (of, window, start) in enumerate(wanted.select("rank", "window", "start_ns").iter_rows()):
+    def _wanted(self, rank: int | None) -> pl.DataFrame:
+        """The rows of `step_time` of all ranks, or of one; each step has a number of its own."""
+        return self._numbered if rank is None else self._numbered.filter(pl.col("rank") == rank)
+
+    def _windows(self, steps: pl.DataFrame) -> tuple[Int64, Int64]:
+        """Start and end of steps on the run's clock."""
+        begin = np.zeros(steps.height, dtype=np.int64)
+        for place, (of, window, start) in enumerate(steps.select("rank", "window", "start_ns").iter_rows()):
             begin[place] = self._on_run_clock(of, window, np.array([start]))[0]
-        away = np.maximum(np.maximum(begin - at_ns, at_ns - begin - length), 0)
-        middle = np.abs(2 * begin + length - 2 * at_ns)
-        nearest = int(np.lexsort((middle, away))[0])
-        chosen = numbered.filter(pl.col("step").eq_missing(wanted["step"][nearest]))
-        return chosen.with_columns(pl.col("step").replace(named))
+        return begin, begin + steps["window_ns"].to_numpy()
 
     def _rows(self, steps: pl.DataFrame) -> pl.DataFrame:
         """Matched collectives that end in these steps and the steps' ends, as `last_arrivals` takes them."""

@@ -13,6 +13,7 @@ import polars as pl
 from rankscope.store.cache import CachedTrace
 
 MAX_KERNELS = 20
+AUTOGRAD = ("start_ns", "name", "sequence", "forward_thread", "pid", "tid")
 LAUNCHING = ("host_ops", "runtime_calls", "annotations")
 """Tables whose events contain launches."""
 
@@ -30,20 +31,54 @@ def forward_and_backward(trace: CachedTrace, values: Mapping[str, Any]) -> tuple
     number = values.get("sequence")
     if number is None:
         return None, None
-    columns = ("start_ns", "name", "sequence", "forward_thread", "pid", "tid")
-    numbered = trace.scan("host_ops").select(columns).with_row_index("row").filter(pl.col("sequence") == number)
-    found = numbered.sort("start_ns", "row").collect()
-    is_backward = found["forward_thread"].fill_null(0) > 0
-    forward, backward = found.filter(~is_backward), found.filter(is_backward)
-    if forward.select("pid", "tid").n_unique() != 1 or backward["forward_thread"].n_unique() != 1:
+    numbered = trace.scan("host_ops").select(AUTOGRAD).with_row_index("row").filter(pl.col("sequence") == number)
+    links = autograd_links(numbered.collect()).filter(pl.col("is_backward") == _is_backward(values))
+    if not links.height:
         return None, None
-    if forward["start_ns"].item(-1) > backward["start_ns"].item(0):
-        return None, None
-    if (values.get("forward_thread") or 0) > 0:
-        return int(forward["row"].item(-1)), None  # the last one made the node
+    forward, backward = links.select("forward", "backward").row(0)
+    return forward, backward
+
+
+def _is_backward(values: Mapping[str, Any]) -> bool:
+    return (values.get("forward_thread") or 0) > 0
+
+
+def autograd_links(operators: pl.DataFrame) -> pl.DataFrame:
+    """The forward operator of each backward one and the backward of each forward one, where they are known.
+
+    Args:
+        operators: `row` and the columns in `AUTOGRAD` of a file's `host_ops`; all that have a number, or none of them.
+
+    Returns:
+        row, is_backward, forward, backward: rows of `host_ops`, of which the last two may be null.
+    """
+    is_backward = pl.col("forward_thread").fill_null(0) > 0
+    numbered = (
+        operators.filter(pl.col("sequence").is_not_null()).sort("start_ns", "row").with_columns(is_backward=is_backward)
+    )
+    back = pl.col("is_backward")
     # Autograd's own range around a backward operator has the number, too.
-    inner = backward.filter(~pl.col("name").str.starts_with("autograd::engine::").fill_null(False))
-    return None, int((inner if inner.height else backward)["row"].item(0))
+    inner = back & ~pl.col("name").str.starts_with("autograd::engine::").fill_null(False)
+    start, row = pl.col("start_ns"), pl.col("row").cast(pl.Int64)
+    by_number = (
+        numbered.group_by("sequence")
+        .agg(
+            threads=pl.struct("pid", "tid").filter(~back).n_unique(),
+            forward_threads=pl.col("forward_thread").filter(back).n_unique(),
+            last_start=start.filter(~back).last(),
+            first_start=start.filter(back).first(),
+            forward=row.filter(~back).last(),  # the last one made the node
+            backward=pl.coalesce(row.filter(inner).first(), row.filter(back).first()),
+        )
+        .filter(pl.col("threads") == 1, pl.col("forward_threads") == 1, pl.col("last_start") <= pl.col("first_start"))
+    )
+    linked = numbered.join(by_number, on="sequence", how="inner", maintain_order="left")
+    return linked.select(
+        row,
+        "is_backward",
+        forward=pl.when(back).then("forward"),
+        backward=pl.when(~back).then("backward"),
+    )
 
 
 def launched(trace: CachedTrace, values: Mapping[str, Any]) -> tuple[int, int, list[int]] | None:

@@ -26,6 +26,7 @@ from rankscope.timeline.pyramid import BASE_BIN_NS, FACTOR, Tile, levels_for, sh
 from rankscope.timeline.rank_lanes import RankLanes
 
 Array = npt.NDArray[Any]
+_LANE_COLUMNS = {"first": "first_ns", "last": "last_ns"}
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,10 @@ class Timeline:
             self.ranks[lanes.rank] = in_run
             self.version += 1
 
+    def emptied(self) -> Timeline:
+        """A timeline without ranks, with the same clock and the same numbers of names."""
+        return Timeline(self.clock, self.traces, names=self.names, _numbers=self._numbers)
+
     def drawn(self) -> list[RankInRun]:
         """The ranks that are drawn, in the order of lanes."""
         return list(self._by_lane)
@@ -140,7 +145,7 @@ class Timeline:
         ranks_in_run = {in_run.lanes.rank: in_run for in_run in drawn}
         for in_run in drawn:
             lanes = in_run.lanes
-            track_of = np.array([lane.track for lane in lanes.lanes])
+            track_of = lanes.arrays["lane_track"]
             sizes = np.bincount(track_of, minlength=len(lanes.tracks))
             first = in_run.first_lane
             for track, size in zip(lanes.tracks, sizes.tolist(), strict=True):
@@ -154,13 +159,10 @@ class Timeline:
                     }
                 )
                 first += size
-            for lane in lanes.lanes:
-                columns["track"].append(lane.track + in_run.first_track)
-                columns["depth"].append(lane.depth)
-                columns["overflow"].append(int(lane.overflow))
-                columns["events"].append(lane.events)
-                columns["first_ns"].append(lane.first_ns)
-                columns["last_ns"].append(lane.last_ns)
+            columns["track"] += (track_of + in_run.first_track).tolist()
+            columns["events"] += np.diff(lanes.arrays["pointer"]).tolist()
+            for name in ("depth", "overflow", "first", "last"):
+                columns[_LANE_COLUMNS.get(name, name)] += lanes.arrays[f"lane_{name}"].tolist()
         for rank, files in self.traces.items():
             drawn_rank, info, own = ranks_in_run.get(rank), files[0].info, self.clock.ranks[rank]
             device = next((one["name"] for one in info.devices if one.get("name")), None)

@@ -27,6 +27,7 @@ from rankscope.timeline.clock import RunClock
 from rankscope.timeline.counters import Counters
 from rankscope.timeline.critical_path import NEEDED, CriticalPaths
 from rankscope.timeline.heat_map import heat_of
+from rankscope.timeline.named_lanes import NameTracks
 from rankscope.timeline.search import Search
 from rankscope.timeline.timeline import Timeline
 
@@ -100,6 +101,7 @@ class LoadedRun:
         self.failed: AbstractSet[str] = frozenset()
         self.timeline: Timeline | None = None
         self.search: Search | None = None
+        self.name_tracks: NameTracks | None = None
         self.heat: Mapping[str, Any] | None = None
         self.paths: CriticalPaths | None = None
         self.clock: RunClock | None = None
@@ -225,7 +227,7 @@ class LoadedRun:
         self.failed, self.results, self.findings, self._lost = fresh.failed, fresh.results, fresh.findings, fresh._lost
         self.diagnosis = fresh.diagnosis
         self.timeline, self.search, self.heat = fresh.timeline, fresh.search, fresh.heat
-        self.clock, self.paths = fresh.clock, fresh.paths
+        self.clock, self.paths, self.name_tracks = fresh.clock, fresh.paths, fresh.name_tracks
         self.known_runs = fresh.known_runs
         self._tell(new=True, generation=self._state.generation + 1, phase="ready", what="")
 
@@ -290,7 +292,7 @@ class LoadedRun:
 
     def _show(self, timeline: Timeline) -> None:
         if self.search is None:
-            self.search = Search(timeline)
+            self.search, self.name_tracks = Search(timeline), NameTracks(timeline)
         self.timeline = timeline
 
     def _not_drawn(self, rank: int, error: BaseException) -> None:

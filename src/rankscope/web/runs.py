@@ -56,7 +56,7 @@ class Runs:
         def shown(progress: Progress) -> Run:
             return open_run(source, run_id=run_id or LATEST, progress=progress, **options)
 
-        watch = Watch(source) if follow or (follow is None and Watch.can(source)) else None
+        watch = Watch(source) if follow or (follow is None and Watch.supports(source)) else None
         # The latest run is not known yet: until it is, the key is derived from the request, and stays valid.
         self._asked_key = _key("asked", *map(_absolute, source), run_id or LATEST)
         self.shown = ServedRun(self._asked_key, LoadedRun(shown, watch, patient=bool(follow)))

@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 import rankscope
 from rankscope.report.experiments.tables import measured
@@ -25,15 +25,17 @@ from rankscope.results import Finding, Result, by_severity
 from rankscope.results.failures import FAILURES
 from rankscope.timeline.call_trees import CALLS, call_trees
 from rankscope.timeline.event_details import details
+from rankscope.timeline.named_lanes import NameTracks
 from rankscope.timeline.pyramid import MAX_LEVELS
 from rankscope.timeline.selection_stats import measure
 from rankscope.timeline.timeline import Timeline
+from rankscope.web.auth import AuthMiddleware, without_token
 from rankscope.web.diff_runs import Comparisons
 from rankscope.web.downloads import parquet_answer
+from rankscope.web.named import named_lanes, named_place
 from rankscope.web.page import served_page
 from rankscope.web.params import MAX_NS, number, numbers, ranks_of, span
 from rankscope.web.responses import (
-    HEADERS,
     RefusedError,
     answer,
     answer_of,
@@ -57,50 +59,7 @@ NAMES_BYTES = 4 << 20
 # Rows of a table in one response: what a browser sorts and filters without a delay.
 MAX_ROWS = 100_000
 
-STRANGER = "this browser did not open the address that rankscope serve printed, or that address was used before"
-WAY_IN = "open the last address in the terminal of rankscope serve: it ends in /?token=… and works in one browser"
-
 Answer = Callable[[Request, ServedRun], Response]
-
-
-class AuthMiddleware:
-    """Requires the right address and the cookie for everything except `/?token=…`, which sets the cookie once."""
-
-    def __init__(self, app: ASGIApp, gate: Gate) -> None:
-        self._app = app
-        self._gate = gate
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        if scope["type"] != "http":
-            return
-        request = Request(scope)
-        refusal = self._gate.refuse_address(request.headers)
-        if refusal is not None:
-            await error_answer(refusal.status, refusal.what, None, refusal.hint)(scope, receive, send)
-            return
-        if request.method not in ("GET", "HEAD"):
-            await error_answer(405, "this server only answers GET and HEAD", None, "use GET")(scope, receive, send)
-            return
-        if self._gate.knows(request.headers.getlist("cookie")):
-            await self._app(scope, receive, send)
-            return
-        # Only GET: a program that previews a link must not use up its token.
-        token = request.query_params.get("token") if scope["path"] == "/" and request.method == "GET" else None
-        if token is not None and self._gate.redeem(token):
-            answered = _without_token()
-            answered.headers["Set-Cookie"] = self._gate.set_cookie()
-        elif "text/html" in request.headers.get("accept", ""):
-            words = f"{STRANGER}.\n\n{WAY_IN}.\n"
-            answered = Response(words, 401, {**HEADERS, "Cache-Control": "no-store"}, "text/plain")
-        else:
-            answered = error_answer(401, STRANGER, None, WAY_IN)
-        await answered(scope, receive, send)
-
-
-def _without_token() -> Response:
-    """Redirect to the page without the token, which would stay in the history and leak as a referrer."""
-    return Response(status_code=303, headers={**HEADERS, "Location": "./", "Cache-Control": "no-store"})
 
 
 def make_app(runs: Runs, gate: Gate) -> ASGIApp:
@@ -115,7 +74,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
 
     def page(request: Request) -> Response:
         if "token" in request.query_params:
-            return _without_token()  # this browser has the cookie already: the token stays valid for another
+            return without_token()  # this browser has the cookie already: the token stays valid for another
         body, policy = served_page()
         tag = tag_of(once, "page", len(body), hash(body))
         return not_changed(request, tag) or answer(
@@ -180,6 +139,9 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
             route("/api/tiles", about_run(_tiles, lanes)),
             route("/api/events", about_run(_events, lanes)),
             route("/api/event", about_run(_event, changes)),
+            route("/api/named/tiles", about_run(_named_tiles, drawn)),
+            route("/api/named/events", about_run(_named_events, drawn)),
+            route("/api/named/event", about_run(_named_event, changes)),
             route("/api/heat", about_run(_heat, changes)),
             route("/api/search", about_run(_search, drawn)),
             route("/api/range", about_run(_range, drawn)),
@@ -299,26 +261,56 @@ def _names(request: Request, run: ServedRun) -> Response:
 
 def _tiles(request: Request, run: ServedRun) -> Response:
     timeline = _timeline(run)
+    return _tiles_of(request, timeline, _lanes(request, timeline))
+
+
+def _events(request: Request, run: ServedRun) -> Response:
+    timeline = _timeline(run)
+    return _events_of(request, timeline, _lanes(request, timeline))
+
+
+def _event(request: Request, run: ServedRun) -> Response:
+    return _event_of(request, run, number(request, "lane", 0, MAX_NS), number(request, "row", 0, MAX_NS))
+
+
+def _named_tiles(request: Request, run: ServedRun) -> Response:
+    return _tiles_of(request, *named_lanes(request, _name_tracks(run)))
+
+
+def _named_events(request: Request, run: ServedRun) -> Response:
+    return _events_of(request, *named_lanes(request, _name_tracks(run)))
+
+
+def _named_event(request: Request, run: ServedRun) -> Response:
+    return _event_of(request, run, *named_place(request, _name_tracks(run)))
+
+
+def _name_tracks(run: ServedRun) -> NameTracks:
+    if run.loaded.name_tracks is None:
+        raise RefusedError(409, "the timeline is not ready yet", "api/state has the progress")
+    return run.loaded.name_tracks
+
+
+def _lanes(request: Request, timeline: Timeline) -> list[int]:
+    return numbers(request.query_params.get("lanes", ""), "lanes", timeline.lane_count)
+
+
+def _tiles_of(request: Request, timeline: Timeline, lanes: list[int]) -> Response:
     level = number(request, "level", 0, min(timeline.levels, MAX_LEVELS) - 1)
     first, bins = number(request, "first", 0, MAX_NS), number(request, "bins", 1, MAX_BINS)
-    lanes = numbers(request.query_params.get("lanes", ""), "lanes", timeline.lane_count)
     if bins * len(lanes) > MAX_TILE:
         raise RefusedError(400, f"more than {MAX_TILE} bins", "request fewer bins or fewer lanes")
     return answer(request, timeline.tiles(level, first, bins, lanes), BINARY, _tag(request))
 
 
-def _events(request: Request, run: ServedRun) -> Response:
-    timeline = _timeline(run)
-    lanes = numbers(request.query_params.get("lanes", ""), "lanes", timeline.lane_count)
+def _events_of(request: Request, timeline: Timeline, lanes: list[int]) -> Response:
     limit = number(request, "limit", 1, MAX_EVENTS, 50_000)
     return answer(request, timeline.events(lanes, *span(request), limit), BINARY, _tag(request))
 
 
-def _event(request: Request, run: ServedRun) -> Response:
-    timeline = _timeline(run)
-    lane, row = number(request, "lane", 0, MAX_NS), number(request, "row", 0, MAX_NS)
+def _event_of(request: Request, run: ServedRun, lane: int, row: int) -> Response:
     collectives = run.loaded.results.get("collectives")
-    found = details(timeline, lane, row, collectives.frame if collectives is not None else None)
+    found = details(_timeline(run), lane, row, collectives.frame if collectives is not None else None)
     if found is None:
         raise RefusedError(404, "there is no such event")
     return json_answer(request, found, _tag(request))

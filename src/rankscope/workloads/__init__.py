@@ -1,5 +1,7 @@
 """Small real training jobs to profile, on any device: ``python -m rankscope.workloads.resnet18 --help``.
 
-In come :class:`~job.Settings`, from the command line or as an argument of each module's ``train``; out come losses,
-step times and, if profiled, traces. ``resnet18`` and ``transformer`` run under DDP, ``fsdp`` under FSDP2 or FSDP1.
+``resnet18`` and ``transformer`` run under DDP, ``fsdp`` under FSDP2 or FSDP1.
+
+In: :class:`~job.Settings`, from the command line or as an argument of each module's ``train``. Out: losses, step times
+and, if profiled, traces.
 """

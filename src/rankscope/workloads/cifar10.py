@@ -1,7 +1,7 @@
 """CIFAR-10 from a local folder, in the dataset's "python" or "binary" form. Nothing is downloaded.
 
-The python form is pickles. They are read by an unpickler that builds plain containers and raw arrays and knows no
-other name, so a file that was tampered with can run nothing.
+The python form is pickle files. The unpickler here only builds plain containers and raw arrays, so a manipulated file
+cannot run code.
 
 In: a folder. Out: images and labels as tensors.
 """
@@ -27,12 +27,12 @@ class Cifar10(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """The training images, normalised, as (3, size, size) float32, with their labels.
 
     Args:
-        folder: holds ``data_batch_1`` … or ``data_batch_1.bin`` …, itself or in ``cifar-10-batches-py`` or
+        folder: contains ``data_batch_1`` … or ``data_batch_1.bin`` …, itself or in ``cifar-10-batches-py`` or
             ``cifar-10-batches-bin``.
         size: height and width of an image in pixels.
 
     Raises:
-        ConfigError: no such files, or files that hold something else.
+        ConfigError: there are no such files, or they are not CIFAR-10 batches.
     """
 
     def __init__(self, folder: str | Path, size: int = 32) -> None:
@@ -54,34 +54,33 @@ class Cifar10(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 def read_batch(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images (N, 3, 32, 32) as bytes, and labels (N,), of one file of either form.
+    """Read images (N, 3, 32, 32) as bytes, and labels (N,), from a file of either form.
 
     Raises:
-        ConfigError: the file holds something else.
+        ConfigError: it is not a CIFAR-10 batch.
     """
     if path.stat().st_size > _MAX_FILE_BYTES:
         raise ConfigError("too large for a CIFAR-10 batch", path=path)
     content = path.read_bytes()
     if path.suffix == ".bin":
         if not content or len(content) % _RECORD:
-            raise ConfigError(f"no CIFAR-10 batch: its size is no multiple of {_RECORD} bytes", path=path)
+            raise ConfigError(f"not a CIFAR-10 batch: its size is not a multiple of {_RECORD} bytes", path=path)
         records = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(-1, _RECORD)
         images, labels = records[:, 1:].clone(), records[:, 0].long()
     else:
         images, labels = _read_pickle(path, content)
     if labels.numel() != images.shape[0] or bool((labels < 0).any()) or bool((labels > 9).any()):
-        raise ConfigError("no CIFAR-10 batch: its labels are not 0 to 9, one for each image", path=path)
+        raise ConfigError("not a CIFAR-10 batch: its labels are not 0 to 9, one per image", path=path)
     return images.view(-1, 3, 32, 32), labels
 
 
 def _batches(folder: Path) -> list[Path]:
-    for place in (folder, folder / "cifar-10-batches-py", folder / "cifar-10-batches-bin"):
+    for candidate in (folder, folder / "cifar-10-batches-py", folder / "cifar-10-batches-bin"):
         for pattern in ("data_batch_?", "data_batch_?.bin"):
-            found = sorted(place.glob(pattern))
-            if found:
-                return found
+            if paths := sorted(candidate.glob(pattern)):
+                return paths
     raise ConfigError(
-        "no CIFAR-10 here", path=folder, hint="give the folder that holds data_batch_1 … (python or binary version)"
+        "no CIFAR-10 here", path=folder, hint="name the folder with data_batch_1 … (python or binary version)"
     )
 
 
@@ -89,14 +88,14 @@ def _read_pickle(path: Path, content: bytes) -> tuple[torch.Tensor, torch.Tensor
     try:
         batch = _Reader(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:
-        raise ConfigError(f"no CIFAR-10 batch: {error}", path=path) from error
+        raise ConfigError(f"not a CIFAR-10 batch: {error}", path=path) from error
     if not isinstance(batch, dict):
-        raise ConfigError("no CIFAR-10 batch: no dictionary in it", path=path)
+        raise ConfigError("not a CIFAR-10 batch: it is not a dictionary", path=path)
     data, labels = batch.get(b"data", batch.get("data")), batch.get(b"labels", batch.get("labels"))
     raw = data.content if isinstance(data, _RawArray) else None
     known = [n for n in labels if isinstance(n, int)] if isinstance(labels, list) else []
     if not isinstance(raw, bytes) or not known or labels != known or len(raw) != len(known) * IMAGE_BYTES:
-        raise ConfigError("no CIFAR-10 batch: no images and labels of equal number in it", path=path)
+        raise ConfigError("not a CIFAR-10 batch: it has no images with one label each", path=path)
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(-1, IMAGE_BYTES), torch.tensor(known)
 
 
@@ -132,13 +131,13 @@ _KNOWN: dict[str, object] = {
     "numpy dtype": _Ignored,
     "_codecs encode": _encode,
 }
-"""The names that a pickled array of bytes has, and what stands in for them."""
+"""The names in a pickled array of bytes, and their replacements."""
 
 
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
-        """A stand-in, or an error: nothing is imported."""
+        """The replacement of a name, or an error: nothing is imported."""
         try:
             return _KNOWN[f"{module} {name}"]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch needs") from None
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which no batch needs") from None

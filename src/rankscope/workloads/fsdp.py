@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from rankscope.workloads.job import (
+    JobContext,
     Outcome,
-    Place,
     Settings,
     backward,
     count_parameters,
@@ -82,26 +82,26 @@ def train(
     """Train.
 
     Args:
-        settings: the settings that all workloads have.
+        settings: settings of all workloads.
         fsdp1: shard with ``FullyShardedDataParallel`` instead of ``fully_shard``.
-        width, layers, heads: the model's.
-        tokens: of a sequence.
+        width, layers, heads: size of the model.
+        tokens: length of a sequence.
     """
-    with joined(settings, always=True) as place:
-        return _train(lambda: Decoder(width, layers, heads, tokens), place, settings, fsdp1, tokens)
+    with joined(settings, always=True) as context:
+        return _train(lambda: Decoder(width, layers, heads, tokens), context, settings, fsdp1, tokens)
 
 
-def _train(make: Callable[[], Decoder], place: Place, settings: Settings, fsdp1: bool, tokens: int) -> Outcome:
-    # A function of its own: what holds the process group is gone when `joined` ends it.
-    network = make().to(place.device)
-    # Sharding leaves each rank a part: all of them are counted before.
-    whole = count_parameters(network)
-    model = _fsdp1(network, place) if fsdp1 else _fsdp2(network, place)
+def _train(make: Callable[[], Decoder], context: JobContext, settings: Settings, fsdp1: bool, tokens: int) -> Outcome:
+    # A separate function, so that everything that refers to the process group is gone when `joined` ends it.
+    network = make().to(context.device)
+    # Count parameters before sharding, which leaves each rank a part.
+    parameters = count_parameters(network)
+    model = _fsdp1(network, context) if fsdp1 else _fsdp2(network, context)
     if settings.compile:
         model.compile()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    generator = torch.Generator().manual_seed(settings.seed + 1 + place.rank)
-    text = torch.randint(_VOCABULARY, (settings.batch_size, tokens + 1), generator=generator).to(place.device)
+    generator = torch.Generator().manual_seed(settings.seed + 1 + context.rank)
+    text = torch.randint(_VOCABULARY, (settings.batch_size, tokens + 1), generator=generator).to(context.device)
 
     def step(_index: int) -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
@@ -111,38 +111,38 @@ def _train(make: Callable[[], Decoder], place: Place, settings: Settings, fsdp1:
         optimizer.step()
         return loss
 
-    return loop("fsdp1" if fsdp1 else "fsdp2", step, whole, place, settings)
+    return loop("fsdp1" if fsdp1 else "fsdp2", step, parameters, context, settings)
 
 
-def _fsdp2(network: Decoder, place: Place) -> nn.Module:
+def _fsdp2(network: Decoder, context: JobContext) -> nn.Module:
     try:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    except ImportError:  # torch 2.4 and 2.5 have it under another name
+    except ImportError:  # torch 2.4 and 2.5 have it in another module
         from torch.distributed._composable.fsdp import (  # type: ignore[attr-defined]  # not in newer ones
             MixedPrecisionPolicy,
             fully_shard,
         )
-    policy = MixedPrecisionPolicy(param_dtype=None if place.dtype is torch.float32 else place.dtype)
+    policy = MixedPrecisionPolicy(param_dtype=None if context.dtype is torch.float32 else context.dtype)
     for block in network.blocks:
         fully_shard(block, mp_policy=policy)
     fully_shard(network, mp_policy=policy)
     return network
 
 
-def _fsdp1(network: Decoder, place: Place) -> nn.Module:
+def _fsdp1(network: Decoder, context: JobContext) -> nn.Module:
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-    mixed = None if place.dtype is torch.float32 else MixedPrecision(param_dtype=place.dtype)
-    # A process alone has nothing to shard to; FSDP1 warns and falls back to this by itself.
-    strategy = ShardingStrategy.FULL_SHARD if place.distributed else ShardingStrategy.NO_SHARD
+    mixed = None if context.dtype is torch.float32 else MixedPrecision(param_dtype=context.dtype)
+    # With a single process FSDP1 would warn and fall back to NO_SHARD.
+    strategy = ShardingStrategy.FULL_SHARD if context.distributed else ShardingStrategy.NO_SHARD
     return FullyShardedDataParallel(
         network,
         sharding_strategy=strategy,
         auto_wrap_policy=ModuleWrapPolicy({Block}),
         mixed_precision=mixed,
         use_orig_params=True,
-        device_id=place.device,
+        device_id=context.device,
     )
 
 
@@ -150,11 +150,17 @@ def main() -> None:
     """The command line."""
     extra = argparse.ArgumentParser(add_help=False)
     extra.add_argument("--fsdp1", action="store_true", help="FullyShardedDataParallel instead of fully_shard")
-    extra.add_argument("--width", type=int, default=256, help="Of the model (default: 256)")
-    extra.add_argument("--layers", type=int, default=4, help="Of the model (default: 4)")
-    extra.add_argument("--tokens", type=int, default=128, help="Of a sequence (default: 128)")
-    given = parse("fsdp", __doc__, DEFAULTS, extra)
-    train(settings_of(given), fsdp1=given.fsdp1, width=given.width, layers=given.layers, tokens=given.tokens)
+    extra.add_argument("--width", type=int, default=256, help="Width of the model (default: 256)")
+    extra.add_argument("--layers", type=int, default=4, help="Layers of the model (default: 4)")
+    extra.add_argument("--tokens", type=int, default=128, help="Tokens of a sequence (default: 128)")
+    arguments = parse("fsdp", __doc__, DEFAULTS, extra)
+    train(
+        settings_of(arguments),
+        fsdp1=arguments.fsdp1,
+        width=arguments.width,
+        layers=arguments.layers,
+        tokens=arguments.tokens,
+    )
 
 
 if __name__ == "__main__":

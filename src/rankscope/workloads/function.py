@@ -1,8 +1,8 @@
 """A training step as a function, for ``rankscope measure``: ``python -m rankscope.workloads.function FILE.py:NAME``.
 
-The file is loaded, which sets up the model, the optimizer and the process group; then the function is called, without
-arguments, until the measurement is done. Everything behind the name is the file's: ``sys.argv`` is as if it had been
-started itself.
+Loading the file sets up the model, the optimizer and the process group; then the function is called, without arguments,
+until the measurement is done. Arguments after the name belong to the file: it sees ``sys.argv`` as if it were the
+script.
 
 In: a file and a function's name. Out: calls of it until the plan is complete.
 """
@@ -40,18 +40,18 @@ def load(target: str) -> Callable[[], object]:
         if not Path(where).is_file():
             raise ConfigError("no such script", path=where)
         sys.path.insert(0, str(Path(where).resolve().parent))
-        found = runpy.run_path(where, run_name=NAME).get(name)
+        function = runpy.run_path(where, run_name=NAME).get(name)
     else:
         sys.path.insert(0, "")
-        found = getattr(importlib.import_module(where), name, None)
-    if not callable(found):
+        function = getattr(importlib.import_module(where), name, None)
+    if not callable(function):
         raise ConfigError(f"there is no function {name!r}", path=where)
-    made: Callable[[], object] = found
-    return made
+    step: Callable[[], object] = function
+    return step
 
 
 def main() -> None:
-    """Load it, and call it until the measurement is done."""
+    """Load the function, and call it until the measurement is done."""
     if len(sys.argv) < 2:
         sys.exit("python -m rankscope.workloads.function FILE.py:train_step [arguments]")
     target = sys.argv.pop(1)
@@ -60,7 +60,7 @@ def main() -> None:
     except ConfigError as error:
         sys.exit(f"error: {error}")
     if not measure(step):
-        sys.exit("error: this is not a measurement: start it with `rankscope measure`")
+        sys.exit("error: no measurement is running: start this with `rankscope measure`")
     # A wrapped model that outlives its process group may abort the interpreter's exit (docs/capture.md).
     del step
     gc.collect()

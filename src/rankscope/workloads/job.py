@@ -1,4 +1,4 @@
-"""What the workloads share: settings, the process's place in the job, a process group, and the training loop.
+"""Settings, process group and training loop of all workloads.
 
 In: options of the command line. Out: training steps on each rank, and a summary from rank 0.
 """
@@ -13,10 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
+from itertools import count
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
 
 from rankscope.capture import Profiler
 from rankscope.errors import ConfigError
@@ -24,18 +27,19 @@ from rankscope.rundir.launcher import identify
 from rankscope.rundir.options import option, options_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+T = TypeVar("T")
 _BACKENDS = {"cuda": "nccl", "xpu": "xccl", "cpu": "gloo"}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of all workloads; each workload has other defaults for some."""
+    """Options of all workloads; some defaults differ between workloads."""
 
     steps: int = option(100, "Training steps")
     batch_size: int = option(10, "Samples per rank and step")
     dtype: str = option("auto", "float32, bfloat16, float16; auto is bfloat16 on accelerators and float32 on the CPU")
     compile: bool = option(False, "Compile the model with torch.compile")
-    seed: int = option(0, "Seed of the model, equal on all ranks, and of the data, different on each")
+    seed: int = option(0, "Seed of the model, the same on all ranks, and of the data, which differ")
     device: str = option("auto", "cuda (also ROCm), xpu, cpu; auto is the accelerator, if there is one")
     wrap_alone: bool = option(False, "Use DDP in a job of one rank, too")
     profile: bool = option(True, "Profile the loop")
@@ -51,8 +55,8 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Place:
-    """This process's place in the job."""
+class JobContext:
+    """Rank, world size, device and dtype of this process."""
 
     rank: int
     world_size: int
@@ -105,44 +109,44 @@ def parse(
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
-    """The part of a command line that is :class:`Settings`."""
+    """The :class:`Settings` of a command line."""
     return Settings(**{field.name: getattr(arguments, field.name) for field in fields(Settings)})
 
 
-def pick_device(asked: str, local_rank: int) -> torch.device:
-    """The device of this rank: one accelerator for each local rank.
+def pick_device(name: str, local_rank: int) -> torch.device:
+    """The device of this rank: one accelerator per local rank.
 
     Raises:
-        ConfigError: the device that was asked for is not there.
+        ConfigError: there is no such device.
     """
-    if asked not in ("auto", *_BACKENDS):
-        raise ConfigError(f"device {asked!r} is not known", hint="auto, cuda, xpu or cpu")
+    if name not in ("auto", *_BACKENDS):
+        raise ConfigError(f"device {name!r} is not known", hint="auto, cuda, xpu or cpu")
     for kind in ("cuda", "xpu"):
         module = getattr(torch, kind, None)
-        if asked in ("auto", kind) and module is not None and module.is_available():
-            # Launchers often show each rank its own device alone.
+        if name in ("auto", kind) and module is not None and module.is_available():
+            # Launchers often make only one device visible to each rank.
             return torch.device(kind, local_rank % module.device_count())
-        if asked == kind:
+        if name == kind:
             raise ConfigError(f"there is no {kind} device here", hint="--device cpu, or --device auto")
     return torch.device("cpu")
 
 
 @contextmanager
-def joined(settings: Settings, *, always: bool = False) -> Iterator[Place]:
-    """Take this process's place in the job, and leave it in the end.
+def joined(settings: Settings, *, always: bool = False) -> Iterator[JobContext]:
+    """Join the job: find out rank and device, and set up the process group; destroy it in the end.
 
     Args:
         settings: the workload's.
-        always: make a process group also for a process alone, as FSDP needs.
+        always: set up a process group even for a single process, as FSDP needs it.
 
     Raises:
-        ConfigError: a device or dtype that is not there.
+        ConfigError: an unknown device or dtype.
         LauncherError: launcher variables that contradict each other.
     """
-    who = identify(os.environ)
-    alone = who.rank is None or not who.started_by_launcher
-    rank, world_size = (0, 1) if alone else (who.rank or 0, who.world_size or 1)
-    device = pick_device(settings.device, who.local_rank or 0)
+    launch = identify(os.environ)
+    alone = launch.rank is None or not launch.started_by_launcher
+    rank, world_size = (0, 1) if alone else (launch.rank or 0, launch.world_size or 1)
+    device = pick_device(settings.device, launch.local_rank or 0)
     if settings.dtype not in ("auto", *DTYPES):
         raise ConfigError(f"dtype {settings.dtype!r} is not known", hint=", ".join(["auto", *DTYPES]))
     if settings.dtype == "auto":
@@ -155,32 +159,32 @@ def joined(settings: Settings, *, always: bool = False) -> Iterator[Place]:
     else:
         getattr(torch, device.type).set_device(device)
     torch.manual_seed(settings.seed)
-    mine = (world_size > 1 or always or settings.wrap_alone) and not dist.is_initialized()
-    if mine:
-        backend, bound = _BACKENDS[device.type], None if device.type == "cpu" else device
+    has_group = (world_size > 1 or always or settings.wrap_alone) and not dist.is_initialized()
+    if has_group:
+        backend, group_device = _BACKENDS[device.type], None if device.type == "cpu" else device
         if world_size == 1:
             store = dist.HashStore()  # type: ignore[attr-defined]  # it is defined in C++
-            dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=bound)
+            dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=group_device)
         else:
-            # srun and mpiexec set ranks of their own names; torch reads these two.
+            # srun and mpiexec set other variables; torch reads these two.
             os.environ.setdefault("RANK", str(rank))
             os.environ.setdefault("WORLD_SIZE", str(world_size))
-            dist.init_process_group(backend, device_id=bound)
+            dist.init_process_group(backend, device_id=group_device)
     try:
-        yield Place(rank, world_size, device, dtype)
+        yield JobContext(rank, world_size, device, dtype)
     finally:
-        if mine:
+        if has_group:
             dist.destroy_process_group()
-            # FSDP's modules are cycles and hold the group: without this its threads live until the interpreter ends.
-            # One that lets go of a Python object only then, as gloo's do, ends the whole process by an abort.
+            # FSDP modules are reference cycles that keep the group and its threads alive. If a thread still releases a
+            # Python object while the interpreter exits, as with Gloo, the process aborts.
             gc.collect()
 
 
-def distribute(model: nn.Module, place: Place, settings: Settings) -> nn.Module:
-    """Put a model on its device, under DDP where there are other ranks, compiled if asked."""
-    model = model.to(place.device)
-    if place.distributed or settings.wrap_alone:
-        ids = None if place.device.type == "cpu" else [place.device]
+def distribute(model: nn.Module, context: JobContext, settings: Settings) -> nn.Module:
+    """Move a model to its device, wrap it in DDP if there are other ranks, and compile it if requested."""
+    model = model.to(context.device)
+    if context.distributed or settings.wrap_alone:
+        ids = None if context.device.type == "cpu" else [context.device]
         model = nn.parallel.DistributedDataParallel(model, device_ids=ids)
     if settings.compile:
         model.compile()
@@ -197,13 +201,15 @@ def count_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def loop(name: str, step: Callable[[int], torch.Tensor], parameters: int, place: Place, settings: Settings) -> Outcome:
-    """Make ``settings.steps`` steps under the profiler; rank 0 prints the result.
+def loop(
+    name: str, step: Callable[[int], torch.Tensor], parameters: int, context: JobContext, settings: Settings
+) -> Outcome:
+    """Run ``settings.steps`` steps under the profiler; rank 0 prints the result.
 
     Args:
-        name: the workload's.
-        step: makes one training step and returns its loss.
-        parameters: how many the entire model has.
+        name: name of the workload.
+        step: runs one training step and returns its loss.
+        parameters: number of parameters of the entire model.
     """
     times: list[float] = []
     first = last = torch.zeros(())
@@ -222,13 +228,20 @@ def loop(name: str, step: Callable[[int], torch.Tensor], parameters: int, place:
         last_loss=float(last),
         step_time_s=statistics.median(times[len(times) // 2 :] or [0.0]),
     )
-    if place.rank == 0:
+    if context.rank == 0:
         print(
-            f"{name}: {outcome.steps} steps on {place.world_size} x {place.device.type}, "
-            f"{outcome.step_time_s * 1e3:.1f} ms a step, loss {outcome.first_loss:.4f} to {outcome.last_loss:.4f}",
+            f"{name}: {outcome.steps} steps on {context.world_size} x {context.device.type}, "
+            f"{outcome.step_time_s * 1e3:.1f} ms per step, loss {outcome.first_loss:.4f} to {outcome.last_loss:.4f}",
             flush=True,
         )
     return outcome
+
+
+def repeated(loader: DataLoader[T], sampler: DistributedSampler[T]) -> Iterator[T]:
+    """Batches without end, shuffled again in each epoch."""
+    for epoch in count():
+        sampler.set_epoch(epoch)
+        yield from loader
 
 
 def _profiler(settings: Settings) -> Profiler | nullcontext[None]:

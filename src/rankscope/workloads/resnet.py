@@ -1,4 +1,4 @@
-"""The ResNet-18 network (He et al., 2015, arXiv:1512.03385), for where torchvision is not installed.
+"""The ResNet-18 network (He et al., 2015, arXiv:1512.03385), used if torchvision is not installed.
 
 In: images. Out: logits.
 """
@@ -34,7 +34,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """The network, with torchvision's names of its parts, so that its weights fit."""
+    """The network. Its modules have torchvision's names, so that torchvision's weights fit."""
 
     def __init__(self, num_classes: int = 1000) -> None:
         super().__init__()
@@ -64,10 +64,10 @@ class ResNet18(nn.Module):
 
 
 def resnet18(num_classes: int = 1000) -> nn.Module:
-    """torchvision's ResNet-18 where that is installed, else the same network from here; untrained."""
+    """torchvision's ResNet-18 if installed, else the same network from here; untrained."""
     try:
         from torchvision.models import resnet18 as torchvisions
-    except (ImportError, RuntimeError):  # a torchvision of another torch fails at import with a RuntimeError
+    except (ImportError, RuntimeError):  # a torchvision for another torch raises RuntimeError at import
         return ResNet18(num_classes)
     model: nn.Module = torchvisions(weights=None, num_classes=num_classes)
     return model

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 from rankscope.errors import ConfigError
 from rankscope.workloads.cifar10 import Cifar10
 from rankscope.workloads.job import (
+    JobContext,
     Outcome,
-    Place,
     Settings,
     backward,
     count_parameters,
@@ -24,6 +24,7 @@ from rankscope.workloads.job import (
     joined,
     loop,
     parse,
+    repeated,
     settings_of,
 )
 from rankscope.workloads.resnet import resnet18
@@ -43,9 +44,9 @@ def train(
     """Train.
 
     Args:
-        settings: the settings that all workloads have.
+        settings: settings of all workloads.
         data: ``random``, or ``cifar10`` from ``data_dir``.
-        data_dir: the folder that holds CIFAR-10.
+        data_dir: the folder with CIFAR-10.
         workers: processes of the DataLoader, with CIFAR-10.
         image_size: pixels; 32 with CIFAR-10, else 224 on accelerators and 64 on the CPU, where 224 takes a second a
             step.
@@ -55,32 +56,32 @@ def train(
     """
     if data not in ("random", "cifar10"):
         raise ConfigError(f"data {data!r} is not known", hint="random, or cifar10")
-    with joined(settings) as place:
-        model = distribute(resnet18(_RANDOM_CLASSES if data == "random" else _CIFAR_CLASSES), place, settings)
+    with joined(settings) as context:
+        model = distribute(resnet18(_RANDOM_CLASSES if data == "random" else _CIFAR_CLASSES), context, settings)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         if data == "random":
-            size = image_size or (64 if place.device.type == "cpu" else 224)
-            step = _on_random_images(model, optimizer, place, settings, size)
+            size = image_size or (64 if context.device.type == "cpu" else 224)
+            step = _on_random_images(model, optimizer, context, settings, size)
         else:
             if data_dir is None:
-                raise ConfigError("cifar10 needs the folder that holds it", hint="--data-dir DIR")
-            batches = _cifar_batches(place, settings, data_dir, workers, image_size or 32)
-            step = _on_batches(model, optimizer, place, batches)
-        return loop("resnet18", step, count_parameters(model), place, settings)
+                raise ConfigError("cifar10 needs its folder", hint="--data-dir DIR")
+            batches = _cifar_batches(context, settings, data_dir, workers, image_size or 32)
+            step = _on_batches(model, optimizer, context, batches)
+        return loop("resnet18", step, count_parameters(model), context, settings)
 
 
 def _on_random_images(
-    model: nn.Module, optimizer: torch.optim.Optimizer, place: Place, settings: Settings, size: int
+    model: nn.Module, optimizer: torch.optim.Optimizer, context: JobContext, settings: Settings, size: int
 ) -> Callable[[int], torch.Tensor]:
-    # Data differ from rank to rank, the model does not.
-    generator = torch.Generator().manual_seed(settings.seed + 1 + place.rank)
-    images = torch.randn(settings.batch_size, 3, size, size, generator=generator).to(place.device)
-    targets = torch.randn(settings.batch_size, _RANDOM_CLASSES, generator=generator).to(place.device)
+    # The data differ between ranks; the model does not.
+    generator = torch.Generator().manual_seed(settings.seed + 1 + context.rank)
+    images = torch.randn(settings.batch_size, 3, size, size, generator=generator).to(context.device)
+    targets = torch.randn(settings.batch_size, _RANDOM_CLASSES, generator=generator).to(context.device)
     criterion = nn.MSELoss()
 
     def step(_index: int) -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
-        with place.autocast():
+        with context.autocast():
             loss: torch.Tensor = criterion(model(images), targets)
         backward(loss)
         optimizer.step()
@@ -92,17 +93,17 @@ def _on_random_images(
 def _on_batches(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    place: Place,
+    context: JobContext,
     batches: Iterator[tuple[torch.Tensor, torch.Tensor]],
 ) -> Callable[[int], torch.Tensor]:
     criterion = nn.CrossEntropyLoss()
 
     def step(_index: int) -> torch.Tensor:
         images, labels = next(batches)
-        images = images.to(place.device, non_blocking=True)
-        labels = labels.to(place.device, non_blocking=True)
+        images = images.to(context.device, non_blocking=True)
+        labels = labels.to(context.device, non_blocking=True)
         optimizer.zero_grad(set_to_none=True)
-        with place.autocast():
+        with context.autocast():
             loss: torch.Tensor = criterion(model(images), labels)
         backward(loss)
         optimizer.step()
@@ -112,47 +113,42 @@ def _on_batches(
 
 
 def _cifar_batches(
-    place: Place, settings: Settings, data_dir: str, workers: int, size: int
+    context: JobContext, settings: Settings, data_dir: str, workers: int, size: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches without end, reshuffled in each epoch."""
     dataset = Cifar10(data_dir, size)
     sampler: DistributedSampler[tuple[torch.Tensor, torch.Tensor]] = DistributedSampler(
-        dataset, num_replicas=place.world_size, rank=place.rank, seed=settings.seed, drop_last=True
+        dataset, num_replicas=context.world_size, rank=context.rank, seed=settings.seed, drop_last=True
     )
     if len(sampler) < settings.batch_size:
         raise ConfigError(
-            f"{len(sampler)} images per rank are less than a batch of {settings.batch_size}", path=data_dir
+            f"{len(sampler)} images per rank are fewer than a batch of {settings.batch_size}", path=data_dir
         )
     loader = DataLoader(
         dataset,
         batch_size=settings.batch_size,
         sampler=sampler,
         num_workers=workers,
-        pin_memory=place.device.type != "cpu",
+        pin_memory=context.device.type != "cpu",
         persistent_workers=workers > 0,
         drop_last=True,
     )
-    epoch = 0
-    while True:
-        sampler.set_epoch(epoch)
-        yield from loader
-        epoch += 1
+    return repeated(loader, sampler)
 
 
 def main() -> None:
     """The command line."""
     extra = argparse.ArgumentParser(add_help=False)
     extra.add_argument("--data", choices=["random", "cifar10"], default="random", help="What to train on")
-    extra.add_argument("--data-dir", help="The folder that holds CIFAR-10, python or binary version")
+    extra.add_argument("--data-dir", help="The folder with CIFAR-10, python or binary version")
     extra.add_argument("--workers", type=int, default=2, help="Processes of the DataLoader (default: 2)")
     extra.add_argument("--image-size", type=int, help="Pixels; by default 32 for CIFAR-10, else 224, on the CPU 64")
-    given = parse("resnet18", __doc__, DEFAULTS, extra)
+    arguments = parse("resnet18", __doc__, DEFAULTS, extra)
     train(
-        settings_of(given),
-        data=given.data,
-        data_dir=given.data_dir,
-        workers=given.workers,
-        image_size=given.image_size,
+        settings_of(arguments),
+        data=arguments.data,
+        data_dir=arguments.data_dir,
+        workers=arguments.workers,
+        image_size=arguments.image_size,
     )
 
 

@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from rankscope.workloads.job import (
+    JobContext,
     Outcome,
-    Place,
     Settings,
     backward,
     count_parameters,
@@ -22,6 +22,7 @@ from rankscope.workloads.job import (
     joined,
     loop,
     parse,
+    repeated,
     settings_of,
 )
 
@@ -35,64 +36,59 @@ def train(settings: Settings = DEFAULTS, *, d_model: int = 512, layers: int = 6)
     """Train.
 
     Args:
-        settings: the settings that all workloads have.
+        settings: settings of all workloads.
         d_model: the width of the model.
-        layers: of the encoder, and of the decoder.
+        layers: layers of the encoder, and of the decoder.
     """
-    with joined(settings) as place:
+    with joined(settings) as context:
         network = nn.Transformer(d_model, 8, layers, layers, 4 * d_model, batch_first=True)
-        model = distribute(network, place, settings)
-        # Each rank sees its own batch: the global batch grows with the ranks, and the rate with it.
-        optimizer = torch.optim.Adam(model.parameters(), lr=_RATE * place.world_size)
+        model = distribute(network, context, settings)
+        # Each rank has its own batch, so the global batch grows with the ranks, and the rate with it.
+        optimizer = torch.optim.Adam(model.parameters(), lr=_RATE * context.world_size)
         criterion = nn.MSELoss()
-        batches = _batches(place, settings, d_model)
+        batches = _batches(context, settings, d_model)
 
         def step(_index: int) -> torch.Tensor:
             source, target = next(batches)
-            source = source.to(place.device, non_blocking=True)
-            target = target.to(place.device, non_blocking=True)
+            source = source.to(context.device, non_blocking=True)
+            target = target.to(context.device, non_blocking=True)
             optimizer.zero_grad(set_to_none=True)
-            with place.autocast():
+            with context.autocast():
                 loss: torch.Tensor = criterion(model(source, target), target)
             backward(loss)
             optimizer.step()
             return loss
 
-        return loop("transformer", step, count_parameters(model), place, settings)
+        return loop("transformer", step, count_parameters(model), context, settings)
 
 
-def _batches(place: Place, settings: Settings, d_model: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches without end."""
-    samples = max(_SAMPLES_PER_RANK, settings.batch_size) * place.world_size
+def _batches(context: JobContext, settings: Settings, d_model: int) -> Iterator[tuple[torch.Tensor, ...]]:
+    samples = max(_SAMPLES_PER_RANK, settings.batch_size) * context.world_size
     generator = torch.Generator().manual_seed(settings.seed)
-    # All samples are one: views cost no memory, and the model's work does not depend on the values.
+    # All samples are views of one, which saves memory; the model's work does not depend on the values.
     source = torch.rand(1, SOURCE_TOKENS, d_model, generator=generator).expand(samples, -1, -1)
     target = torch.rand(1, TARGET_TOKENS, d_model, generator=generator).expand(samples, -1, -1)
     dataset = TensorDataset(source, target)
     sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(
-        dataset, num_replicas=place.world_size, rank=place.rank, seed=settings.seed
+        dataset, num_replicas=context.world_size, rank=context.rank, seed=settings.seed
     )
     loader = DataLoader(
         dataset,
         batch_size=settings.batch_size,
         sampler=sampler,
-        pin_memory=place.device.type != "cpu",
+        pin_memory=context.device.type != "cpu",
         drop_last=True,
     )
-    epoch = 0
-    while True:
-        sampler.set_epoch(epoch)
-        yield from loader
-        epoch += 1
+    return repeated(loader, sampler)
 
 
 def main() -> None:
     """The command line."""
     extra = argparse.ArgumentParser(add_help=False)
     extra.add_argument("--d-model", type=int, default=512, help="Width of the model (default: 512)")
-    extra.add_argument("--layers", type=int, default=6, help="Of the encoder, and of the decoder (default: 6)")
-    given = parse("transformer", __doc__, DEFAULTS, extra)
-    train(settings_of(given), d_model=given.d_model, layers=given.layers)
+    extra.add_argument("--layers", type=int, default=6, help="Layers of the encoder, and of the decoder (default: 6)")
+    arguments = parse("transformer", __doc__, DEFAULTS, extra)
+    train(settings_of(arguments), d_model=arguments.d_model, layers=arguments.layers)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``rankscope measure``: one subcommand per experiment. In come a script and options; out comes a result file."""
+"""``rankscope measure``: one subcommand per experiment. In: a script and options. Out: a result file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rankscope.cli.measure.profiler import profiler
 from rankscope.cli.measure.scaling import scaling
 from rankscope.cli.measure.show import show
 
-_OWN = {"allow_interspersed_args": False}  # everything after the script is the script's own
+_CONTEXT_SETTINGS = {"allow_interspersed_args": False}  # everything after the script belongs to the script
 
 measure = typer.Typer(
     no_args_is_help=True,
@@ -20,5 +20,5 @@ measure = typer.Typer(
     "`-o` and arguments, an experiment continues where it was interrupted.",
 )
 for command in (overhead, scaling, buckets, binding, profiler):
-    measure.command(context_settings=_OWN)(command)
+    measure.command(context_settings=_CONTEXT_SETTINGS)(command)
 measure.command()(show)

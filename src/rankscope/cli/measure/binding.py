@@ -9,7 +9,7 @@ import typer
 from rankscope.cli.measure import options as o
 from rankscope.cli.signature import with_options
 from rankscope.errors import ConfigError
-from rankscope.measure.binding import SAMPLING, measure_binding
+from rankscope.measure.binding import SAMPLING, Bindings, measure_binding
 from rankscope.measure.binding_policies import COMPACT, LIST, NAMES, NUMA, SPREAD
 from rankscope.measure.sampling import Sampling
 
@@ -31,20 +31,20 @@ def binding(
 ) -> None:
     """Compare CPU bindings of this host's ranks: step time and launch latency with each.
 
-    Prints the options of each for srun and mpiexec, taskset, numactl, and oneAPI's variables where they apply.
+    Prints the options of each for srun, mpiexec, taskset and numactl, and oneAPI's variables where they apply.
     """
     target = o.target_of_words(words)
     names = [name.strip() for name in affinities.split(",") if name.strip()]
-    strange = [name for name in names if name not in NAMES]
-    if strange:
-        raise ConfigError(f"{strange[0]!r} is not a binding", hint=", ".join(NAMES))
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        raise ConfigError(f"{unknown[0]!r} is not a binding", hint=", ".join(NAMES))
     if LIST in names and cpus is None:
-        raise ConfigError("the binding `list` needs one", hint="--list 0-3:4-7")
+        raise ConfigError("the binding `list` needs a list of CPUs", hint="--list 0-3:4-7")
     start = options.start()
     o.experiment(
         "binding",
         lambda folder, on_progress: measure_binding(
-            target, folder, start, names, given=cpus, cores=cores, sampling=sampling, on_progress=on_progress
+            target, folder, start, Bindings(names, cpus, cores), sampling=sampling, on_progress=on_progress
         ),
         options,
     )

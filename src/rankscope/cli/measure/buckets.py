@@ -26,7 +26,7 @@ def buckets(
     sampling: Sampling = SAMPLING,
     options: o.JobOptions = o.DEFAULTS,
 ) -> None:
-    """Find the best settings of DDP's buckets, one factor at a time; for FSDP, of resharding and prefetching.
+    """Find the best bucket settings of DDP, one factor at a time; for FSDP, of resharding and prefetching.
 
     The script needs no change: settings replace its arguments to the wrapper (DDP, FSDP1), or change while the job runs
     (FSDP2). Only a significant difference leads to a recommendation.
@@ -45,6 +45,6 @@ def buckets(
 
 def _sizes(text: str, option: str) -> tuple[float, ...]:
     try:
-        return tuple(float(each) for each in text.split(",") if each.strip())
+        return tuple(float(size) for size in text.split(",") if size.strip())
     except ValueError:
         raise ConfigError(f"{option} {text!r} is not a list of sizes", hint=f"write {option} 1,5,25") from None

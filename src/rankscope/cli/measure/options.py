@@ -106,31 +106,31 @@ class JobOptions:
 DEFAULTS = JobOptions()
 
 # Options that training scripts rarely have.
-_OURS = {
+_RANKSCOPE_OPTIONS = {
     *("--nproc", "--blocks", "--block-steps", "--settle", "--repeats", "--oversubscribe", "--launcher"),
     *("--torchrun", "--no-switches", "--affinities", "--trace-steps"),
 }
 
 
 def target_of_words(words: list[str]) -> Target:
-    """The job to measure; warns of rankscope's options after it, as they go to the script.
+    """The job to measure. Options of rankscope after it go to the script; this prints a warning.
 
     Raises:
         ConfigError: there is no script.
         LaunchError: there is no such script.
     """
     target = target_of(words)
-    late = [word for word in words[1:] if word.partition("=")[0] in _OURS]
-    if late:
+    misplaced = [word for word in words[1:] if word.partition("=")[0] in _RANKSCOPE_OPTIONS]
+    if misplaced:
         sys.stderr.write(
-            plain(f"note: {', '.join(late)} after {words[0]} goes to it; rankscope's options come before it")
+            plain(f"note: {', '.join(misplaced)} after {words[0]} is passed to it; put rankscope's options before it")
         )
         sys.stderr.write("\n")
     return target
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """Options in one word, split as a shell does.
+    """Split options as a shell does.
 
     Raises:
         ConfigError: quotes that do not close.
@@ -142,27 +142,27 @@ def words_of(text: str) -> tuple[str, ...]:
 
 
 def numbers_of(text: str, option: str) -> list[int]:
-    """``1,2,4``.
+    """Parse a list of whole numbers: ``1,2,4``.
 
     Raises:
         ConfigError: it is not such a list.
     """
     try:
-        found = [int(each) for each in text.split(",")]
+        numbers = [int(number) for number in text.split(",")]
     except ValueError:
         raise ConfigError(f"{option} {text!r} is not a list of whole numbers", hint=f"write {option} 1,2,4") from None
-    if min(found) < 1:
+    if min(numbers) < 1:
         raise ConfigError(f"{option} counts from 1", hint=f"write {option} 1,2,4")
-    return found
+    return numbers
 
 
 def experiment(name: str, run: Callable[[Path, ProgressCallback], R], options: JobOptions) -> R:
     """Run an experiment in its output directory, and print its result.
 
     Args:
-        name: of the experiment.
-        run: takes the output directory and where to report progress.
-        options: those of the command line.
+        name: name of the experiment.
+        run: called with the output directory and the progress callback.
+        options: the command line's.
     """
     folder = options.output or Path("rankscope_measure") / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}"
     with progress(name, folder, options.output) as on_progress:
@@ -173,36 +173,36 @@ def experiment(name: str, run: Callable[[Path, ProgressCallback], R], options: J
 
 @contextmanager
 def progress(name: str, folder: Path, output: Path | None) -> Iterator[ProgressCallback]:
-    """Reports an experiment's progress, in one line of a terminal or one line per job; if interrupted, also how to
+    """Report an experiment's progress: a status line on a terminal, else a line per job. If interrupted, say how to
     continue.
 
     Args:
-        name: of the experiment.
+        name: name of the experiment.
         folder: its output directory.
-        output: the one that was given, if one was.
+        output: the value of `--output`.
     """
     with _progress(name) as on_progress:
         try:
             yield on_progress
             return
         except (KeyboardInterrupt, SystemExit):
-            _say(f"{name}: interrupted; nothing more is run")
-            _say_how_to_go_on(name, folder, output)
+            _say(f"{name}: interrupted")
+            _say_how_to_continue(name, folder, output)
             raise
         except LaunchError:
-            _say_how_to_go_on(name, folder, output)
+            _say_how_to_continue(name, folder, output)
             raise
 
 
-def _say_how_to_go_on(name: str, folder: Path, output: Path | None) -> None:
+def _say_how_to_continue(name: str, folder: Path, output: Path | None) -> None:
     finished = count_finished_jobs(folder, name)
     if finished:
         kept = "1 finished job is kept" if finished == 1 else f"{finished} finished jobs are kept"
-        _say(f"{name}: {kept}\n  → to continue: {_again(name, folder, output)}")
+        _say(f"{name}: {kept}\n  → to continue: {_command_to_continue(name, folder, output)}")
 
 
-def _again(name: str, folder: Path, output: Path | None) -> str:
-    """The command line that continues; described in words if it has secrets."""
+def _command_to_continue(name: str, folder: Path, output: Path | None) -> str:
+    """The command line that continues the experiment; in words if the original may contain secrets."""
     words = sys.argv[1:]
     if name not in words or redact(words) != words:
         return f"the same command with -o {shlex.quote(str(folder))}"
@@ -226,8 +226,8 @@ def _progress(name: str) -> Iterator[ProgressCallback]:
                 if within == KEPT:
                     console.print(plain(f"{name}: {job}"), markup=False)
                     return
-                of = f"{done} of {total} jobs done; " if total else ""
-                status.update(Text(plain(f"{name}: {of}{job} {within}")))
+                count = f"{done} of {total} jobs done; " if total else ""
+                status.update(Text(plain(f"{name}: {count}{job} {within}")))
 
             yield on_progress
         return
@@ -246,6 +246,6 @@ def finish(result: AnyResult | list[AnyResult], folder: Path, form: Format) -> N
     if form is Format.json:
         write(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n", None)
         return
-    for each in result if isinstance(result, list) else [result]:
-        show_text(measured(each), None)
-        _say(f"written: {path_in(folder, each.measurement)}")
+    for one in result if isinstance(result, list) else [result]:
+        show_text(measured(one), None)
+        _say(f"written: {path_in(folder, one.measurement)}")

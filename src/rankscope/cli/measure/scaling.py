@@ -50,14 +50,14 @@ def scaling(
     if strong and global_batch is not None and not any(BATCH in word for word in target.words):
         if words[0] not in WORKLOADS:
             raise ConfigError(
-                "nothing in the script's arguments says where its batch goes",
-                hint=f"write {BATCH} for it: … --strong --global-batch 64 train.py --batch {BATCH}",
+                f"the script's arguments do not contain {BATCH}, the placeholder of the batch size",
+                hint=f"add it: … --strong --global-batch 64 train.py --batch {BATCH}",
             )
         target = target.with_arguments("--batch-size", BATCH)
     if strong and global_batch is None and words[0] in WORKLOADS:
         raise ConfigError("strong scaling of a workload needs a batch to divide", hint="--global-batch 32")
     if global_batch is not None and not strong:
-        raise ConfigError("--global-batch is what strong scaling divides", hint="add --strong")
+        raise ConfigError("--global-batch is for strong scaling only", hint="add --strong")
     if plot is not None:
         scaling_plot.check(plot)
     devices = accelerators() if options.launcher is None else 0
@@ -67,7 +67,7 @@ def scaling(
         mode=STRONG if strong else WEAK,
         global_batch=global_batch,
         plain=plain,
-        # What another host has is not known here.
+        # Devices of other hosts are unknown here.
         devices=None if options.launcher is not None else devices or len(usable_cpus()),
         accelerators=devices > 0,
         oversubscribe=options.oversubscribe,

@@ -27,9 +27,7 @@ def show(
     study = next((result for result in results if isinstance(result, Scaling)), None)
     if plot is not None:
         if study is None:
-            raise RankscopeError(
-                "no study of scaling is here to draw", path=folder, hint="`rankscope measure scaling -o DIR …`"
-            )
+            raise RankscopeError("no scaling study to draw", path=folder, hint="`rankscope measure scaling -o DIR …`")
         scaling_plot.check(plot)
     o.finish(results[0] if len(results) == 1 else results, folder, form)
     if plot is not None and study is not None:

@@ -14,7 +14,7 @@ from rankscope.errors import ConfigError
 from rankscope.jobs.gather.endings import wrong_ends
 from rankscope.jobs.gather.merge import rank_manifests
 from rankscope.jobs.gather.traces import TraceHead, find_traces, read_head
-from rankscope.rundir.coverage import Gap, Span, gaps
+from rankscope.rundir.coverage import Gap, Span, gaps, kept_trace
 from rankscope.rundir.fields import MAX_RANKS
 from rankscope.rundir.manifest import RankManifest, RunManifest, attempts, read_run_manifest
 from rankscope.rundir.names import parse_trace_name
@@ -46,6 +46,8 @@ class Completeness:
     """Ranks whose capture had not ended when they last wrote their manifest."""
     interrupted: tuple[tuple[int, str], ...] = ()
     """Ranks that a signal or an exception ended, with what is known of it."""
+    kept: tuple[tuple[int, str], ...] = ()
+    """Rank and path, on its host, of traces that the run directory could not take and that are not here."""
     gaps: tuple[Gap, ...] = ()
     """Steps that only some of the ranks recorded whose capture has ended."""
 
@@ -57,7 +59,7 @@ class Completeness:
     @property
     def whole(self) -> bool:
         """Whether nothing is known to be missing, and it is known how much there should be."""
-        lacking = self.missing or self.absent_traces or self.broken
+        lacking = self.missing or self.absent_traces or self.broken or self.kept
         return not lacking and bool(self.expected) and len(self.runs) <= 1
 
     def report(self) -> list[str]:
@@ -83,6 +85,14 @@ class Completeness:
         lines += [f"incomplete: {_printable(file)}: {wrong}" for file, wrong in self.broken[:10]]
         if len(self.broken) > 10:
             lines.append(f"and {len(self.broken) - 10} more that are incomplete")
+        folders: dict[str, list[int]] = {}
+        for rank, path in self.kept:
+            folders.setdefault(str(Path(path).parent), []).append(rank)
+        for folder, kept in list(folders.items())[:10]:
+            where = f"{ranges(tuple(sorted(set(kept))))} kept {counted(len(kept), 'trace')} in {_printable(folder)}"
+            lines.append(
+                f"{where}, as the run directory could not take {plural('it', len(kept), 'them')}: gather from there"
+            )
         lines += self.uneven()
         if self.running:
             lines.append(f"capture has not ended on {ranges(self.running)}: the job is still running, or was killed")
@@ -143,6 +153,8 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
     absent = tuple(
         (m.rank or 0, trace.file) for m in manifests for trace in m.written if not _there(run, trace.file, trace.bytes)
     )
+    names = {Path(file).name for file in files}
+    kept = ((m.rank or 0, path) for m in manifests for lost in m.failed if (path := kept_trace(lost.reason)))
     ended = attempts(manifests)
     running = tuple(sorted({m.rank or 0 for _, its in ended for m in its if m.state == "running"}))
     return Completeness(
@@ -164,6 +176,7 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
                 if m.interruption
             )
         ),
+        kept=tuple(each for each in kept if Path(each[1]).name not in names),
         gaps=tuple(gaps(_spans(manifests, files, rank_of, {*running, *(rank for rank, _ in absent)}))),
     )
 

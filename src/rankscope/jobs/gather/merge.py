@@ -65,6 +65,9 @@ def gather(
             )
         if not sources:
             raise RankscopeError("does not exist", path=run, hint="check the spelling, or name sources to gather from")
+    if run.is_file():
+        hint = f"rankscope gather DIR {run} copies what is in an archive into a directory"
+        raise RankscopeError("is a file, not a directory", path=run, hint=hint)
     try:
         run.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -118,7 +121,7 @@ def _check_path(path: str, source: Source) -> None:
 
 
 def _check_folders(run: Path, path: str, source: Source) -> None:
-    """Nothing is written through a link to another place, nor below a file."""
+    """Refuse to write through a symbolic link, or below a file."""
     for folder in [*Path(path).parents][:-1]:
         here = run / folder
         if here.is_symlink():

@@ -1,4 +1,4 @@
-"""Where the parts of a run are: a local folder, one behind ssh, or one behind a URL (with fsspec).
+"""Where the parts of a run are: a local folder, an archive of one, one behind ssh, or one behind a URL (with fsspec).
 
 A source lists its files with their sizes, gives the SHA-256 of some, and fetches some into a folder. An interrupted
 fetch continues the next time.
@@ -17,12 +17,17 @@ import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path, PurePosixPath
+from tempfile import mkdtemp
 from typing import IO, Any, Protocol
+from weakref import finalize
 
 from rankscope.errors import ConfigError, RankscopeError
+from rankscope.rundir.archives import is_packed_run, unpack_run
 from rankscope.rundir.directory import is_store_url
+from rankscope.rundir.names import RANKS_FOLDER
 
 _REMOTE = re.compile(
     r"((?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])):(.*)", re.DOTALL
@@ -51,7 +56,7 @@ class Source(Protocol):
 
 
 def parse_source(text: str, shell: str = "ssh") -> Source:
-    """``HOST:DIR``, ``USER@HOST:DIR``, a URL (``s3://bucket/run``), or a folder of this machine.
+    """``HOST:DIR``, ``USER@HOST:DIR``, a URL (``s3://bucket/run``), a folder of this machine, or an archive of one.
 
     Args:
         text: what the user wrote.
@@ -66,7 +71,7 @@ def parse_source(text: str, shell: str = "ssh") -> Source:
     if is_store_url(text):
         return StoreFolder(text)
     if match is None or Path(text).exists():
-        return LocalFolder(text)
+        return PackedFolder(text) if is_packed_run(Path(text).expanduser()) else LocalFolder(text)
     if not match[2]:
         raise ConfigError(f"{text!r} names no directory", hint="HOST:DIR, for example node07:/tmp/run")
     return RemoteFolder(text, match[1], match[2], tuple(shlex.split(shell)))
@@ -148,6 +153,25 @@ class LocalFolder:
                 shutil.copy2(self.folder / path, target)
             except OSError as error:
                 raise RankscopeError(f"cannot be copied: {error.strerror}", path=error.filename or path) from error
+
+
+class PackedFolder(LocalFolder):
+    """An archive of a folder, unpacked while it is a source."""
+
+    @cached_property
+    def _unpacked(self) -> Path:
+        made = Path(mkdtemp(prefix="rankscope-gather-"))
+        finalize(self, shutil.rmtree, made, ignore_errors=True)
+        unpack_run(Path(self.shown).expanduser(), made)
+        return made
+
+    @property
+    def folder(self) -> Path:
+        """The folder that was packed; the archive may hold its files or the folder itself."""
+        top = self._unpacked
+        inside = list(top.iterdir())
+        packed_itself = len(inside) == 1 and inside[0].is_dir() and inside[0].name not in (RANKS_FOLDER, "measured")
+        return inside[0] if packed_itself else top
 
 
 @dataclass(frozen=True)
@@ -307,7 +331,7 @@ class RemoteFolder:
 
 def _rsync(origin: str, paths: Iterable[str], into: Path, options: Sequence[str]) -> None:
     names = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in paths)
-    # What was cut off stays and is gone on with. A relative path might hold a colon, which would make it a host's.
+    # --partial: the next call continues an interrupted file. A relative path with a colon would be taken for a host.
     line = ["rsync", "--times", "--partial", "--files-from=-", "--from0", *options, origin, f"{into.absolute()}/"]
     _run(line, origin, names)
 

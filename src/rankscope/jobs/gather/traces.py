@@ -17,10 +17,9 @@ import tarfile
 import zipfile
 from collections.abc import Container
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import IO
 
+from rankscope.rundir.archives import open_zstandard
 from rankscope.rundir.fields import MAX_RANKS
 from rankscope.rundir.names import ENDINGS, RANKS_FOLDER, parse_trace_name
 
@@ -114,7 +113,7 @@ def _first_bytes(path: Path) -> bytes:
             with gzip.open(file) as unpacked:
                 head = unpacked.read(_HEAD_BYTES)
         elif start == b"\x28\xb5\x2f\xfd":
-            with _zstandard(file) as unpacked:
+            with open_zstandard(file) as unpacked:
                 head = unpacked.read(_HEAD_BYTES)
         else:
             head = file.read(_HEAD_BYTES)
@@ -130,17 +129,9 @@ def _decompressed(head: bytes) -> bytes:
 
 
 def _first_of_tar(head: bytes) -> bytes:
-    """What of the first trace in a tar archive is within its first bytes."""
+    """The part of the first trace that is within the first bytes of a tar archive."""
     with tarfile.open(fileobj=io.BytesIO(head), mode="r:") as archive:
         while (member := archive.next()) is not None:
             if member.isreg() and ".json" in member.name:
                 return _decompressed(head[member.offset_data :])
     return b""
-
-
-def _zstandard(file: IO[bytes]) -> IO[bytes]:
-    try:
-        stream: IO[bytes] = import_module("compression.zstd").open(file)  # Python 3.14
-    except ImportError:
-        stream = import_module("zstandard").open(file)
-    return stream

@@ -49,7 +49,7 @@ class Machine:
     sources: tuple[str, ...] = ()
     """Where its values were read."""
     unverified: tuple[str, ...] = ()
-    """Those that were read nowhere that can be relied on: ``launch.arguments``, ``environment.NAME``, or one of a list,
+    """Settings without a reliable source: ``launch.arguments``, ``environment.NAME``, or one of a list,
     ``directives.lines --exclusive``."""
     checked: str = ""
     scheduler: str | None = None

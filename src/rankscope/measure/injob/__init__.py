@@ -1,8 +1,8 @@
-"""What runs inside a measured job: times of steps, in blocks, under conditions that change while the job runs.
+"""The code that runs inside a measured job: it times steps in blocks, under conditions that change while the job runs.
 
-In goes the plan of ``rankscope measure``, through the environment; out comes a file of step times per rank.
-``install`` is called by the hook in an unmodified script, ``measure`` by a script that has a function for a training
-step. Needs only torch and the standard library.
+In: the plan of ``rankscope measure``, through the environment. Out: a file of step times per rank. The hook in an
+unmodified script calls ``install``; a script that has a function for a training step calls ``measure``. Needs only
+torch and the standard library.
 """
 
 from rankscope.measure.injob.plan_runner import install, measure

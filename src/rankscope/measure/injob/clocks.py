@@ -1,4 +1,4 @@
-"""The clocks that time steps: events on the device if the work is asynchronous, else the host's clock.
+"""Clocks for timing steps: events on the device if the work is asynchronous, else the host's clock.
 
 In: marks at the ends of steps. Out: durations in ns.
 """
@@ -14,7 +14,7 @@ import torch
 
 
 class Clock(Protocol):
-    """Marks that are cheap to set and are read later, all together."""
+    """Sets marks cheaply, and reads them later, all together."""
 
     name: str
 
@@ -29,7 +29,7 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """For the CPU: its work is done when the call returns, so the host's clock is right."""
+    """The host's clock, for the CPU, whose work is done when a call returns."""
 
     name = "host"
 
@@ -66,7 +66,7 @@ class DeviceClock:
     def read(self, marks: Sequence[Any]) -> list[int]:
         """Differences as the device measured them, to about half a microsecond."""
         self.settle()
-        # From one to the next: a float of milliseconds has too few digits for a long block.
+        # Add up short differences: a float of milliseconds has too few digits for a long block.
         total, read = 0.0, [0]
         for before, after in pairwise(marks):
             total += before.elapsed_time(after)
@@ -96,11 +96,11 @@ def launch_latencies(device: torch.device, times: int = 200) -> list[int]:
         return []
     module: Any = getattr(torch, device.type)
     small = torch.zeros(1, device=device)
-    found = []
+    latencies = []
     for _ in range(times):
         module.synchronize(device)
         began = time.perf_counter_ns()
         small.add_(1)
         module.synchronize(device)
-        found.append(time.perf_counter_ns() - began)
-    return found[times // 4 :]
+        latencies.append(time.perf_counter_ns() - began)
+    return latencies[times // 4 :]

@@ -1,4 +1,4 @@
-"""The conditions of an experiment: what is changed in a running job from one block of steps to the next.
+"""The conditions of an experiment: changes to a running job from one block of steps to the next.
 
 ========================  ============================================================================================
 ``none``                  nothing
@@ -29,12 +29,12 @@ from rankscope.rundir.config import CaptureConfig
 
 
 class Condition:
-    """Changes nothing; the base of the others."""
+    """A condition that changes nothing; the base of the others."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.measured: dict[str, int | None] = {}
-        """Further results than the times of the steps, by field of ``Block``."""
+        """Results besides the times of the steps, by field of ``Block``."""
 
     def enter(self) -> None:
         """Called before the settling steps, which do not count."""
@@ -100,7 +100,7 @@ class NoSync(Condition):
                 parameter.grad = None
 
     def after_optimizer(self, parameters: list[torch.Tensor]) -> None:
-        """Take them back."""
+        """Remove them."""
         if self.model.wrapper != DDP and self._kept:
             for parameter in parameters:
                 parameter.grad = None
@@ -155,7 +155,7 @@ class Profiled(Condition):
         self._recording.start()
 
     def leave(self) -> None:
-        """Stop and save, which the loop would have to wait for if both are done in it."""
+        """Stop and save, and time both."""
         recording, self._recording = self._recording, None
         if not recording.started:
             recording.abandon()
@@ -264,8 +264,8 @@ class Prefetch(Condition):
             modules = [m for m in wrapper.modules() if hasattr(m, "_get_fsdp_state") and m is not wrapper]
             for direction, count in counts.items():
                 order = modules if direction == "forward" else modules[::-1]
-                for place, module in enumerate(order):
-                    getattr(module, f"set_modules_to_{direction}_prefetch")(order[place + 1 : place + 1 + count])
+                for index, module in enumerate(order):
+                    getattr(module, f"set_modules_to_{direction}_prefetch")(order[index + 1 : index + 1 + count])
 
 
 def make(
@@ -274,35 +274,35 @@ def make(
     """The conditions of a plan.
 
     Args:
-        given: those of the plan, by name.
+        given: the plan's conditions, by name.
         model: the model that is trained.
-        parameters: those of the optimizer, which has just made a step with their gradients.
+        parameters: the optimizer's parameters, which still have the gradients of its last step.
         out: the job's directory.
 
     Raises:
         ConfigError: a condition that is not possible with this model, or not known.
     """
     kept = {id(p): torch.zeros_like(p.grad) for p in parameters if p.grad is not None} if model.wrapper != DDP else {}
-    made: dict[str, Condition] = {}
-    for name, each in given.items():
-        kind = each.get("kind", "none")
+    conditions: dict[str, Condition] = {}
+    for name, values in given.items():
+        kind = values.get("kind", "none")
         if kind == "none":
-            made[name] = Condition(model)
+            conditions[name] = Condition(model)
         elif kind == "gradient_sync":
-            if model.wrapper is None and not each["on"] and not each.get("optional"):
+            if model.wrapper is None and not values["on"] and not values.get("optional"):
                 raise ConfigError(NO_WRAPPER)
-            made[name] = Condition(model) if each["on"] or model.wrapper is None else NoSync(model, kept)
+            conditions[name] = Condition(model) if values["on"] or model.wrapper is None else NoSync(model, kept)
         elif kind == "profile":
-            made[name] = Profiled(model, list(each.get("switches", ())), out)
+            conditions[name] = Profiled(model, list(values.get("switches", ())), out)
         elif kind == "waiting":
-            made[name] = Waiting(model, out)
+            conditions[name] = Waiting(model, out)
         elif kind == "reshard":
-            made[name] = Reshard(model, bool(each["after_forward"]))
+            conditions[name] = Reshard(model, bool(values["after_forward"]))
         elif kind == "prefetch":
-            made[name] = Prefetch(model, int(each.get("forward", 0)), int(each.get("backward", 0)))
+            conditions[name] = Prefetch(model, int(values.get("forward", 0)), int(values.get("backward", 0)))
         else:
             raise ConfigError(f"{kind!r} is not a condition of an experiment")
-    return made
+    return conditions
 
 
 NO_WRAPPER = (

@@ -1,4 +1,4 @@
-"""Finds the model that an unmodified script trains among all objects: its wrappers, root modules and device.
+"""Find the model that an unmodified script trains, among all objects: its wrappers, root modules and device.
 
 In: the objects of this process. Out: the model's parts, or an error.
 """
@@ -31,7 +31,7 @@ class Model:
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         modules: list[Any] = [item for item in gc.get_objects() if _is_module(item)]
         inner = {id(child) for module in modules for child in module.children()}
-        wanted = {id(parameter) for parameter in parameters}
+        parameter_ids = {id(parameter) for parameter in parameters}
         kinds: list[tuple[str, Any]] = [
             (name, getattr(sys.modules.get(where), kind, None)) for name, where, kind in _KINDS
         ]
@@ -39,18 +39,18 @@ class Model:
         for name, kind in kinds:
             if isinstance(kind, type):
                 wrapped.setdefault(name, []).extend(m for m in modules if kind in type(m).__mro__)
-        wrapped = {name: _outermost(found) for name, found in wrapped.items() if found}
+        wrapped = {name: _outermost(of_kind) for name, of_kind in wrapped.items() if of_kind}
         self.wrapper = next(iter(wrapped), None)
         """The kind of wrapper, if any."""
         self.wrappers: list[Any] = wrapped.get(self.wrapper, []) if self.wrapper else []
         """The outermost modules of that kind."""
         roots = [m for m in modules if id(m) not in inner]
-        held = [m for m in roots if any(id(p) in wanted for p in m.parameters())]
+        trained = [m for m in roots if any(id(p) in parameter_ids for p in m.parameters())]
         seen = parameters or [p for module in self.wrappers or roots for p in module.parameters()]
         self.device = seen[0].device if seen else torch.device("cpu")
-        compiled = [m for m in held if type(m).__name__ == "OptimizedModule"]
+        compiled = [m for m in trained if type(m).__name__ == "OptimizedModule"]
         # A compiled module is timed from outside: a hook in it would be compiled too.
-        self.called: list[Any] = compiled or self.wrappers or held
+        self.called: list[Any] = compiled or self.wrappers or trained
         """The modules whose calls are the forward pass."""
 
     def bucket_bytes(self) -> list[int]:
@@ -61,8 +61,8 @@ class Model:
 
         wrappers = Wrappers()
         wrappers.find()
-        entries: list[Any] = [each for each in wrappers.describe() if each.get("kind") == DDP]
-        return [int(bucket["bytes"]) for each in entries for bucket in each["buckets"]]
+        entries: list[Any] = [entry for entry in wrappers.describe() if entry.get("kind") == DDP]
+        return [int(bucket["bytes"]) for entry in entries for bucket in entry["buckets"]]
 
 
 def _is_module(item: object) -> bool:
@@ -70,9 +70,9 @@ def _is_module(item: object) -> bool:
     return nn.Module in type(item).__mro__
 
 
-def _outermost(found: list[Any]) -> list[Any]:
-    within = {id(inner) for module in found for inner in module.modules() if inner is not module}
-    return [module for module in found if id(module) not in within]
+def _outermost(modules: list[Any]) -> list[Any]:
+    nested = {id(inner) for module in modules for inner in module.modules() if inner is not module}
+    return [module for module in modules if id(module) not in nested]
 
 
 def first_size(arguments: tuple[Any, ...], options: dict[str, Any]) -> int | None:

@@ -1,9 +1,9 @@
-"""Times forward, backward and the optimizer's step in an unmodified script.
+"""Time forward, backward and the optimizer's step in an unmodified script.
 
 Forward is the outermost call of the model, backward the outermost ``torch.autograd.backward`` (``Tensor.backward``
 calls it; DDP waits for its all-reduces before it returns), the optimizer's step is what torch wraps with
-``Optimizer.profile_hook_step``. Marks are set when the host gets there; on a device they are events in the stream, so
-that they give the time at which the device gets there.
+``Optimizer.profile_hook_step``. The host sets the marks; on a device they are events in the stream, which give the time
+at which the device reaches them.
 
 In: calls of the model, of backward and of the optimizer. Out: marks for a clock.
 """
@@ -80,7 +80,7 @@ class Phases:
                 duration = at - opened.pop(phase)
                 steps[-1][phase] = steps[-1].get(phase, 0) + duration
                 if phase != OPTIMIZER and OPTIMIZER in opened:
-                    # Of a closure (LBFGS calls it inside its step): it must not count as the optimizer's work too.
+                    # A closure (LBFGS calls it inside its step) must not count as the optimizer's work too.
                     steps[-1][OPTIMIZER] = steps[-1].get(OPTIMIZER, 0) - duration
         steps = steps[:-1]  # the last one has only begun
         seen = [phase for phase in (FORWARD, BACKWARD, OPTIMIZER) if steps and all(phase in step for step in steps)]

@@ -1,12 +1,11 @@
-"""Runs a plan in a job, step by step: warm-up, then blocks of steps, each under its condition, then a recorded window.
+"""Run a plan in a job, step by step: warm-up, then blocks of steps, each under its condition, then a recorded window.
 
-The ranks change the condition at the same step without communication: all count the steps of one training and read the
-same plan. Before each block they synchronize once, so that none begins it ahead of the others. Out comes the file of
-step times of this rank.
+The ranks change the condition at the same step without communication, because all count the same steps and read the
+same plan. Before each block they synchronize once, so that none begins it ahead of the others.
 
 Unlike capture, the job is run in order to be measured: it ends when the plan is done, or when an error occurs.
 
-In: the plan, and the ends of steps. Out: the step times of this rank.
+In: the plan, and the ends of steps. Out: the file of this rank's step times.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ class PlanRunner:
         self.by_function = False
         """Whether a step is a call of the user's function instead of an optimizer step."""
         self._sequence = [(number, name) for number, names in enumerate(plan.rounds) for name in names]
-        self._at = -1
-        self._state, self._left = _WARM_UP, plan.warmup
+        self._block_index = -1
+        self._state, self._steps_left = _WARM_UP, plan.warmup
         self._clock: Clock = HostClock()
         self._phases = Phases(self._clock)
         self._model: Model | None = None
@@ -80,7 +79,7 @@ class PlanRunner:
         self._profiler: Any = None
         self._pid = os.getpid()
 
-    # -- what the job calls ---------------------------------------------------------------------------------------
+    # -- called by the job ----------------------------------------------------------------------------------------
 
     def watch_optimizers(self, module: Any) -> None:
         """Count the steps of all optimizers of this process.
@@ -114,7 +113,7 @@ class PlanRunner:
                 raise SystemExit(0)
 
     def at_exit(self) -> None:
-        """The script has ended; too early, if the plan is not done."""
+        """The script ends: too early, if the plan is not done."""
         if self._state != _DONE and self.steps and self._pid == os.getpid():
             self._state = _DONE
             self._write(EARLY)
@@ -150,8 +149,8 @@ class PlanRunner:
         """Count a step of the current state; returns whether the plan is done."""
         if self._state == _TRACE:
             self._profiler.step()
-        self._left -= 1
-        if self._left > 0:
+        self._steps_left -= 1
+        if self._steps_left > 0:
             return False
         if self._state == _WARM_UP:
             self._inspect()
@@ -181,13 +180,13 @@ class PlanRunner:
 
     def _begin_next(self) -> bool:
         """Begin the next block or the recorded window; returns whether the plan is done."""
-        self._at += 1
-        enough = self._synchronize() or self._at >= len(self._sequence)
+        self._block_index += 1
+        enough = self._synchronize() or self._block_index >= len(self._sequence)
         if not enough:
-            round_number, name = self._sequence[self._at]
+            round_number, name = self._sequence[self._block_index]
             self._write_progress(round_number)
             self._enter(name)
-            self._state, self._left = _SETTLE, self.plan.settle
+            self._state, self._steps_left = _SETTLE, self.plan.settle
             if self.plan.settle == 0:
                 self._count()
             return False
@@ -206,7 +205,7 @@ class PlanRunner:
             skip_first=0,
         )
         self._profiler.start(self.steps, first_began_ns=time.perf_counter_ns())
-        self._state, self._left = _TRACE, _TRACE_WARMUP + self.plan.traced_steps
+        self._state, self._steps_left = _TRACE, _TRACE_WARMUP + self.plan.traced_steps
         return False
 
     def _synchronize(self) -> bool:
@@ -214,10 +213,11 @@ class PlanRunner:
 
         True only between rounds, so that each round has all conditions.
         """
-        rounds = self._sequence[self._at - 1][0] + 1 if self._at > 0 else 0
-        round_complete = self._at >= len(self._sequence) or self._sequence[self._at][0] == rounds
-        late = self.plan.limit_s is not None and time.monotonic() - self._began > self.plan.limit_s
-        enough = round_complete and late and rounds >= self.plan.least_rounds
+        block = self._block_index
+        rounds = self._sequence[block - 1][0] + 1 if block > 0 else 0
+        round_complete = block >= len(self._sequence) or self._sequence[block][0] == rounds
+        out_of_time = self.plan.limit_s is not None and time.monotonic() - self._began > self.plan.limit_s
+        enough = round_complete and out_of_time and rounds >= self.plan.least_rounds
         self._clock.settle()
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             device = self._model.device if self._model is not None else torch.device("cpu")
@@ -239,7 +239,7 @@ class PlanRunner:
     def _count(self) -> None:
         if self._condition is not None:
             self._condition.start()
-        self._state, self._left = _COUNT, self.plan.steps
+        self._state, self._steps_left = _COUNT, self.plan.steps
         self._phases.on = True
         self._phases.boundary()
 
@@ -248,7 +248,7 @@ class PlanRunner:
         condition = self._condition
         times = self._phases.take()
         self._leave()
-        round_number, name = self._sequence[self._at]
+        round_number, name = self._sequence[self._block_index]
         measured: dict[str, Any] = dict(condition.measured) if condition is not None else {}
         self._blocks.append(
             Block(

@@ -25,20 +25,20 @@ def own_sources(known: dict[str, str]) -> dict[str, str]:
     Args:
         known: earlier results, which are kept: a module stays as it was when it was loaded.
     """
-    found = dict(known)
+    digests = dict(known)
     # Rankscope itself, including its workloads, is identified by its version.
     excluded = {Path(str(files("rankscope"))).resolve()}
     libraries = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    excluded |= {Path(place).resolve() for place in libraries if place}
+    excluded |= {Path(folder).resolve() for folder in libraries if folder}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.endswith(".py") or len(found) >= _MAX_FILES:
+        if not isinstance(file, str) or not file.endswith(".py") or len(digests) >= _MAX_FILES:
             continue
         try:
             path = Path(file).resolve()
-            if str(path) in found or _INSTALLED & set(path.parts) or any(map(path.is_relative_to, excluded)):
+            if str(path) in digests or _INSTALLED & set(path.parts) or any(map(path.is_relative_to, excluded)):
                 continue
-            found[str(path)] = digest_of(path.read_bytes())
+            digests[str(path)] = digest_of(path.read_bytes())
         except OSError:
             continue  # not a real file, or deleted since
-    return found
+    return digests

@@ -1,4 +1,4 @@
-"""Overrides arguments of DDP and FSDP1 for an experiment, when the script creates the wrapper.
+"""Override arguments of DDP and FSDP1 for an experiment, when the script creates the wrapper.
 
 In: arguments by wrapper. Out: changed calls of the wrappers.
 """
@@ -20,7 +20,7 @@ FIRST_BUCKET = "first_bucket_mb"
 """Not an argument of DDP: the bucket that is reduced first has its own limit."""
 _DDP = ("torch.nn.parallel.distributed", "DistributedDataParallel")
 _FSDP1 = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
-_OF_FSDP1 = ("forward_prefetch", "limit_all_gathers", "backward_prefetch", "sharding_strategy")
+_FSDP1_ARGUMENTS = ("forward_prefetch", "limit_all_gathers", "backward_prefetch", "sharding_strategy")
 
 
 def install(settings: Mapping[str, Any]) -> None:
@@ -41,7 +41,9 @@ def _patch(module: ModuleType, name: str, settings: Mapping[str, Any]) -> None:
     kind: Any = getattr(module, name)
     original: Callable[..., None] = kind.__init__
     fsdp = name == _FSDP1[1]
-    arguments = {key: value for key, value in settings.items() if (key in _OF_FSDP1) is fsdp and key != FIRST_BUCKET}
+    arguments = {
+        key: value for key, value in settings.items() if (key in _FSDP1_ARGUMENTS) is fsdp and key != FIRST_BUCKET
+    }
     if fsdp:
         for key, enum in (("backward_prefetch", "BackwardPrefetch"), ("sharding_strategy", "ShardingStrategy")):
             if isinstance(arguments.get(key), str):

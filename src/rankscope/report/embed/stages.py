@@ -21,6 +21,7 @@ import polars as pl
 from rankscope.primitives.intervals import Int64
 from rankscope.report.embed.encoding import steps_of
 from rankscope.store.cache import CachedTrace
+from rankscope.timeline.event_links import AUTOGRAD, autograd_links
 from rankscope.timeline.timeline import RankInRun
 from rankscope.timeline.tracks import TABLES
 
@@ -164,7 +165,7 @@ class StagedRank:
             columns |= more
             meta |= summary
         if stage == 1:
-            columns |= self._link_columns()
+            columns |= self._link_columns() | self._autograd_columns()
         return columns, meta
 
     # -- the summary lane --------------------------------------------------------------------------------------
@@ -228,6 +229,20 @@ class StagedRank:
             "operator_of": steps_of(other),
             "operator": self.links.operator[other] + 1,
         }
+
+    def _autograd_columns(self) -> dict[str, Int64]:
+        """The forward operator of each backward one, and the backward of each forward one, where they are known."""
+        columns: dict[str, Int64] = {}
+        for side in ("forward", "backward"):
+            pairs = [np.empty((2, 0), dtype=np.int64)]
+            for window, trace in enumerate(self._traces):
+                links = autograd_links(trace.load("host_ops", AUTOGRAD).with_row_index("row")).drop_nulls(side)
+                own, other = (self.numbers_of(window, OPERATORS, links[each].to_numpy()) for each in ("row", side))
+                pairs.append(np.stack([own, other])[:, (own >= 0) & (other >= 0)])
+            own, other = np.concatenate(pairs, axis=1)
+            order = np.argsort(own)
+            columns |= {f"{side}_of": steps_of(own[order]), side: steps_of(other[order])}
+        return columns
 
     def _linked(self, table: int, column: str, target: int) -> Int64:
         """By number of an event of one table: the number of the event whose row in another table it names; or −1."""

@@ -1,9 +1,9 @@
 """A run's timeline as blocks of bytes, from which the page answers the requests that it would send to a server.
 
 In: a timeline, matched collectives and findings. Out: blocks, in this order while they fit: device events of each
-rank, host events, counters, details of the longest events, Python frames. Ranks that findings name come first, then
-the others by number. Included events are exact; `left_out` lists the rest, which the page shows. Format:
-`web/PROTOCOL.md`.
+rank, host events, matched collectives, critical paths, counters, details of the longest events, Python frames. Ranks
+that findings name come first, then the others by number. Included events are exact; `left_out` lists the rest, which
+the page shows. Format: `web/PROTOCOL.md`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rankscope.report.anonymize import Anonymizer
 from rankscope.report.embed.collectives import CollectiveKinds, with_event_numbers
 from rankscope.report.embed.encoding import block, json_block, steps_of
 from rankscope.report.embed.longest_events import LONGEST, longest_events
+from rankscope.report.embed.paths import MOST_RANKS, path_block
 from rankscope.report.embed.stages import STAGES, Codes, StagedRank, codes_of, names_used
 from rankscope.report.formatting import numbered
 from rankscope.results import Finding
@@ -29,6 +30,7 @@ from rankscope.rundir.plurals import counted
 from rankscope.store.cache import CachedTrace
 from rankscope.timeline.build import clock_of, draw_run
 from rankscope.timeline.counters import curves_of
+from rankscope.timeline.critical_path import NEEDED, CriticalPaths
 from rankscope.timeline.heat_map import heat_of
 from rankscope.timeline.timeline import Timeline
 
@@ -59,6 +61,21 @@ class Embedded:
         return sum(size_of(data) for data in self.blocks.values())
 
 
+@dataclass(frozen=True)
+class Analyzed:
+    """Results that the page shows on the timeline.
+
+    Attributes:
+        collectives: the analysis's result.
+        grid: waiting and lateness by rank and step, as `grid_of` gives them.
+        paths: finds the critical paths.
+    """
+
+    collectives: pl.DataFrame | None = None
+    grid: Mapping[str, Any] | None = None
+    paths: CriticalPaths | None = None
+
+
 def grid_of(run: Run) -> dict[str, Any] | None:
     """Waiting and lateness by rank and step, as `timeline.heat` gives them; None where their analyses fail."""
     return heat_of(run, clock_of(run))
@@ -84,7 +101,16 @@ def embed_run(run: Run, grid: Mapping[str, Any] | None, room: int, names: Anonym
         timeline = draw_run(run, clock, on_progress)
         collectives = run.attempt("collectives").get("collectives")
         frame = None if collectives is None else collectives.frame
-        return embed(timeline, frame, grid, run.diagnose(), room, lost, names)
+        analyzed = Analyzed(frame, grid, _paths(run, timeline))
+        return embed(timeline, analyzed, run.diagnose(), room, lost, names)
+
+
+def _paths(run: Run, timeline: Timeline) -> CriticalPaths | None:
+    """What finds the critical paths; None where an analysis that they need fails."""
+    results = run.attempt(*NEEDED)
+    if not set(NEEDED) <= set(results):
+        return None
+    return CriticalPaths(timeline, {name: results[name].frame for name in NEEDED}, run.options.communication)
 
 
 def size_of(data: bytes) -> int:
@@ -94,8 +120,7 @@ def size_of(data: bytes) -> int:
 
 def embed(
     timeline: Timeline,
-    collectives: pl.DataFrame | None,
-    grid: Mapping[str, Any] | None,
+    analyzed: Analyzed,
     findings: Iterable[Finding],
     room: int,
     lost: Sequence[str] = (),
@@ -105,14 +130,14 @@ def embed(
 
     Args:
         timeline: the run's timeline.
-        collectives: the analysis's result.
-        grid: waiting and lateness by rank and step, as `timeline.heat` gives them.
+        analyzed: results of analyses.
         findings: the run's, most severe first: they decide which ranks come first.
         room: the most bytes for the blocks.
         lost: ranks without a timeline, in sentences.
         names: anonymizes the blocks.
     """
     found = Embedded(left_out=list(lost))
+    collectives, grid = analyzed.collectives, analyzed.grid
 
     def attempt(what: str, make: Callable[..., T], *arguments: Any) -> T | None:
         # What fails for one rank must not cost the page the others.
@@ -168,6 +193,8 @@ def embed(
         rows = matched[rank].filter(pl.col("event") < bound(rank))
         if rows.height and not fits(f"collectives-{rank}", _collectives_of, rows, kinds):
             lacking["Matching collectives on other ranks"].append(rank)
+    if analyzed.paths is not None:
+        lacking["Critical paths"] = _add_paths(analyzed.paths, ranks, order, bound, fits)
     for rank in order:
         if kept[rank] and not fits(f"counters-{rank}", _curves, timeline, ranks[rank]):
             lacking["Counters"].append(rank)
@@ -185,6 +212,20 @@ def _priority(ranks: Sequence[int], findings: Iterable[Finding]) -> list[int]:
     """Ranks that findings name, in the findings' order, then the others by number."""
     named = [rank for finding in findings if finding.severity != "info" for rank in finding.ranks]
     return [rank for rank in dict.fromkeys([*named, *sorted(ranks)]) if rank in set(ranks)]
+
+
+def _add_paths(
+    paths: CriticalPaths,
+    ranks: Mapping[int, StagedRank],
+    order: Sequence[int],
+    bound: Callable[[int], int],
+    fits: Callable[..., bool],
+) -> list[int]:
+    """Adds the critical paths across ranks and of the first ranks; returns the ranks without one of their own."""
+    fits("path", path_block, paths, ranks, bound, None)
+    drawn = [rank for rank in order if bound(rank)]
+    lacking = [rank for rank in drawn[:MOST_RANKS] if not fits(f"path-{rank}", path_block, paths, ranks, bound, rank)]
+    return sorted([*lacking, *drawn[MOST_RANKS:]])
 
 
 def _add_details(

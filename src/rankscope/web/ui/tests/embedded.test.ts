@@ -18,13 +18,10 @@ const written = JSON.parse(readFileSync(file, "utf8")) as Written;
 const blocks = new Blocks((name) => written.blocks[name] ?? null);
 const api = new EmbeddedApi(await blocks.json<Head>("timeline"), blocks);
 
-const U32 = ["bin_lane", "bin", "bin_count", "bin_name", "bin_row", "busy_lane", "busy_bin", "lane", "row", "name", "busy_rank", "busy_count", "top_name", "top_count", "counter", "node_name", "cell_node", "cell_rank", "cell_calls"];
-const U8 = ["busy_category", "category", "top_category"];
-const F64 = ["busy_ns", "start_ns", "end_ns", "top_ns", "top_self_ns", "at_ns", "low", "high", "cell_self_ns", "cell_total_ns"];
-const I32 = ["node_parent"];
+type Type = "u8" | "u32" | "i32" | "f64";
 
-function columns(file: ColumnFile, names: readonly string[]): Record<string, number[]> {
-  return Object.fromEntries(names.map((name) => [name, Array.from(U32.includes(name) ? file.u32(name) : U8.includes(name) ? file.u8(name) : I32.includes(name) ? file.i32(name) : file.f64(name))]));
+function columns(file: ColumnFile, types: Readonly<Record<string, Type>>): Record<string, number[]> {
+  return Object.fromEntries(Object.entries(types).map(([name, type]) => [name, Array.from(file[type](name))]));
 }
 
 for (const kind of [...new Set(written.asked.map(({ name }) => name))]) {
@@ -33,27 +30,25 @@ for (const kind of [...new Set(written.asked.map(({ name }) => name))]) {
     for (const { name, params, status, json, columns: bytes } of written.asked.filter((each) => each.name === kind)) {
       const asked = JSON.stringify(params);
       if (status !== 200) {
-        await expect(api.json(name, params), asked).rejects.toThrow(ApiError);
+        await expect(api.json(name, params).catch((error: unknown) => (name === "path" ? api.columns(name, params) : Promise.reject(error))), asked).rejects.toThrow(ApiError);
         continue;
       }
       if (bytes === undefined) {
         const mine = await api.json<Record<string, unknown>>(name, params);
-        if (name !== "event") { expect(mine, asked).toEqual(json); continue; }
+        if (!name.endsWith("event")) { expect(mine, asked).toEqual(json); continue; }
         // Of all but the longest events the report does not hold these, and says so.
         const { note, ...event } = mine;
-        // Nor which kernels an operator launched, and its backward.
-        const { forward: _f, backward: _b, kernels: _k, ...wanted } = json as Record<string, unknown>;
+        const wanted = json as Record<string, unknown>;
         expect(note === undefined ? event : { ...event, args: wanted["args"], shapes: wanted["shapes"], stack: wanted["stack"] }, asked).toEqual(wanted);
         continue;
       }
       const buffer = Uint8Array.from(Buffer.from(bytes, "base64")).buffer;
       const theirs = new ColumnFile(buffer);
-      const names = Object.keys(theirs.meta["columns"] as object);
-      expect([...U32, ...U8, ...I32, ...F64]).toEqual(expect.arrayContaining(names));
+      const types = Object.fromEntries(Object.entries(theirs.meta["columns"] as Record<string, { type: Type }>).map(([column, { type }]) => [column, type]));
       const mine = await api.columns(name, params);
       const { columns: _, ...meta } = theirs.meta;
       expect(mine.meta, asked).toEqual(meta);
-      expect(columns(mine, names), asked).toEqual(columns(theirs, names));
+      expect(columns(mine, types), asked).toEqual(columns(theirs, types));
     }
   });
 }

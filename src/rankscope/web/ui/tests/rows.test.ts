@@ -4,7 +4,7 @@ import { orderOf } from "../src/timeline/order.ts";
 import { layoutOf } from "./layout.ts";
 
 const NONE = { ranks: new Set<number>(), tracks: new Set<number>() };
-const folding = (changes: Partial<Folding> = {}): Folding => ({ ranks: new Set(), tracks: new Set(), filter: "", counters: true, pinned: NONE, hidden: NONE, minor: new Set(), order: null, ...changes });
+const folding = (changes: Partial<Folding> = {}): Folding => ({ ranks: new Set(), tracks: new Set(), filter: "", counters: true, pinned: NONE, hidden: NONE, minor: new Set(), names: [], nameLane: () => -1, order: null, ...changes });
 const kinds = (rows: Rows): number[] => [...rows.kind];
 
 test("folded, a rank is one row: its whole lane", () => {

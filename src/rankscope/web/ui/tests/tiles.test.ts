@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { drawLane, type Scene } from "../src/timeline/draw.ts";
 import { hitAt } from "../src/timeline/hit.ts";
-import { ranges } from "../src/timeline/loader.ts";
+import { ranges } from "../src/timeline/lists.ts";
 import { Raster } from "../src/timeline/raster.ts";
 import { lowerBound, TILE_BINS, TileCache } from "../src/timeline/tiles.ts";
 import { binsOf, eventsOf, type Event } from "./answers.ts";

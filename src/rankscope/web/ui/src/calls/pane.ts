@@ -6,7 +6,7 @@ import { matcher } from "../format/pattern.ts";
 import { counted } from "../format/ranks.ts";
 import { shownName } from "../format/text.ts";
 import { formatDuration, formatRatio, grouped } from "../format/units.ts";
-import { ranges } from "../timeline/loader.ts";
+import { ranges } from "../timeline/lists.ts";
 import { onThemeChange } from "../theme/theme.ts";
 import { isLive, type ViewContext } from "../views/view.ts";
 import type { Layout } from "../timeline/layout.ts";

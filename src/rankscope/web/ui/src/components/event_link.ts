@@ -71,12 +71,19 @@ export function returningLink(context: ViewContext, href: string, key: string, p
 /** A cell's content as a link to its events; as it is where there are none. */
 export function eventLink(context: ViewContext, analysis: string, table: Table, row: number, column: string, content: Child): Child {
   const params = hasTimeline(context) ? eventParamsOf(analysis, table, row, column) : null;
-  return params ? rowLink(context, analysis, row, context.router.href("timeline", params), content) : content;
+  if (!params) return content;
+  const href = (more: Record<string, string>): string => context.router.href("timeline", { ...params, ...more });
+  return h("span", { class: "row-links" }, rowLink(context, analysis, row, href({}), content), " ",
+    h("a", { class: "row-track", href: href({ track: "1" }), "data-testid": "row-track", title: "All events with this name as a track of the timeline", click: noteRow(context, analysis, row) }, ["track", h("span", { class: "unseen" }, " of all events with this name")]));
 }
 
 /** A link by which the reader leaves a row, and to which Back returns. */
 export function rowLink(context: ViewContext, analysis: string, row: number, href: string, content: Child): HTMLElement {
-  return h("a", { class: "row-link", href, "data-testid": "row-events", click: () => context.router.note({ [rowParam(analysis)]: String(row) }) }, content);
+  return h("a", { class: "row-link", href, "data-testid": "row-events", click: noteRow(context, analysis, row) }, content);
+}
+
+function noteRow(context: ViewContext, analysis: string, row: number): () => void {
+  return () => context.router.note({ [rowParam(analysis)]: String(row) });
 }
 
 function text(table: Table, row: number, column: string): string | null {

@@ -3,6 +3,8 @@ import { readChoice, writeChoice, type CallsChoice } from "../calls/choice.ts";
 import { readEventTime, readFileEvent, type EventTime, type FileEvent } from "./anchor.ts";
 import { readFlags, writeFlags, type Flag } from "./flags.ts";
 import { isOrder, type Order } from "./order.ts";
+import { readNumbers, writeNumbers } from "./lists.ts";
+import { readNameTracks, writeNameTracks, type NameTrack } from "./name_tracks.ts";
 import { readPath, type PathOf } from "./path.ts";
 import type { Named } from "./rows.ts";
 import type { Window } from "./window.ts";
@@ -25,6 +27,10 @@ export interface Address {
   /** Whose critical path is shown. */
   readonly path: PathOf | null;
   readonly flags: readonly Flag[];
+  /** The tracks of names. */
+  readonly nameTracks: readonly NameTrack[];
+  /** Whether the events with the selected one's name become a track. */
+  readonly track: boolean;
   /** A place named in words: the page's other views lead here. */
   readonly rank: number | null;
   readonly step: number | null;
@@ -44,17 +50,19 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
     selected: pair(params.get("sel")),
     measured: stretch(params.get("m")),
     calls: readChoice(params.get("calls")),
-    open: params.has("open") ? set(params.get("open")) : null,
-    tracks: set(params.get("tracks")),
+    open: params.has("open") ? readNumbers(params.get("open")) : null,
+    tracks: readNumbers(params.get("tracks")),
     filter: params.get("lanes") ?? "",
     query: params.get("find") ?? "",
     counters: params.get("counters") !== "0",
-    pinned: { ranks: set(params.get("pin")), tracks: set(params.get("pintracks")) },
-    hidden: { ranks: set(params.get("hide")), tracks: set(params.get("hidetracks")) },
-    minor: set(params.get("all")),
+    pinned: { ranks: readNumbers(params.get("pin")), tracks: readNumbers(params.get("pintracks")) },
+    hidden: { ranks: readNumbers(params.get("hide")), tracks: readNumbers(params.get("hidetracks")) },
+    minor: readNumbers(params.get("all")),
     path: readPath(params.get("path")),
     order: orderNamed(params.get("order")),
     flags: readFlags(params.get("flags") ?? ""),
+    nameTracks: readNameTracks(params.get("names") ?? ""),
+    track: params.get("track") === "1",
     rank: whole(params.get("rank")),
     step: whole(params.get("step")),
     event: readEventTime(params.get("ev")),
@@ -65,25 +73,26 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
 }
 
 /** Every parameter of the timeline, empty where it is as it is at first, so that an old one is taken out. */
-export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | "fileEvent" | "name">, openAtFirst: ReadonlySet<number>): Record<string, string> {
+export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | "fileEvent" | "name" | "track">, openAtFirst: ReadonlySet<number>): Record<string, string> {
   const { window, selected, measured, open } = address;
   return {
     t: window ? span(window) : "",
     sel: selected ? `${selected.lane}.${selected.row}` : "",
     m: measured ? span(measured) : "",
     calls: measured && address.calls ? writeChoice(address.calls) : "",
-    open: open && !same(open, openAtFirst) ? list(open) || "none" : "",
-    tracks: list(address.tracks),
+    open: open && !same(open, openAtFirst) ? writeNumbers(open) || "none" : "",
+    tracks: writeNumbers(address.tracks),
     lanes: address.filter,
     find: address.query,
     counters: address.counters ? "" : "0",
-    pin: list(address.pinned.ranks), pintracks: list(address.pinned.tracks), hide: list(address.hidden.ranks), hidetracks: list(address.hidden.tracks),
-    all: list(address.minor),
+    pin: writeNumbers(address.pinned.ranks), pintracks: writeNumbers(address.pinned.tracks), hide: writeNumbers(address.hidden.ranks), hidetracks: writeNumbers(address.hidden.tracks),
+    all: writeNumbers(address.minor),
     order: address.order === "rank" ? "" : address.order,
     path: address.path === null ? "" : String(address.path),
     flags: writeFlags(address.flags),
+    names: writeNameTracks(address.nameTracks),
     at: address.at === null ? "" : `${address.at.rank}.${address.at.by}`,
-    rank: "", step: "", ev: "", fev: "", name: "",
+    rank: "", step: "", ev: "", fev: "", name: "", track: "",
   };
 }
 
@@ -124,30 +133,6 @@ function below(text: string | undefined): { rank: number; by: number } | null {
 
 function whole(text: string | undefined): number | null {
   return /^\d{1,9}$/.test(text ?? "") ? Number(text) : null;
-}
-
-/** `0-3.8`: dots and dashes need no escape in a URL. */
-function list(values: ReadonlySet<number>): string {
-  const sorted = [...values].sort((a, b) => a - b);
-  const parts: string[] = [];
-  for (let i = 0; i < sorted.length; ) {
-    let j = i;
-    while (j + 1 < sorted.length && sorted[j + 1] === sorted[j]! + 1) j++;
-    parts.push(i === j ? String(sorted[i]) : `${sorted[i]}-${sorted[j]}`);
-    i = j + 1;
-  }
-  return parts.join(".");
-}
-
-function set(text: string | undefined): Set<number> {
-  const values = new Set<number>();
-  for (const part of (text ?? "").split(".")) {
-    const found = /^(\d{1,7})(?:-(\d{1,7}))?$/.exec(part);
-    if (!found) continue;
-    const last = Math.min(Number(found[2] ?? found[1]), Number(found[1]) + 100_000);
-    for (let value = Number(found[1]); value <= last; value++) values.add(value);
-  }
-  return values;
 }
 
 function same(a: ReadonlySet<number>, b: ReadonlySet<number>): boolean {

@@ -27,11 +27,11 @@ export interface EventDetail extends EventPlace {
   readonly note?: string;
   readonly launch: EventPlace | null;
   readonly operator: EventPlace | null;
-  /** By autograd's sequence number; absent in a report. */
-  readonly forward?: EventPlace | null;
-  readonly backward?: EventPlace | null;
-  /** What an event of the host launched; absent in a report. */
-  readonly kernels?: { readonly count: number; readonly total_ns: number; readonly first: readonly EventPlace[] } | null;
+  /** By autograd's sequence number. */
+  readonly forward: EventPlace | null;
+  readonly backward: EventPlace | null;
+  /** What an event of the host launched. */
+  readonly kernels: { readonly count: number; readonly total_ns: number; readonly first: readonly EventPlace[] } | null;
   readonly collective: {
     readonly name: string;
     readonly group: string | null;

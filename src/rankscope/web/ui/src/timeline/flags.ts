@@ -1,5 +1,7 @@
 /** Notes that a reader puts at instants: part of the address, so that a link, also into a report, carries them. */
 
+import { escaped, unescaped } from "./lists.ts";
+
 export interface Flag {
   /** ns since the run's origin. */
   readonly at: number;
@@ -11,7 +13,7 @@ const LONGEST = 200;
 
 /** `1200~slow%20here!5000~` : parts are escaped, so that a note may hold any character. */
 export function writeFlags(flags: readonly Flag[]): string {
-  return flags.map(({ at, text }) => `${Math.round(at)}~${encodeURIComponent(text).replaceAll("!", "%21").replaceAll("~", "%7E")}`).join("!");
+  return flags.map(({ at, text }) => `${Math.round(at)}~${escaped(text)}`).join("!");
 }
 
 export function readFlags(text: string): Flag[] {
@@ -19,17 +21,9 @@ export function readFlags(text: string): Flag[] {
   for (const part of text.split("!").slice(0, MOST)) {
     const [at = "", note = ""] = part.split("~");
     if (!/^-?\d{1,16}$/.test(at)) continue;
-    found.push({ at: Number(at), text: decoded(note).slice(0, LONGEST) });
+    found.push({ at: Number(at), text: unescaped(note).slice(0, LONGEST) });
   }
   return found.sort((a, b) => a.at - b.at);
-}
-
-function decoded(text: string): string {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return "";
-  }
 }
 
 /** The flags with one more, changed, or without one (a note of null) at an instant. */

@@ -43,12 +43,16 @@ export class Flows {
       if (other && at) this.#autograd(c, forward ? other : at, forward ? at : other, palette);
     }
     this.#outline(c, this.#box(selected.lane, detail.start_ns, detail.end_ns), 2, palette);
+    this.#outline(c, this.#boxOfRow(this.#model.rowInNameTrack(detail), detail.start_ns, detail.end_ns), 2, palette);
   }
 
   /** Null where it is not in the picture's rows, or below the pinned ones. */
   #box(lane: number, start: number, end: number): Box | null {
-    const { layout, rows, width } = this.#model;
-    const row = standIn(layout, rows, lane);
+    return this.#boxOfRow(standIn(this.#model.layout, this.#model.rows, lane), start, end);
+  }
+
+  #boxOfRow(row: number, start: number, end: number): Box | null {
+    const { rows, width } = this.#model;
     if (row < 0) return null;
     const [x0, x1] = [this.#x(start), this.#x(end)];
     const [top, size] = [screenTop(rows, row, this.#scroll), rows.size[row]!];

@@ -2,8 +2,11 @@
 import { button } from "../components/controls.ts";
 import { h, named, styled } from "../components/dom.ts";
 import { counted } from "../format/ranks.ts";
+import { foldedName } from "../format/short_name.ts";
+import { shownName } from "../format/text.ts";
 import { laneTitle, type RankRow, type Track } from "./layout.ts";
 import type { Model } from "./model.ts";
+import { toggled, type NameTrack } from "./name_tracks.ts";
 import { firstRowAt, isFolded, isOfRank, RowKind } from "./rows.ts";
 import { RULER } from "./frame.ts";
 
@@ -64,7 +67,7 @@ export class Gutter {
       if (size < WORDS_NEED) {
         while (marked < last && (marked < row || !isMarked(marked))) marked++;
         const beforeMarked = marked > row && marked < last && placeOf(marked) < at + WORDS_NEED + 3;
-        if (kind !== RowKind.Rank || at < free || beforeMarked) continue;
+        if ((kind !== RowKind.Rank && kind !== RowKind.Named) || at < free || beforeMarked) continue;
         free = at + WORDS_NEED + 3;
       }
       const part = this.#part(row, kind ?? RowKind.Lane);
@@ -76,9 +79,11 @@ export class Gutter {
   #part(row: number, kind: RowKind): HTMLElement | null {
     const { layout, rows } = this.#model;
     const of = rows.of[row]!;
+    if (kind === RowKind.Name) return this.#name(this.#model.nameTracks[of]!);
     if (isOfRank(kind)) {
       const rank = layout.ranks[of];
       if (!rank) return null;
+      if (kind === RowKind.Named) return h("div", { class: "tl-name lane", "data-testid": `named-${rank.rank}` }, `rank ${rank.rank}`);
       if (kind === RowKind.More) return this.#more(rank);
       return kind === RowKind.Rank ? this.#rank(rank) : h("div", { class: "tl-name counter", title: (rank.counters[-1 - rows.lane[row]!] ?? "").slice(0, 200) }, named(rank.counters[-1 - rows.lane[row]!] ?? "", 40));
     }
@@ -100,6 +105,12 @@ export class Gutter {
     h("span", { class: "twist", "aria-hidden": "true" }, open ? "▾" : "▸"), h("span", { class: "which" }, `Rank ${rank.rank}`),
     mark ? h("span", { class: `mark ${mark}` }, h("span", { "aria-hidden": "true" }, "●"), h("span", { class: "unseen" }, ` (${SEVERITY[mark]})`)) : null,
     rank.mesh === "" && rank.host === "" ? null : h("small", {}, named(rank.mesh.replaceAll("=", "").replaceAll(", ", " ") || rank.host, 24)));
+  }
+
+  #name(track: NameTrack): HTMLElement {
+    const text = shownName(foldedName(track.name), 200);
+    return h("div", { class: "tl-name part of-name", title: text, "data-testid": "name-track", "data-name": track.name.slice(0, 200) }, named(text, 48),
+      button({ class: "quiet", "aria-label": `Remove the track ${text}`, title: "Remove this track", "data-testid": "name-track-remove" }, () => { this.#model.setNameTracks(toggled(this.#model.nameTracks, track)); this.#folded(); }, "×"));
   }
 
   #more({ rank }: RankRow): HTMLElement {

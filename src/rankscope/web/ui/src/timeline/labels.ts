@@ -1,6 +1,6 @@
 /** The canvas above the pixels: ruler, steps, names, counters, what is selected and measured, lines of a collective. */
 import { FONT } from "../charts/font.ts";
-import { labelName } from "../format/short_name.ts";
+import { foldedName, labelName } from "../format/short_name.ts";
 import { shownName } from "../format/text.ts";
 import { formatDuration, formatTick } from "../format/units.ts";
 import { categoryOf } from "./covering.ts";
@@ -71,6 +71,7 @@ export class Labels {
       this.#colour = "";
       this.#names(c, frame, first, last);
       this.#counters(c, first, last, palette);
+      this.#nameTracks(c, first, last, palette);
       c.restore();
     };
     if (pinned > 0) rows(0, pinnedHeight, 0, 0, pinned);
@@ -278,6 +279,18 @@ export class Labels {
       this.#texts.set(name, text);
     }
     return text;
+  }
+
+  /** The name of a track of one, whole: there is more room than at the left. */
+  #nameTracks(c: CanvasRenderingContext2D, first: number, last: number, palette: Palette): void {
+    const { rows, nameTracks, names } = this.#model;
+    c.fillStyle = this.#colour = palette.muted;
+    for (let row = first; row < last; row++) {
+      if (rows.kind[row] !== RowKind.Name) continue;
+      const name = nameTracks[rows.of[row]!]?.name ?? "";
+      const missing = names.complete && names.idOf(name) === undefined;
+      c.fillText(`${missing ? "no event of this run has the name " : ""}${shownName(foldedName(name), 200)}`, 4, rows.top[row]! + rows.size[row]! / 2 + 0.5);
+    }
   }
 
   #counters(c: CanvasRenderingContext2D, first: number, last: number, palette: Palette): void {

@@ -2,6 +2,7 @@
 import { isAbort, type Api } from "../data/api.ts";
 import type { Scene } from "./draw.ts";
 import type { Layout } from "./layout.ts";
+import type { NameLanes } from "./name_tracks.ts";
 import type { Rows } from "./rows.ts";
 import { TILE_BINS, type TileCache, type TileColumn } from "./tiles.ts";
 
@@ -23,6 +24,7 @@ export class Loader {
   readonly #api: Api;
   readonly #cache: TileCache;
   readonly #layout: Layout;
+  readonly #named: NameLanes;
   readonly #came: (answered: boolean) => void;
   readonly #failed: (error: unknown) => void;
   readonly #flights = new Set<Flight>();
@@ -39,10 +41,11 @@ export class Loader {
   #emptied = false;
   #ended = false;
 
-  constructor(api: Api, cache: TileCache, layout: Layout, came: (answered: boolean) => void, failed: (error: unknown) => void) {
+  constructor(api: Api, cache: TileCache, layout: Layout, named: NameLanes, came: (answered: boolean) => void, failed: (error: unknown) => void) {
     this.#api = api;
     this.#cache = cache;
     this.#layout = layout;
+    this.#named = named;
     this.#came = came;
     this.#failed = failed;
     let level = 0;
@@ -98,7 +101,7 @@ export class Loader {
 
   *#bins(column: TileColumn): Generator<Job> {
     const missing = this.#lanes.filter((lane) => !column.bins.has(lane) && !column.pendingBins.has(lane) && this.#touches(column, lane));
-    for (let i = 0; i < missing.length; i += LANES_AT_ONCE) yield { column, lanes: missing.slice(i, i + LANES_AT_ONCE), exact: false, limit: 0 };
+    for (const lanes of this.#together(missing)) yield { column, lanes, exact: false, limit: 0 };
   }
 
   *#events(column: TileColumn): Generator<Job> {
@@ -110,10 +113,24 @@ export class Loader {
       lanes = known.filter((lane) => (counts.get(lane) ?? Infinity) <= EXACT_IN_LANE)
         .sort((a, b) => (counts.get(a) ?? 0) - (counts.get(b) ?? 0)).filter((lane) => (room -= counts.get(lane) ?? 0) >= 0).sort((a, b) => a - b);
     }
-    for (let i = 0; i < lanes.length; i += LANES_AT_ONCE) yield { column, lanes: lanes.slice(i, i + LANES_AT_ONCE), exact: true, limit: 2 * EXACT_IN_COLUMN };
+    for (const some of this.#together(lanes)) yield { column, lanes: some, exact: true, limit: 2 * EXACT_IN_COLUMN };
+  }
+
+  /** Lanes, ascending, in parts that one request may name. */
+  *#together(lanes: readonly number[]): Generator<readonly number[]> {
+    for (let i = 0; i < lanes.length; ) {
+      const group = this.#named.group(lanes[i]!);
+      let j = i + 1;
+      while (j < lanes.length && j - i < LANES_AT_ONCE && this.#named.group(lanes[j]!) === group) j++;
+      yield lanes.slice(i, j);
+      i = j;
+    }
   }
 
   #touches(column: TileColumn, lane: number): boolean {
+    const exists = this.#named.exists(lane);
+    if (exists === null) return false; // once the names are there
+    if (this.#named.group(lane) >= 0 && exists) return true;
     if ((this.#layout.laneLast[lane] ?? 0) >= column.start && (this.#layout.laneFirst[lane] ?? 0) <= column.end && (this.#layout.laneEvents[lane] ?? 0) > 0) return true;
     this.#cache.addEmpty(column, lane);
     this.#emptied = true;
@@ -127,11 +144,13 @@ export class Loader {
     this.#flights.add(flight);
     try {
       if (exact) {
-        const file = await this.#api.columns("events", { lanes: ranges(lanes), from: Math.max(0, Math.floor(column.start)), to: Math.ceil(column.end), limit }, flight.stop.signal);
+        const [address, which] = this.#named.request("events", lanes);
+        const file = await this.#api.columns(address, { ...which, from: Math.max(0, Math.floor(column.start)), to: Math.ceil(column.end), limit }, flight.stop.signal);
         if (file.meta["more"]) for (const lane of lanes) column.crowded.add(lane);
         else this.#cache.addEvents(column, lanes, file);
       } else {
-        this.#cache.addBins(column, lanes, await this.#api.columns("tiles", { level: column.level, first: column.index * TILE_BINS, bins: TILE_BINS, lanes: ranges(lanes) }, flight.stop.signal));
+        const [address, which] = this.#named.request("tiles", lanes);
+        this.#cache.addBins(column, lanes, await this.#api.columns(address, { ...which, level: column.level, first: column.index * TILE_BINS, bins: TILE_BINS }, flight.stop.signal));
       }
       this.#came(true);
     } catch (error) {
@@ -145,16 +164,4 @@ export class Loader {
       if (!this.#ended && this.#timer === 0) this.#timer = window.setTimeout(() => this.#plan(), 0);
     }
   }
-}
-
-/** `0-15,40`, as the server takes them; the lanes must rise. */
-export function ranges(lanes: readonly number[]): string {
-  const parts: string[] = [];
-  for (let i = 0; i < lanes.length; ) {
-    let j = i;
-    while (j + 1 < lanes.length && lanes[j + 1] === lanes[j]! + 1) j++;
-    parts.push(i === j ? String(lanes[i]) : `${lanes[i]}-${lanes[j]}`);
-    i = j + 1;
-  }
-  return parts.join(",");
 }

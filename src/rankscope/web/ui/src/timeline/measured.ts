@@ -6,7 +6,7 @@ import { h } from "../components/dom.ts";
 import { isAbort } from "../data/api.ts";
 import { formatDuration, formatMoment } from "../format/units.ts";
 import type { ViewContext } from "../views/view.ts";
-import { ranges } from "./loader.ts";
+import { ranges } from "./lists.ts";
 import { summaryOf } from "./measure.ts";
 import type { Model } from "./model.ts";
 import type { Notice } from "./notice.ts";

@@ -5,7 +5,7 @@ import { categoryVariable } from "../theme/categories.ts";
 import { color } from "../theme/theme.ts";
 import { isAbort } from "../data/api.ts";
 import type { ColumnFile } from "../data/column_file.ts";
-import { ranges } from "./loader.ts";
+import { ranges } from "./lists.ts";
 import type { Layout } from "./layout.ts";
 import type { Model } from "./model.ts";
 import { TILE_BINS } from "./tiles.ts";

@@ -7,6 +7,7 @@ import type { EventDetail } from "./detail.ts";
 import type { Flag } from "./flags.ts";
 import { firstWindow, type Layout } from "./layout.ts";
 import type { Names } from "./names.ts";
+import { NameLanes, type NameTrack } from "./name_tracks.ts";
 import { orderOf, type Heat, type Order } from "./order.ts";
 import type { Path, PathOf } from "./path.ts";
 import type { Folding, Rows } from "./rows.ts";
@@ -39,6 +40,8 @@ export class Model {
   readonly pinned = { ranks: new Set<number>(), tracks: new Set<number>() };
   readonly hidden = { ranks: new Set<number>(), tracks: new Set<number>() };
   minor = new Set<number>();
+  nameTracks: readonly NameTrack[] = [];
+  readonly nameLanes: NameLanes;
   order: Order = "rank";
   /** For the order by lateness; null until it is fetched. */
   heat: Heat | null = null;
@@ -74,6 +77,7 @@ export class Model {
     this.cache = cache;
     this.names = names;
     this.counters = counters;
+    this.nameLanes = new NameLanes(layout, names);
     this.firstWindow = firstWindow(layout);
     this.window = this.firstWindow;
     this.openAtFirst = new Set(layout.ranks.length <= 2 ? layout.ranks.map((rank) => rank.rank) : []);
@@ -82,8 +86,8 @@ export class Model {
   }
 
   folding(): Folding {
-    const { pinned, hidden, minor } = this;
-    return { ranks: this.open, tracks: this.tracks, filter: this.filter, counters: this.showCounters, pinned, hidden, minor, order: orderOf(this.layout, this.order, this.heat) };
+    const { pinned, hidden, minor, nameTracks: names } = this;
+    return { ranks: this.open, tracks: this.tracks, filter: this.filter, counters: this.showCounters, pinned, hidden, minor, names, nameLane: (name, rank) => this.nameLanes.lane(name, rank), order: orderOf(this.layout, this.order, this.heat) };
   }
 
   onDraw(listener: Listener): void {
@@ -120,6 +124,16 @@ export class Model {
   toggleTrack(track: number): void {
     if (!this.tracks.delete(track)) this.tracks.add(track);
     this.refold();
+  }
+
+  setNameTracks(tracks: readonly NameTrack[]): void {
+    this.nameTracks = tracks;
+    this.refold();
+  }
+
+  /** The row of the track of its name in which an event is, or -1. */
+  rowInNameTrack({ name, rank }: EventDetail): number {
+    return this.nameTracks.some((track) => track.name === name) ? this.rows.rowOfNamed.get(this.nameLanes.lane(name, rank)) ?? -1 : -1;
   }
 
   /** Opens what hides a lane. */

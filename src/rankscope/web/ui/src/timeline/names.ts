@@ -7,7 +7,10 @@ export class Names {
   readonly known: Known = new Map();
   /** Resolves when all are there, or no more come. */
   readonly all: Promise<void>;
+  /** Whether all are there. */
+  complete = false;
   readonly #names: string[] = [];
+  readonly #ids = new Map<string, number>();
   #complete: () => void = () => undefined;
   #ended = false;
 
@@ -19,12 +22,21 @@ export class Names {
     return this.#names[id];
   }
 
+  /** The number of a name; undefined where it is not there (yet). */
+  idOf(name: string): number | undefined {
+    return this.#ids.get(name);
+  }
+
   async load(api: Api, came: () => void): Promise<void> {
     let from: number | null = 0;
     while (from !== null && !this.#ended) {
       const part: { names: string[]; next: number | null } = await api.json("names", { from });
-      for (const name of part.names) this.#names.push(String(name));
+      for (const name of part.names) {
+        this.#ids.set(String(name), this.#names.length);
+        this.#names.push(String(name));
+      }
       from = part.next;
+      this.complete = from === null;
       came();
     }
     this.#complete();

@@ -12,6 +12,7 @@ import type { EventDetail, EventPlace } from "./detail.ts";
 import { laneList } from "./lane_list.ts";
 import { laneTitle } from "./layout.ts";
 import type { Model, Place } from "./model.ts";
+import { FEW_RANKS } from "./name_tracks.ts";
 
 export interface PanelActs {
   select(place: Place): void;
@@ -19,6 +20,8 @@ export interface PanelActs {
   close(): void;
   find(name: string): void;
   measure(): void;
+  /** All events with this name as a track, of all ranks or of those that it is shown for at first; again: no longer. */
+  track(all: boolean): void;
   step(): void;
 }
 
@@ -41,7 +44,8 @@ export function detailPanel(model: Model, detail: EventDetail, reasons: readonly
       button({ class: "quiet", title: "Key F" }, acts.zoomTo, "Zoom to selection"),
       button({ class: "quiet" }, () => acts.select({ lane: detail.lane, row: detail.row - 1 }), "◂ Previous"),
       button({ class: "quiet" }, () => acts.select({ lane: detail.lane, row: detail.row + 1 }), "Next ▸"),
-      button({ class: "quiet" }, acts.measure, "Measure")),
+      button({ class: "quiet" }, acts.measure, "Measure"),
+      button({ class: "quiet", title: "All events with this name in a lane at the top. Key T", "data-testid": "as-track" }, () => acts.track(false), "Name as a track")),
     h("dl", { class: "tl-facts" },
       fact("Duration", h("strong", {}, formatDuration(duration)), exactCell(duration, "ns")),
       fact("Start", formatMoment(detail.start_ns), exactCell(detail.start_ns, "ns")),
@@ -49,10 +53,10 @@ export function detailPanel(model: Model, detail: EventDetail, reasons: readonly
       fact("Lane", named(laneTitle(model.layout, detail.lane), 120)),
       detail.step === null ? null : fact("Step", [String(detail.step), " ", button({ class: "link", "data-testid": "step-calls" }, acts.step, model.layout.ranks.length > 1 ? "Compare with the other ranks" : "What ran in it")])),
     collective(detail, acts),
-    h("dl", { class: "tl-facts" }, place("Launched by", detail.launch), place("Operator", detail.operator), place("Forward", detail.forward ?? null), place("Backward", detail.backward ?? null),
+    h("dl", { class: "tl-facts" }, place("Launched by", detail.launch), place("Operator", detail.operator), place("Forward", detail.forward), place("Backward", detail.backward),
       detail.shapes === null || detail.shapes === "" ? null : fact("Shapes", h("code", {}, named(shapeText(detail.shapes), 400)))),
     kernels(detail, acts),
-    h("div", { class: "tl-around" }), statistics(detail, acts), stack(detail), args(detail), detail.note === undefined ? null : h("p", { class: "quiet-line", "data-testid": "note" }, detail.note), laneList(model, detail.lane, acts.select));
+    h("div", { class: "tl-around" }), statistics(model, detail, acts), stack(detail), args(detail), detail.note === undefined ? null : h("p", { class: "quiet-line", "data-testid": "note" }, detail.note), laneList(model, detail.lane, acts.select));
 }
 
 function link(at: EventPlace, acts: PanelActs): HTMLElement {
@@ -87,7 +91,7 @@ function collective(detail: EventDetail, acts: PanelActs): HTMLElement | null {
     members.length > MEMBERS ? h("p", { class: "quiet-line" }, `and ${members.length - MEMBERS} more ranks; the table in the Collectives view lists all.`) : null);
 }
 
-function statistics(detail: EventDetail, acts: PanelActs): HTMLElement | null {
+function statistics({ layout }: Model, detail: EventDetail, acts: PanelActs): HTMLElement | null {
   const about = detail.statistics;
   if (!about) return null;
   const category = categoryOf(detail.category);
@@ -102,6 +106,7 @@ function statistics(detail: EventDetail, acts: PanelActs): HTMLElement | null {
   return h("section", {}, h("h4", {}, "All events with this name"),
     h("p", { class: "quiet-line" }, `${counted(about.count, "event")} in the run, ${formatDuration(about.total_ns)} in total; mean ${formatDuration(about.mean_ns)}, min ${formatDuration(about.min_ns)}, max ${formatDuration(about.max_ns)}. `,
       button({ class: "link" }, () => acts.find(detail.name), "Find other occurrences")),
+    layout.ranks.length > FEW_RANKS ? h("div", { class: "tl-actions" }, button({ class: "quiet", title: "Key Shift+T", "data-testid": "as-track-all" }, () => acts.track(true), `As a track of all ${layout.ranks.length} ranks`)) : null,
     bars("By step", about.steps.map((part) => ({ ...part, label: part.step === null ? "outside steps" : `step ${part.step}` }))),
     bars("By rank", about.ranks.map((part) => ({ ...part, label: `rank ${part.rank}` }))));
 }

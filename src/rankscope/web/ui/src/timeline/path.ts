@@ -193,7 +193,7 @@ export function drawPath(c: CanvasRenderingContext2D, model: Model, rows: Rows, 
     return { top: Math.max(top, above), bottom: Math.max(top + rows.size[row]!, above) };
   };
   c.beginPath();
-  c.rect(0, 0, width, height);
+  c.rect(0, rows.namesHeight, width, height); // not the tracks of names, which were asked for
   for (const { x0, x1, row } of apart(boxes)) {
     const { top, bottom } = shown(row);
     if (bottom > top) c.rect(x0, top, x1 - x0, bottom - top);

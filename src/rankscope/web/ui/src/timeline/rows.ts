@@ -4,14 +4,15 @@
  */
 import { laneFilter } from "./lane_filter.ts";
 import type { Layout, RankRow, Track } from "./layout.ts";
+import type { NameTrack } from "./name_tracks.ts";
 
-export const enum RowKind { Rank, Track, Lane, Counter, More }
+export const enum RowKind { Rank, Track, Lane, Counter, More, Name, Named }
 
 export interface Rows {
   readonly length: number;
   readonly height: number;
   readonly kind: Uint8Array;
-  /** Index of the rank (Rank, Counter, More) or of the track (Track, Lane). */
+  /** Index of the rank (Rank, Counter, More, Named), of the track (Track, Lane), or of the track of a name (Name). */
   readonly of: Uint32Array;
   /** The lane drawn in the row, or -1. */
   readonly lane: Int32Array;
@@ -20,8 +21,12 @@ export interface Rows {
   /** Lane to row; -1 where it is not on the screen. */
   readonly rowOfLane: Int32Array;
   readonly rowOfRank: Int32Array;
+  /** The same for lanes of names. */
+  readonly rowOfNamed: ReadonlyMap<number, number>;
   /** Rank rows lower than their words: labels are drawn at intervals. */
   readonly dense: boolean;
+  /** How high the tracks of names are, the first of all rows. */
+  readonly namesHeight: number;
   /** So many rows at the top stay there when the others scroll, and how high they are. */
   readonly pinned: number;
   readonly pinnedHeight: number;
@@ -45,6 +50,9 @@ export interface Folding {
   readonly hidden: Named;
   /** Ranks whose minor tracks are shown: the profiler's own and threads without a name. */
   readonly minor: ReadonlySet<number>;
+  /** Tracks of names, and their lane on a rank. */
+  readonly names: readonly NameTrack[];
+  readonly nameLane: (name: string, rank: number) => number;
   /** Ranks by index in the order of their rows; null: as they come. */
   readonly order: readonly number[] | null;
 }
@@ -61,6 +69,8 @@ const COUNTER_ROW = 30;
 const MORE_ROW = 16;
 const GAP = 3;
 const LOWEST = 2;
+/** Of the height, for all lanes of one name: where there are more, they are lower. */
+const NAME_SHARE = 0.3;
 /** More of the height than this is not pinned: something has to be left to scroll. */
 const MOST_PINNED = 0.6;
 
@@ -94,6 +104,7 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
   const kind: number[] = [], of: number[] = [], lane: number[] = [], top: number[] = [], size: number[] = [];
   const rowOfLane = new Int32Array(layout.laneTrack.length).fill(-1);
   const rowOfRank = new Int32Array(layout.ranks.length).fill(-1);
+  const rowOfNamed = new Map<number, number>();
   let y = 0;
   const add = (what: RowKind, index: number, its: number, height: number, after: number): void => {
     if (its >= 0) rowOfLane[its] = kind.length;
@@ -122,6 +133,18 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
     if (minor.size > 0) add(RowKind.More, rank.index, -1, MORE_ROW, GAP);
     y += 4;
   };
+  folding.names.forEach(({ name, ranks }, index) => {
+    const of = ranks ? ordered.filter(({ rank }) => ranks.has(rank)) : shown;
+    const size = Math.max(LOWEST, Math.min(LANE_ROW, Math.floor((NAME_SHARE * viewHeight) / Math.max(1, of.length))));
+    add(RowKind.Name, index, -1, LANE_ROW, 0);
+    for (const rank of of) {
+      const its = folding.nameLane(name, rank.rank);
+      rowOfNamed.set(its, kind.length);
+      add(RowKind.Named, rank.index, its, size, size >= 6 ? 1 : 0);
+    }
+    y += GAP;
+  });
+  const namesHeight = y;
   // Closed ones first: where not all fit, the lanes of an open one scroll.
   for (const rank of [...first].sort((a, b) => Number(folding.ranks.has(a.rank)) - Number(folding.ranks.has(b.rank)))) addRank(rank, true);
   for (const rank of ordered) for (const track of tracksOf(layout, rank)) if (pinned.tracks.has(track.index) && track.lanes > 0) addTrack(track);
@@ -131,13 +154,13 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
   for (const rank of rest) addRank(rank, false);
   return {
     length: kind.length, height: y, kind: Uint8Array.from(kind), of: Uint32Array.from(of), lane: Int32Array.from(lane),
-    top: Float64Array.from(top), size: Float64Array.from(size), rowOfLane, rowOfRank, dense: rankRow < 14, pinned: pins, pinnedHeight,
+    top: Float64Array.from(top), size: Float64Array.from(size), rowOfLane, rowOfRank, rowOfNamed, namesHeight, dense: rankRow < 14, pinned: pins, pinnedHeight,
   };
 }
 
 /** Whether a row's `of` is a rank, not a track. */
 export function isOfRank(kind: RowKind | undefined): boolean {
-  return kind === RowKind.Rank || kind === RowKind.Counter || kind === RowKind.More;
+  return kind === RowKind.Rank || kind === RowKind.Counter || kind === RowKind.More || kind === RowKind.Named;
 }
 
 /** The top of a row in the picture, which is scrolled by so many pixels. */

@@ -10,6 +10,7 @@ import { askedHit, hitAt, type Hit, type Part } from "./hit.ts";
 import { rowUnder } from "./input.ts";
 import type { Model, Place } from "./model.ts";
 import type { Notice } from "./notice.ts";
+import { ranksOfTrack, toggled } from "./name_tracks.ts";
 import { detailPanel, spoken } from "./panel.ts";
 import type { Permalink } from "./permalink.ts";
 import type { Found } from "./search.ts";
@@ -68,7 +69,7 @@ export class Selection {
     const model = this.#model;
     let detail: EventDetail;
     try {
-      detail = await model.api.json<EventDetail>("event", { lane: place.lane, row: place.row });
+      detail = await model.api.json<EventDetail>(...model.nameLanes.event(place));
     } catch (error) {
       if (error instanceof ApiError && error.status === 404) {
         if (history) this.#notice.announce("No more events in this lane.");
@@ -78,17 +79,19 @@ export class Selection {
       return;
     }
     if (asked !== this.#asked) return;
-    model.selected = { lane: place.lane, row: place.row };
+    model.selected = { lane: detail.lane, row: detail.row };
     model.detail = detail;
-    model.reveal(detail.lane);
-    this.#bring(detail, show);
+    // Where the track of its name shows it, nothing has to be opened.
+    const inView = !show && model.rowInNameTrack(detail) >= 0;
+    if (!inView) model.reveal(detail.lane);
+    this.#bring(detail, show, !inView);
     const had = this.element.contains(document.activeElement);
     const said = saidOf(this.findings, detail);
     const reasons = said.map(({ reason }) => reason);
     model.said = said;
     this.element.replaceChildren(detailPanel(model, detail, reasons, {
       select: (to) => void this.select(to), zoomTo: () => this.zoomTo(), close: () => { this.clear({ history: true }); this.#stage.element.focus({ preventScroll: true }); },
-      find: this.#acts.find, measure: () => this.#acts.measure({ from: detail.start_ns, to: Math.max(detail.end_ns, detail.start_ns + 1) }),
+      find: this.#acts.find, track: (all) => this.toggleTrack({ all }), measure: () => this.#acts.measure({ from: detail.start_ns, to: Math.max(detail.end_ns, detail.start_ns + 1) }),
       step: () => { if (detail.step !== null) this.#acts.step(detail.rank, detail.step); },
     }));
     void this.#around(detail, asked);
@@ -125,7 +128,10 @@ export class Selection {
 
   zoomTo(): void {
     const { detail, layout } = this.#model;
-    if (detail) this.#permalink.go(around(detail.start_ns, detail.end_ns, layout.span, 0.6));
+    if (!detail) return;
+    this.#model.reveal(detail.lane);
+    this.#stage.scrollToRow(standIn(layout, this.#model.rows, detail.lane));
+    this.#permalink.go(around(detail.start_ns, detail.end_ns, layout.span, 0.6));
   }
 
   /** The event before or after on its lane; where none is selected, one in the middle of the view. */
@@ -133,6 +139,16 @@ export class Selection {
     const { selected } = this.#model;
     if (selected) void this.select({ lane: selected.lane, row: selected.row + by });
     else void this.across(0);
+  }
+
+  /** All events with the selected one's name become a track, of all ranks or of its own and the pinned ones; or no longer. */
+  toggleTrack({ all }: { all: boolean }): void {
+    const model = this.#model;
+    const { detail, layout } = model;
+    if (!detail) return this.#notice.announce("Select an event first.");
+    model.setNameTracks(toggled(model.nameTracks, { name: detail.name, ranks: all ? null : ranksOfTrack(layout, detail.rank, model.pinned.ranks) }));
+    this.#permalink.push();
+    this.#notice.announce(model.nameTracks.some(({ name }) => name === detail.name) ? "All events with this name are pinned to the top as a track." : "The track was removed.");
   }
 
   /** The next or previous event of the same name on the same rank. */
@@ -152,14 +168,15 @@ export class Selection {
 
   /** Selects on another lane what runs when the selected event does; with 0, in the middle of the first lane visible. */
   async across(by: number): Promise<void> {
-    const { rows, selected, detail, window, layout, api } = this.#model;
+    const { rows, selected, detail, window, layout, api, nameLanes } = this.#model;
     const at = detail ? (detail.start_ns + detail.end_ns) / 2 : (window.from + window.to) / 2;
     let row = selected ? standIn(layout, rows, selected.lane) + by : this.#stage.frame?.first ?? 0;
     for (; row >= 0 && row < rows.length; row += by < 0 ? -1 : 1) {
       const lane = rows.lane[row] ?? -1;
       if (lane < 0) continue;
       // The server takes whole nanoseconds; what touches the instant comes first, else what follows it.
-      const file = await api.columns("events", { lanes: lane, from: Math.max(0, Math.floor(at)), to: Math.ceil(window.to), limit: 1 }).catch((error: unknown) => { this.#notice.say(error); return null; });
+      const [address, which] = nameLanes.request("events", [lane]);
+      const file = await api.columns(address, { ...which, from: Math.max(0, Math.floor(at)), to: Math.ceil(window.to), limit: 1 }).catch((error: unknown) => { this.#notice.say(error); return null; });
       const next = file?.u32("row")[0];
       if (next !== undefined) return this.select({ lane, row: next });
       if (!file) return;
@@ -187,7 +204,7 @@ export class Selection {
   }
 
   /** Moves the view no more than is needed to see an event. */
-  #bring(detail: EventDetail, zoom: boolean): void {
+  #bring(detail: EventDetail, zoom: boolean, scroll: boolean): void {
     const model = this.#model;
     const { window, layout, width } = model;
     const perPixel = (window.to - window.from) / width;
@@ -196,6 +213,6 @@ export class Selection {
       model.window = panned(window, (detail.start_ns + detail.end_ns) / 2 - (window.from + window.to) / 2, layout.span);
     }
     const row = standIn(layout, model.rows, detail.lane);
-    if (row >= 0) this.#stage.scrollToRow(row);
+    if (row >= 0 && scroll) this.#stage.scrollToRow(row);
   }
 }

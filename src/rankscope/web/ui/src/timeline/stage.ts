@@ -248,7 +248,7 @@ export class Stage {
   #steps(raster: Raster, scene: Scene, palette: Palette, row: number, scroll: number, ratio: number, thick: number): void {
     const { rows, layout } = this.#model;
     const kind = rows.kind[row];
-    if (kind === RowKind.Lane || kind === RowKind.More) return;
+    if (kind === RowKind.Lane || kind === RowKind.More || kind === RowKind.Name) return;
     const of = rows.of[row]!;
     const rank = kind === RowKind.Track ? this.#rankOf.get(layout.tracks[of]?.rank ?? -1) : layout.ranks[of];
     if (!rank) return;

@@ -62,7 +62,7 @@ export class Timeline {
     const counters = new Counters(api, layout.span, () => this.#model.changed(), failed);
     const names = new Names();
     const model = this.#model = new Model(api, layout, cache, names, counters);
-    const loader = new Loader(api, cache, layout, (answered) => { if (answered) notice.answered(); model.changed(); }, failed);
+    const loader = new Loader(api, cache, layout, model.nameLanes, (answered) => { if (answered) notice.answered(); model.changed(); }, failed);
     const gutter = new Gutter(model, () => this.#stage.box, () => permalink.note());
     const stage = this.#stage = new Stage(model, loader, [gutter.pins, gutter.element], corner(layout), "tl-help");
     stage.afterFrame(() => gutter.draw());
@@ -140,6 +140,7 @@ export class Timeline {
     for (const what of ["pinned", "hidden"] as const) for (const of of ["ranks", "tracks"] as const) replaced(model[what][of], address[what][of]);
     replaced(model.minor, address.minor);
     model.flags = address.flags;
+    model.nameTracks = address.nameTracks;
     model.pathOf = address.path;
     if (model.order !== address.order) {
       void this.#order(address.order).then(() => { // the rows have moved below what was scrolled to
@@ -163,8 +164,8 @@ export class Timeline {
     // A link to the calls of a step names no range: the step is the range.
     if (address.calls && !model.measured && address.step !== null) model.measured = stepRange(model.layout, address.step, address.rank);
     const event = address.event ?? (address.fileEvent && onRunClock(model.layout, address.fileEvent));
-    if (event) void this.#selectEvent(event, address.event === null);
-    else if (address.name !== "") void this.#selectNamed(address);
+    if (event) void this.#selectEvent(event, address.event === null).then(() => this.#trackOf(address));
+    else if (address.name !== "") void this.#selectNamed(address).then(() => this.#trackOf(address));
     else if (!address.selected) this.#selection.clear({ history: false });
     else if (model.selected?.lane !== address.selected.lane || model.selected.row !== address.selected.row) void this.#selection.select(address.selected, { history: false, show: address.window === null });
     if (model.measured) void this.#measured.show(model.measured, { history: false });
@@ -176,6 +177,12 @@ export class Timeline {
     const place = await findEvent(this.#model.api, this.#model.layout, event).catch((error: unknown) => { this.#notice.say(error); return null; });
     if (place) await this.#selection.select(place, { history: false, show });
     else this.#notice.tell("The event is not in this timeline.", "A report may leave it out; its time range is shown.");
+  }
+
+  /** The events with the selected one's name become a track, where the address asks for it. */
+  #trackOf({ track }: Address): void {
+    const { detail, nameTracks } = this.#model;
+    if (track && detail && !nameTracks.some(({ name }) => name === detail.name)) this.#selection.toggleTrack({ all: false });
   }
 
   /** What ran in a step of a rank, compared with the mean of the other ranks. */
@@ -249,6 +256,7 @@ export class Timeline {
       case "]": return () => void selection.alike("next");
       case "{": return () => jump.byStep(-1);
       case "}": return () => jump.byStep(1);
+      case "t": return () => selection.toggleTrack({ all: shift });
       case "?": return () => this.#help.toggle();
       case "p": return () => { const row = this.#rowActions.current(); if (row) this.#rowActions.pin(row); };
       case "h": return () => { const row = this.#rowActions.current(); if (row) this.#rowActions.hideRow(row); };

@@ -8,7 +8,7 @@ import { isAbort } from "../data/api.ts";
 import type { EventDetail } from "./detail.ts";
 import type { Hit } from "./hit.ts";
 import { laneTitle } from "./layout.ts";
-import { ranges } from "./loader.ts";
+import { ranges } from "./lists.ts";
 import type { Model } from "./model.ts";
 import type { Stage } from "./stage.ts";
 
@@ -85,10 +85,11 @@ export class Tip {
     const [start, end] = rest ? [rest.detail.start_ns, rest.detail.end_ns] : [hit.start, hit.end];
     const fact = (label: string, value: string | null | undefined): HTMLElement | null => (value ? h("div", {}, h("dt", {}, label), h("dd", {}, value)) : null);
     const lane = rest?.detail.lane ?? hit.lane;
+    const own = this.#model.nameLanes.of(lane);
     this.element.replaceChildren(h("strong", {}, named(foldedName(name), 160)),
       hit.count > 1 ? h("span", {}, `${grouped(hit.count)} events start in this pixel; this is the longest`) : "",
       h("dl", {}, fact("Start", start === null ? null : formatMoment(start)), fact("Duration", start === null || end === null ? null : formatDuration(end - start)),
-        fact("Self time", rest?.self === null || rest === null ? null : formatDuration(rest.self)), fact("Lane", shownName(laneTitle(this.#model.layout, lane), 80)),
+        fact("Self time", rest?.self === null || rest === null ? null : formatDuration(rest.self)), fact("Lane", own ? `rank ${own.rank}` : shownName(laneTitle(this.#model.layout, lane), 80)),
         fact("Shapes", rest?.detail.shapes ? shownName(shapeText(rest.detail.shapes), 160) : null)));
     this.element.hidden = false;
   }
@@ -96,7 +97,7 @@ export class Tip {
   async #ask(hit: Hit, name: string): Promise<void> {
     const asking = this.#asking = new AbortController();
     try {
-      const detail = await this.#model.api.json<EventDetail>("event", { lane: hit.lane, row: hit.row }, asking.signal);
+      const detail = await this.#model.api.json<EventDetail>(...this.#model.nameLanes.event(hit), asking.signal);
       const self = await selfTime(this.#model, detail, asking.signal);
       if (this.#asking !== asking || !this.#pointer) return;
       this.#fill(hit, name, { detail, self });

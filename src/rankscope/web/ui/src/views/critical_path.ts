@@ -8,7 +8,7 @@ import { tables } from "../components/tables.ts";
 import type { Cell } from "../data/payload.ts";
 import type { Table } from "../data/table.ts";
 import type { PathOf } from "../timeline/path.ts";
-import { isLive, leadTo, present, type View, type ViewContext } from "./view.ts";
+import { hasTimeline, leadTo, present, type View, type ViewContext } from "./view.ts";
 
 /** They sum to `path_ns` exactly. */
 const PARTS: readonly Part[] = [
@@ -65,14 +65,14 @@ function bars(context: ViewContext, table: Table, rows: readonly number[], by: "
     onPick: (index) => {
       const row = rows[index] ?? 0;
       const [rank, at] = [table.number(row, "rank"), table.number(row, "step")];
-      location.hash = (isLive(context.served) ? onTimeline(context, table.cell(row, "path") === "rank" && rank !== null ? rank : "all", rank, at) : leadTo(context, rank, at)) ?? location.hash;
+      location.hash = (hasTimeline(context) ? onTimeline(context, table.cell(row, "path") === "rank" && rank !== null ? rank : "all", rank, at) : leadTo(context, rank, at)) ?? location.hash;
     },
   });
 }
 
-/** Where the path is drawn through its events; a report has none of that. */
+/** Where the path is drawn through its events. */
 function events(context: ViewContext, path: PathOf, rank: number | null, step: number | null): HTMLElement {
-  return isLive(context.served) ? h("a", { class: "link", href: onTimeline(context, path, rank, step), "data-testid": "path-events" }, "Show on the timeline")
+  return hasTimeline(context) ? h("a", { class: "link", href: onTimeline(context, path, rank, step), "data-testid": "path-events" }, "Show on the timeline")
     : h("span", { class: "quiet-line" }, "The path is drawn on the timeline of ", h("code", {}, "rankscope serve"), ".");
 }
 

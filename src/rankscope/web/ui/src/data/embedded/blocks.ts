@@ -25,7 +25,9 @@ export class Blocks {
 
   async #bytes(name: string): Promise<ArrayBuffer> {
     try {
-      const bytes = Uint8Array.from(atob((this.#text(name) ?? "").trim()), (letter) => letter.charCodeAt(0));
+      const letters = atob((this.#text(name) ?? "").trim());
+      const bytes = new Uint8Array(letters.length); // letter by letter: an iterator takes ten times as long
+      for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
       return await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"))).arrayBuffer();
     } catch (error) {
       throw new PayloadError(`A part of this report cannot be read (${name}: ${error instanceof Error ? error.message.slice(0, 100) : "unknown reason"}).`,

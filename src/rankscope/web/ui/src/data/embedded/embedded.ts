@@ -7,6 +7,8 @@ import type { Blocks } from "./blocks.ts";
 import { callsOf } from "./calls.ts";
 import { countersOf } from "./counters.ts";
 import { eventOf } from "./event.ts";
+import type { Lane } from "./rank_events.ts";
+import { pathOf } from "./path.ts";
 import { rangeOf } from "./range.ts";
 import { EmbeddedRun, type Head } from "./run.ts";
 import { Search, type Query } from "./search.ts";
@@ -47,6 +49,7 @@ export class EmbeddedApi implements Api {
       throw new ApiError(404, "No such event.", "");
     }
     if (name === "search") return this.#found(params);
+    if (name === "named/event") return this.#namedEvent(params);
     throw new ApiError(404, `This report contains no ${name}.`, "`rankscope serve DIR` shows the complete run.");
   }
 
@@ -64,21 +67,45 @@ export class EmbeddedApi implements Api {
     return { ...found, first, listed: await this.#search.part(query, first, count, only) };
   }
 
+  async #namedEvent(params: Params): Promise<unknown> {
+    const plan = this.#data.planOfRank(number(params, "rank", -1));
+    const row = number(params, "row", -1);
+    const event = plan && (await this.#data.named(plan, number(params, "name", -1))).number[row];
+    if (!plan || event === undefined || event === null) throw new ApiError(404, "No such event.", "");
+    const place = (await this.#data.rank(plan)).place(event);
+    return eventOf(this.#data, plan.firstLane + place.lane, place.row);
+  }
+
+  /** The lanes that a request names: of the run, or those of a name. */
+  async #lanes(params: Params, signal?: AbortSignal): Promise<{ id: number; lane: Lane | null }[]> {
+    const lanes = [];
+    if (params["name"] !== undefined) {
+      const ranks = this.#data.plans.map(({ rank }) => rank).sort((a, b) => a - b);
+      for (const rank of listed(String(params["ranks"] ?? ""))) {
+        const plan = this.#data.planOfRank(rank);
+        lanes.push({ id: ranks.indexOf(rank), lane: plan ? await this.#data.named(plan, number(params, "name", -1)) : null });
+        signal?.throwIfAborted();
+      }
+      return lanes;
+    }
+    for (const id of listed(String(params["lanes"] ?? ""))) {
+      const plan = this.#data.planOfLane(id);
+      lanes.push({ id, lane: plan ? (await this.#data.rank(plan)).lanes[id - plan.firstLane] ?? null : null });
+      signal?.throwIfAborted();
+    }
+    return lanes;
+  }
+
   async #columns(name: string, params: Params, signal?: AbortSignal): Promise<ColumnFile> {
     const [from, to] = [number(params, "from", 0), number(params, "to", 0)];
     const ranks = params["ranks"] === undefined ? null : new Set(listed(String(params["ranks"])));
     if (name === "range") return rangeOf(this.#data, from, to, ranks);
     if (name === "calls") return callsOf(this.#data, from, to, String(params["by"] ?? "operators"), ranks);
     if (name === "counters") return countersOf(await this.#data.blocks.numbers(`counters-${number(params, "rank", -1)}`), from, to, number(params, "points", 2000));
-    if (name === "path") throw new ApiError(404, "This report does not contain the critical path’s events.", "`rankscope serve DIR` draws it; the Critical path view has its times.");
-    if (name !== "tiles" && name !== "events") throw new ApiError(404, `This report contains no ${name}.`, "`rankscope serve DIR` shows the complete run.");
-    const lanes = [];
-    for (const id of listed(String(params["lanes"] ?? ""))) {
-      const plan = this.#data.planOfLane(id);
-      lanes.push({ id, lane: plan ? (await this.#data.rank(plan)).lanes[id - plan.firstLane] ?? null : null });
-      signal?.throwIfAborted();
-    }
-    if (name === "events") return eventsOf(lanes, this.#data.codes, from, to, number(params, "limit", 50_000));
+    if (name === "path") return pathOf(this.#data, number(params, "at", 0), params["rank"] === undefined ? null : number(params, "rank", -1));
+    if (!/^(?:named\/)?(?:tiles|events)$/.test(name)) throw new ApiError(404, `This report contains no ${name}.`, "`rankscope serve DIR` shows the complete run.");
+    const lanes = await this.#lanes(params, signal);
+    if (name.endsWith("events")) return eventsOf(lanes, this.#data.codes, from, to, number(params, "limit", 50_000));
     const { base_bin_ns, factor } = this.#data.head.layout;
     const level = number(params, "level", 0);
     return tilesOf(lanes, this.#data.codes, level, base_bin_ns * factor ** level, number(params, "first", 0), number(params, "bins", 1));

@@ -4,6 +4,8 @@ import { CALL_TABLE, DEVICE_TABLE, OPERATOR_TABLE, type RankEvents } from "./ran
 import type { EmbeddedRun } from "./run.ts";
 
 const MAX_STEPS = 2000;
+/** Launched events that are listed. */
+const MAX_KERNELS = 20;
 
 export async function eventOf(run: EmbeddedRun, lane: number, row: number): Promise<EventDetail | null> {
   const plan = run.planOfLane(lane);
@@ -22,6 +24,7 @@ export async function eventOf(run: EmbeddedRun, lane: number, row: number): Prom
     step: stepAt(stepsOf(run, plan.rank), start),
     args: mine?.args ?? {}, shapes: mine?.shapes ?? null, stack: mine?.stack ?? [],
     launch: placeOf(run, rank, launch), operator: placeOf(run, rank, operator),
+    forward: placeOf(run, rank, rank.forward.get(event) ?? -1), backward: placeOf(run, rank, rank.backward.get(event) ?? -1), kernels: kernelsOf(run, rank, event),
     collective: await collectiveOf(run, plan.rank, event),
     statistics: await statisticsOf(run, run.codes.name[code]!),
     ...(mine ? {} : { note: run.head.detailed > 0 ? `This report contains arguments and stacks of the ${run.head.detailed} longest events of each rank; rankscope serve shows all of them.` : "Arguments and stacks are not in this report; rankscope serve shows them." }),
@@ -35,6 +38,15 @@ function operatorOf(run: EmbeddedRun, rank: RankEvents, event: number, launch: n
   if (recorded !== undefined) return recorded;
   if (table !== DEVICE_TABLE) return rank.around(event);
   return launch < 0 ? -1 : rank.around(launch);
+}
+
+function kernelsOf(run: EmbeddedRun, rank: RankEvents, event: number): EventDetail["kernels"] {
+  const launched = rank.launchedBy(event);
+  if (launched.length === 0) return null;
+  return {
+    count: launched.length, total_ns: launched.reduce((sum, each) => sum + rank.end[each]! - rank.start[each]!, 0),
+    first: launched.slice(0, MAX_KERNELS).map((each) => placeOf(run, rank, each)).filter((place) => place !== null),
+  };
 }
 
 function placeOf(run: EmbeddedRun, rank: RankEvents, event: number): EventPlace | null {

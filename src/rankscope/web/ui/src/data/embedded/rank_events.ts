@@ -10,7 +10,7 @@ export interface Codes {
   readonly table: Uint8Array;
 }
 
-export const [DEVICE_TABLE, OPERATOR_TABLE, CALL_TABLE] = [0, 1, 2];
+export const [DEVICE_TABLE, OPERATOR_TABLE, CALL_TABLE, ANNOTATION_TABLE] = [0, 1, 2, 3];
 export const STAGES = ["device", "host", "python"] as const;
 const STAGE_OF: Readonly<Record<string, number>> = { stream: 0, thread: 1, annotation: 1, python: 2 };
 
@@ -26,6 +26,9 @@ export interface Lane {
   /** Of a lane in which events overlap: the latest end so far, and the union of each category by start. */
   readonly overlaps: { readonly reach: Float64Array; readonly merged: Merged } | null;
 }
+
+/** The events of a rank with one name, and their numbers. */
+export interface NamedLane extends Lane { readonly number: Uint32Array }
 
 export interface Merged { readonly start: Float64Array; readonly end: Float64Array; readonly category: Uint8Array }
 
@@ -49,10 +52,14 @@ export class RankEvents {
   readonly launch: Uint32Array;
   /** Operators that are not simply the one around: by event. */
   readonly operator: ReadonlyMap<number, number>;
+  /** By a backward operator its forward one, and by a forward operator its backward. */
+  readonly forward: ReadonlyMap<number, number>;
+  readonly backward: ReadonlyMap<number, number>;
   readonly lanes: readonly Lane[];
   readonly #bounds: Float64Array;
   readonly #laneOf: Uint32Array;
   readonly #codes: Codes;
+  #byStart: Uint32Array | null = null;
 
   private constructor(plan: RankPlan, codes: Codes, parts: readonly Numbers[]) {
     this.plan = plan;
@@ -81,6 +88,11 @@ export class RankEvents {
     const [of, is] = [links?.steps("operator_of"), links?.of("operator")];
     of?.forEach((event, i) => operator.set(event, is![i]! - 1));
     this.operator = operator;
+    const pairs = (side: "forward" | "backward"): Map<number, number> => {
+      const other = links?.steps(side);
+      return new Map(Array.from(links?.steps(`${side}_of`) ?? [], (event, i) => [event, other![i]!]));
+    };
+    [this.forward, this.backward] = [pairs("forward"), pairs("backward")];
     this.lanes = plan.kinds.map((kind, lane): Lane => {
       if (kind === "rank") return this.#whole(parts);
       const [low, high] = [from.get(lane) ?? 0, (from.get(lane) ?? 0) + (plan.events[lane] ?? 0)];
@@ -96,6 +108,13 @@ export class RankEvents {
 
   get length(): number {
     return this.start.length;
+  }
+
+  /** The numbers of the device and host events, by start. */
+  get byStart(): Uint32Array {
+    const { kinds, events } = this.plan;
+    const last = kinds.reduce((sum, kind, lane) => sum + (STAGE_OF[kind] === 0 || STAGE_OF[kind] === 1 ? events[lane] ?? 0 : 0), 0);
+    return this.#byStart ??= Uint32Array.from({ length: last }, (_, i) => i).sort((a, b) => this.start[a]! - this.start[b]! || a - b);
   }
 
   /** Where an event is: its lane here, and its row in that. */
@@ -114,6 +133,35 @@ export class RankEvents {
   numberAt(lane: number, row: number): number {
     const { number } = this.lanes[lane]!;
     return typeof number === "number" ? number + row : number[row]!;
+  }
+
+  /** The device events that the calls within a host event launched, by start. */
+  launchedBy(event: number): number[] {
+    const { lane } = this.place(event);
+    const { kinds, track } = this.plan;
+    const table = this.#codes.table[this.code[event]!];
+    if (kinds[lane] !== "thread" || (table !== OPERATOR_TABLE && table !== CALL_TABLE && table !== ANNOTATION_TABLE)) return [];
+    const [start, end] = [this.start[event]!, this.end[event]!];
+    const found: number[] = [];
+    for (let other = 0; other < this.length; other++) {
+      const call = this.launch[other]! - 1;
+      if (call < 0 || this.start[call]! < start || this.end[call]! > end || track[this.place(call).lane] !== track[lane]) continue;
+      found.push(other);
+    }
+    return found.sort((a, b) => this.start[a]! - this.start[b]! || a - b);
+  }
+
+  /** The events with a name as a lane, in which they may overlap: by start, then end. */
+  named(name: number): NamedLane {
+    const found = new Growing();
+    for (let event = 0; event < this.length; event++) if (this.#codes.name[this.code[event]!] === name) found.push(event);
+    const lanes = new Map(Array.from(found.values(), (event) => [event, this.place(event).lane]));
+    const number = Uint32Array.from([...found.values()].sort((a, b) => this.start[a]! - this.start[b]! || this.end[a]! - this.end[b]! || lanes.get(a)! - lanes.get(b)! || a - b));
+    const start = Float64Array.from(number, (event) => this.start[event]!);
+    const end = Float64Array.from(number, (event) => this.end[event]!);
+    const code = Uint32Array.from(number, (event) => this.code[event]!);
+    const category = Uint8Array.from(code, (each) => this.#codes.category[each]!);
+    return { start, end, code, category, number, overlaps: overlapsOf(start, end, category) };
   }
 
   /** The innermost operator around an event of a thread: in the lanes above its own, the nearest first; −1 for none. */
@@ -153,16 +201,13 @@ export class RankEvents {
     const length = Number(part?.meta["whole"] ?? 0);
     const number = this.#repeated(part, length);
     const [start, end, code] = [new Float64Array(length), new Float64Array(length), new Uint32Array(length)];
-    const reach = new Float64Array(length);
-    let latest = -Infinity;
     number.forEach((event, row) => {
       start[row] = this.start[event]!;
       end[row] = this.end[event]!;
       code[row] = this.code[event]!;
-      reach[row] = latest = Math.max(latest, end[row]!);
     });
     const category = part?.has("whole_category") ? Uint8Array.from(part.of("whole_category")) : code.length > 0 ? Uint8Array.from(code, (each) => this.#codes.category[each]!) : new Uint8Array(0);
-    return { start, end, code, category, number, overlaps: { reach, merged: mergedOf(start, end, category) } };
+    return { start, end, code, category, number, overlaps: overlapsOf(start, end, category) };
   }
 
   #repeated(part: Numbers | undefined, length: number): Uint32Array {
@@ -175,6 +220,12 @@ export class RankEvents {
     } else for (let event = 0; event < length; event++) found[event] = event;
     return found.sort((a, b) => this.start[a]! - this.start[b]! || this.end[a]! - this.end[b]! || a - b);
   }
+}
+
+/** Of events by start. */
+function overlapsOf(start: Float64Array, end: Float64Array, category: Uint8Array): Lane["overlaps"] {
+  let latest = -Infinity;
+  return { reach: end.map((each) => latest = Math.max(latest, each)), merged: mergedOf(start, end, category) };
 }
 
 /** The union of each category, by start, then category. */

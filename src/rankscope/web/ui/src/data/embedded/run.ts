@@ -1,7 +1,10 @@
 /** The timeline of a report: its blocks, unpacked per rank on first use, for everything that answers from them. */
 import type { Blocks } from "./blocks.ts";
 import { Collectives } from "./collectives.ts";
-import { RankEvents, type Codes, type RankPlan } from "./rank_events.ts";
+import { RankEvents, type Codes, type NamedLane, type RankPlan } from "./rank_events.ts";
+
+/** Lanes of names that are kept. */
+const NAMED_KEPT = 2048;
 
 /** The block `timeline`: layout, names and codes of all ranks. */
 export interface Head {
@@ -37,6 +40,7 @@ export class EmbeddedRun {
   readonly plans: readonly RankPlan[];
   readonly collectives: Collectives;
   readonly #ranks = new Map<number, Promise<RankEvents>>();
+  readonly #named = new Map<string, NamedLane>();
   readonly #details = new Map<number, Promise<Record<string, Details>>>();
 
   constructor(head: Head, blocks: Blocks) {
@@ -66,6 +70,22 @@ export class EmbeddedRun {
       this.#details.set(rank, read);
     }
     return read;
+  }
+
+  /** A rank's events with a name as a lane; the last few are kept. */
+  async named(plan: RankPlan, name: number): Promise<NamedLane> {
+    const key = `${plan.rank}.${name}`;
+    let lane = this.#named.get(key);
+    if (!lane) {
+      if (this.#named.size >= NAMED_KEPT) this.#named.clear();
+      lane = (await this.rank(plan)).named(name);
+      this.#named.set(key, lane);
+    }
+    return lane;
+  }
+
+  planOfRank(rank: number): RankPlan | null {
+    return this.plans.find((plan) => plan.rank === rank) ?? null;
   }
 
   planOfLane(lane: number): RankPlan | null {

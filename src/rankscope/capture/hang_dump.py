@@ -1,0 +1,361 @@
+"""Writes down what this rank is doing, for a job that hangs: one JSON file, from any thread.
+
+It has the Python stacks of all threads, the process groups with their counters, torch's Flight Recorder, and the
+device. Each part is gathered in a thread of its own with a time limit, since what hangs the job may hang it too: a lock
+of the allocator, a driver, a file system. What cannot be had in time is named in the file. Nothing is a collective.
+
+In: where to write, and where the rank is in its step. Out: the file.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import pickle
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count, islice
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from rankscope.capture.notices import logger
+from rankscope.capture.process import Process, process_groups, this_process
+from rankscope.rundir.atomic import write_atomic
+from rankscope.rundir.hang_dump import (
+    DUMP_FORMAT,
+    HANG_FOLDER,
+    Frame,
+    GroupState,
+    HangDump,
+    ThreadStack,
+    dump_name,
+)
+
+T = TypeVar("T")
+_MAX_FRAMES = 200
+_MAX_THREADS = 256
+_MAX_CALLS = 2000
+_LINES_OF = 40
+"""Innermost frames of the training thread whose source line is written."""
+_STACKS_PER_GROUP = 16
+"""Of the finished calls of a group, the latest that keep the stack of their caller."""
+_MAX_TEXT = 500
+_numbers = count()
+_latest: dict[Path, int] = {}
+"""The number of the latest dump in each file."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the rank is in its training loop."""
+
+    step: int | None = None
+    phase: str = ""
+    """Such as ``data_loading`` or ``forward``."""
+    since_step_ns: int | None = None
+    """Time since the last step ended."""
+
+
+def write_hang_dump(
+    directory: str | os.PathLike[str],
+    reason: str,
+    *,
+    position: Callable[[], Position] | None = None,
+    training_thread: int | None = None,
+    exception: str = "",
+    limit_s: float = 10.0,
+) -> Path | None:
+    """Write ``hang/rank{rank}.json`` in a run directory.
+
+    It raises nothing, and returns after a few times ``limit_s`` at most, whatever hangs. It may be called from any
+    thread, also several times: the latest dump replaces the one before. The stacks of the recorded calls are added to
+    the file later, by a thread of their own: torch reads its debug symbols for the first of them, which takes seconds.
+
+    Args:
+        directory: the run directory.
+        reason: why the dump is written, for the reader.
+        position: asked for where the rank is in its step.
+        training_thread: the ident of the thread that runs the training loop; the main thread by default.
+        exception: what ended the training loop, if the dump is written for that.
+        limit_s: how long each part may take.
+
+    Returns:
+        the file; None if it could not be written in time.
+    """
+    try:
+        dump = _gather(reason, position, training_thread, limit_s)
+        dump = replace(dump, uncaught=exception or dump.uncaught)
+        path = Path(directory) / HANG_FOLDER / dump_name(dump.rank)
+        _, failure = within(limit_s, lambda: write_atomic(path, dump.to_json()))
+        if failure:
+            logger.warning("the dump of this hang could not be written to %s: %s", path, failure)
+            return None
+        number = next(_numbers)
+        _latest[path] = number
+        if dump.flight_recorder:
+            name = "rankscope-hang-call-stacks"
+            threading.Thread(target=_add_call_stacks, args=(path, dump, number), name=name, daemon=True).start()
+        return path
+    except Exception as error:  # capture never stops a job
+        logger.warning("the dump of this hang failed: %s", error)
+        return None
+
+
+def within(limit_s: float, part: Callable[[], T]) -> tuple[T | None, str]:
+    """What a function returns, if it does so in time; else None and why not. It may run on in its daemon thread."""
+    found: list[T] = []
+    failure: list[str] = []
+
+    def run() -> None:
+        try:
+            found.append(part())
+        except BaseException as error:
+            failure.append(f"{type(error).__name__}: {error}"[:_MAX_TEXT])
+
+    thread = threading.Thread(target=run, name="rankscope-hang-part", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if found:
+        return found[0], ""
+    return None, failure[0] if failure else f"no answer within {limit_s:g} s"
+
+
+def _gather(
+    reason: str, position: Callable[[], Position] | None, training_thread: int | None, limit_s: float
+) -> HangDump:
+    # The stacks first: they are what the other parts may change.
+    threads = stacks(training_thread or threading.main_thread().ident)
+    process = this_process()[0] or Process(0, 1, None, socket.gethostname(), "", None, 0, None)
+    failed: dict[str, str] = {}
+
+    def part(name: str, limit: float, get: Callable[[], T], default: T) -> T:
+        value, why = within(limit, get)
+        if value is None and why:
+            failed[name] = why
+        return default if value is None else value
+
+    threads = part("source_lines", min(limit_s, 2.0), lambda: _with_source_lines(threads), threads)
+    where = part("position", min(limit_s, 2.0), position or Position, Position())
+    no_groups: tuple[GroupState, ...] = ()
+    groups = part("groups", limit_s, _groups, no_groups)
+    nothing: dict[str, object] = {}
+    recorder = part("flight_recorder", limit_s, lambda: flight_recorder(stacks=False), nothing)
+    device = part("device", limit_s, device_state, nothing)
+    return HangDump(
+        format=DUMP_FORMAT,
+        rank=process.rank,
+        world_size=process.world_size,
+        host=process.host,
+        pid=os.getpid(),
+        restart_count=process.restart_count,
+        time_ns=time.time_ns(),
+        reason=reason[:_MAX_TEXT],
+        step=where.step,
+        phase=where.phase[:_MAX_TEXT],
+        since_step_ns=where.since_step_ns,
+        threads=threads,
+        uncaught=uncaught_exception(),
+        groups=groups,
+        flight_recorder=recorder,
+        device=device,
+        failed=failed,
+    )
+
+
+def stacks(training_thread: int | None) -> tuple[ThreadStack, ...]:
+    """The Python stacks of all threads but the calling one, the training thread's first."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    own = threading.get_ident()
+    exceptions = _handled_exceptions()
+    found = []
+    for ident, frame in sys._current_frames().items():
+        if ident == own and ident != training_thread:
+            continue
+        error, trace = exceptions.get(ident, (None, None))
+        found.append(
+            ThreadStack(
+                # The calling thread is here to report its exception: the stack is where that was raised.
+                frames=_traceback_frames(trace) if ident == own and trace is not None else _frames(frame),
+                name=names.get(ident, ""),
+                id=ident,
+                training=ident == training_thread,
+                exception=described(error),
+                raised_at=_raised_at(trace),
+            )
+        )
+    return tuple(sorted(found, key=lambda stack: not stack.training)[:_MAX_THREADS])
+
+
+def described(error: BaseException | None) -> str:
+    """An exception as ``ValueError: what it says``; empty for none."""
+    if error is None:
+        return ""
+    try:
+        return f"{type(error).__name__}: {error}"[:_MAX_TEXT]
+    except Exception:  # its __str__ is the job's code
+        return type(error).__name__
+
+
+def uncaught_exception() -> str:
+    """The exception that ended the main thread, which then waits for other threads or at exit; empty if none did."""
+    return described(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
+
+
+def _add_call_stacks(path: Path, dump: HangDump, number: int) -> None:
+    """Write a dump again, with the stacks of its calls, unless there is a newer one."""
+    with suppress(Exception):
+        with_stacks = _entries(flight_recorder(stacks=True))
+        frames = {entry["record_id"]: entry["frames"] for entry in with_stacks if "frames" in entry}
+        for entry in _entries(dump.flight_recorder):
+            if entry["record_id"] in frames:
+                entry["frames"] = frames[entry["record_id"]]
+        if frames and _latest.get(path) == number:
+            write_atomic(path, dump.to_json())
+
+
+def _entries(recorder: Mapping[str, object]) -> list[dict[str, Any]]:
+    entries = recorder.get("entries")
+    return entries if isinstance(entries, list) else []
+
+
+def flight_recorder(*, stacks: bool) -> dict[str, object]:
+    """The Flight Recorders of NCCL and of the other backends as one, as far as this torch has them.
+
+    Args:
+        stacks: with the stacks of the callers.
+    """
+    native = getattr(torch._C, "_distributed_c10d", None)
+    found = []
+    for name in ("_dump_nccl_trace", "_dump_fr_trace"):
+        dump = getattr(native, name, None)
+        if dump is not None:
+            with suppress(Exception):
+                # Torch's own bytes, from this process: with calls, perhaps with stacks, and not only active ones.
+                value = pickle.loads(dump(True, stacks, False))
+                if value.get("entries"):
+                    found.append(value)
+    if not found:
+        return {}
+    entries = [entry for value in found for entry in value["entries"]]
+    if len(found) > 1:
+        entries.sort(key=lambda entry: entry["time_created_ns"])
+        entries = [{**entry, "record_id": number} for number, entry in enumerate(entries)]
+    groups = {name: group for value in found for name, group in value.get("pg_config", {}).items()}
+    # The numbers of groups in the status are those of one recorder.
+    status = found[0].get("pg_status", {}) if len(found) == 1 else {}
+    return {
+        "version": str(found[0].get("version", "")),
+        "pg_config": groups,
+        "pg_status": {str(number): counts for number, counts in status.items()},
+        "entries": _shortened(entries[-_MAX_CALLS:]),
+    }
+
+
+def _shortened(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The entries; those of finished calls, but for the latest of each group, without the stack of their caller."""
+    kept: dict[str, int] = defaultdict(int)
+    found = []
+    for entry in reversed(entries):
+        group = str(entry.get("process_group", ("",))[0])
+        kept[group] += bool(entry.get("retired") or entry.get("state") == "completed")
+        is_old = kept[group] > _STACKS_PER_GROUP
+        found.append({key: value for key, value in entry.items() if not (is_old and key == "frames")})
+    return found[::-1]
+
+
+def device_state() -> dict[str, object]:
+    """Memory and clocks of the device in use; empty without one. Nothing here waits for the device's work."""
+    for kind in ("cuda", "xpu"):
+        module: Any = getattr(torch, kind, None)
+        if module is None or not module.is_initialized():
+            continue
+        index = module.current_device()
+        found: dict[str, object] = {"type": kind, "index": index}
+        readers: Mapping[str, str] = {
+            "allocated_bytes": "memory_allocated",
+            "reserved_bytes": "memory_reserved",
+            "peak_allocated_bytes": "max_memory_allocated",
+            "clock_mhz": "clock_rate",
+            "utilization_percent": "utilization",
+            "temperature_celsius": "temperature",
+            "power_mw": "power_draw",
+        }
+        for name, reader in readers.items():
+            with suppress(Exception):  # it needs a package that is not installed, or this torch lacks it
+                found[name] = getattr(module, reader)(index)
+        with suppress(Exception):
+            found["free_bytes"], found["total_bytes"] = module.mem_get_info(index)
+        return found
+    return {}
+
+
+def _groups() -> tuple[GroupState, ...]:
+    counters: dict[str, int] = {}
+    if dist.is_available() and dist.is_initialized():
+        with suppress(Exception):  # torch has no public list of groups
+            for group, name in dist.distributed_c10d._world.pg_names.items():
+                with suppress(Exception):  # not every backend counts
+                    counter: Any = group  # torch's type stub lacks the method
+                    counters[str(name)] = int(counter._get_sequence_number_for_group())
+    return tuple(
+        GroupState(group.name, group.description, group.ranks, counters.get(group.name)) for group in process_groups()
+    )
+
+
+def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
+    found: list[Frame] = []
+    while frame is not None and len(found) < _MAX_FRAMES:
+        found.append(Frame(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def _traceback_frames(trace: TracebackType) -> tuple[Frame, ...]:
+    """The stack at which an exception was raised, from the frame that handles it on, the innermost first."""
+    found = []
+    walk = islice(traceback.walk_tb(trace), _MAX_FRAMES)
+    for frame, line in walk:
+        found.append(Frame(frame.f_code.co_filename, line or 0, frame.f_code.co_name))
+    return tuple(reversed(found))
+
+
+def _with_source_lines(threads: tuple[ThreadStack, ...]) -> tuple[ThreadStack, ...]:
+    """The training thread's frames with their source lines, which may have to be read from a slow file system."""
+
+    def with_lines(stack: ThreadStack) -> ThreadStack:
+        inner = tuple(
+            replace(frame, text=linecache.getline(frame.file, frame.line).strip()[:_MAX_TEXT])
+            for frame in stack.frames[:_LINES_OF]
+        )
+        return replace(stack, frames=inner + stack.frames[_LINES_OF:])
+
+    return tuple(with_lines(stack) if stack.training else stack for stack in threads)
+
+
+def _handled_exceptions() -> dict[int, tuple[BaseException | None, TracebackType | None]]:
+    """The exception that each thread is handling, and its traceback."""
+    current = getattr(sys, "_current_exceptions", None)
+    if current is None:
+        return {}
+    found: dict[int, tuple[BaseException | None, TracebackType | None]] = {}
+    for ident, value in current().items():
+        error = value[1] if isinstance(value, tuple) else value  # a tuple before Python 3.12
+        if isinstance(error, BaseException):
+            found[ident] = error, error.__traceback__
+    return found
+
+
+def _raised_at(trace: TracebackType | None) -> Frame | None:
+    """The place where an exception was raised."""
+    return next(iter(_traceback_frames(trace)), None) if trace is not None else None

@@ -1,0 +1,209 @@
+"""``rankscope.HangWatch``: notices that the training loop makes no step any more, and writes down what each rank does.
+
+A thread on each rank compares the time since the last step with the usual time of a step. No rank asks another one:
+when one is stuck, the others soon wait for it, and every thread notices by itself. The thread also rewrites a small
+heartbeat file, so that a rank that has died can be distinguished from one whose dump is missing.
+
+A step costs one reading of the clock. Nothing here is raised into the job.
+
+In: the steps of the loop. Out: heartbeats, and a dump on each hang (:mod:`.hang_dump`).
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+
+from rankscope.capture import exit_hooks
+from rankscope.capture.hang_dump import Position, described, uncaught_exception, within, write_hang_dump
+from rankscope.capture.notices import logger, warn
+from rankscope.capture.process import this_process
+from rankscope.rundir.atomic import write_atomic
+from rankscope.rundir.directory import absolute_directory
+from rankscope.rundir.hang_dump import HANG_FOLDER, HEARTBEAT_FORMAT, Heartbeat, heartbeat_name
+
+HEARTBEAT_S = 10.0
+"""How often the heartbeat file is rewritten."""
+_KEPT_STEPS = 65
+_WRITE_LIMIT_S = 10.0
+
+
+class HangWatch:
+    """Watch a training loop for hangs, on every rank.
+
+    ::
+
+        with rankscope.HangWatch("run", timeout_s=300) as watch:
+            for batch in loader:
+                train(batch)
+                watch.heartbeat()
+
+    A hang is a step that takes longer than ``timeout_s`` and longer than ``factor`` times the usual step. Then each
+    rank writes ``hang/rank{rank}.json`` into the run directory: ``rankscope hang RUN`` gives the verdict. The job
+    continues, unless ``exit_status`` is given.
+
+    Args:
+        directory: the run directory, the same for all ranks.
+        timeout_s: how long a step has to take at least to count as a hang.
+        factor: how many times the median of the latest steps it has to take.
+        first_timeout_s: the limit before the second step has ended: compilation and initialization are slow.
+        exit_status: end the process with this status after a dump, once the other ranks had time to write theirs; by
+            default it continues.
+        heartbeat_s: how often the heartbeat file is rewritten.
+        clock: seconds that only increase, for tests.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        timeout_s: float = 300.0,
+        factor: float = 10.0,
+        first_timeout_s: float = 1800.0,
+        exit_status: int | None = None,
+        heartbeat_s: float = HEARTBEAT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.directory = Path(absolute_directory(directory))
+        self.timeout_s = timeout_s
+        self.factor = factor
+        self.first_timeout_s = max(first_timeout_s, timeout_s)
+        self.exit_status = exit_status
+        self.heartbeat_s = heartbeat_s
+        self.dumps: list[Path] = []
+        """The dumps that were written."""
+        self._clock = clock
+        self._times: deque[float] = deque(maxlen=_KEPT_STEPS)
+        self._steps = 0
+        self._reported = -1
+        self._training_thread: int | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._next_heartbeat = float("-inf")
+        self._phase = ""
+
+    def start(self) -> HangWatch:
+        """Begin to watch; the calling thread runs the training loop."""
+        if self._thread is None:
+            self._training_thread = threading.get_ident()
+            self._times.append(self._clock())
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._watch, name="rankscope-hang-watch", daemon=True)
+            self._thread.start()
+            exit_hooks.register(self.close)
+        return self
+
+    def heartbeat(self, phase: str = "") -> None:
+        """A step has ended. ``phase`` is what comes next, such as ``data_loading``, if that is worth knowing."""
+        self._times.append(self._clock())
+        self._steps += 1
+        self._phase = phase
+
+    def close(self, exception: str = "") -> None:
+        """Stop to watch, and note that this rank has ended: in an orderly way, or by an exception.
+
+        For an exception a dump is written as well: if the ranks called different collectives, one may have failed. Not
+        if this step has one: the exception is then the end of the hang.
+        """
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._stop.set()
+        exit_hooks.unregister(self.close)
+        if thread is not threading.current_thread():
+            thread.join(_WRITE_LIMIT_S)  # it may be writing a heartbeat, which would replace the last one
+        exception = exception or uncaught_exception()
+        self._write_heartbeat(ended=True, exception=exception)
+        if exception and self._reported != self._steps:
+            self._dump(f"the training loop was ended by {exception}", exception)
+
+    def __enter__(self) -> HangWatch:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(described(error) if isinstance(error, Exception) else "")
+
+    def limit_s(self) -> float:
+        """How long the present step may take."""
+        durations = [end - begin for begin, end in pairwise(self._times.copy())]
+        # The first step compiles and initializes: it is not usual.
+        if self._steps < 2:
+            return self.first_timeout_s
+        return max(self.timeout_s, self.factor * statistics.median(durations[1:] or durations))
+
+    def check(self) -> Path | None:
+        """Write a dump if this rank hangs and has written none for this hang. The watching thread calls it."""
+        steps, elapsed = self._steps, self._clock() - self._times[-1]
+        if steps == self._reported or elapsed <= self.limit_s():
+            return None
+        self._reported = steps
+        reason = f"no step for {elapsed:.0f} s"
+        warn(f"{reason}: writing what this rank does to {self.directory / HANG_FOLDER}")
+        return self._dump(reason)
+
+    def _dump(self, reason: str, exception: str = "") -> Path | None:
+        path = write_hang_dump(
+            self.directory,
+            reason,
+            position=self._position,
+            training_thread=self._training_thread,
+            exception=exception,
+        )
+        if path is not None:
+            self.dumps.append(path)
+        return path
+
+    def _position(self) -> Position:
+        elapsed = self._clock() - self._times[-1]
+        return Position(self._steps, self._phase, int(elapsed * 1e9))
+
+    def _watch(self) -> None:
+        pause = min(1.0, self.heartbeat_s, max(self.timeout_s / 10, 0.05))
+        while True:
+            try:
+                if self._clock() >= self._next_heartbeat:
+                    self._write_heartbeat()
+                if self.check() is not None and self.exit_status is not None:
+                    self._end(self.exit_status)
+            except Exception as error:  # capture never stops a job
+                logger.warning("the watch for hangs failed: %s", error)
+            if self._stop.wait(pause):
+                return
+
+    def _end(self, status: int) -> None:
+        """End the process, once the other ranks had time to notice the hang as well."""
+        if not self._stop.wait(max(2.0, min(60.0, self.timeout_s))) and self._reported == self._steps:
+            logger.warning("rankscope ends this hung process with status %d", status)
+            os._exit(status)
+
+    def _write_heartbeat(self, *, ended: bool = False, exception: str = "") -> None:
+        self._next_heartbeat = self._clock() + self.heartbeat_s
+        process = this_process()[0]
+        if process is None:
+            return
+        beat = Heartbeat(
+            HEARTBEAT_FORMAT,
+            process.rank,
+            time_ns=time.time_ns(),
+            interval_ns=int(self.heartbeat_s * 1e9),
+            world_size=process.world_size,
+            host=process.host,
+            pid=os.getpid(),
+            restart_count=process.restart_count,
+            step=self._steps,
+            ended=ended,
+            exception=exception,
+        )
+        path = self.directory / HANG_FOLDER / heartbeat_name(process.rank)
+        _, why = within(_WRITE_LIMIT_S, lambda: write_atomic(path, beat.to_json()))
+        if why:
+            logger.warning("the heartbeat could not be written to %s: %s", path, why)

@@ -1,0 +1,117 @@
+"""Steps and collectives as lines of a rank's log; `rundir/watch_files.py` lists the kinds of lines.
+
+A step::
+
+    {"step":120,"start_ns":…,"ns":…,"loading_ns":…,"forward_ns":…,"backward_ns":…,"optimizer_ns":…,"backward_end_ns":…}
+
+``start_ns`` is of the wall clock, ``backward_end_ns`` counted from there; what is not known is left out. ``profiled``
+marks a step that a profiler recorded. Collectives::
+
+    {"group":"0","ranks":"0-7"}
+    {"kind":3,"group":"0","op":"allreduce","dtype":"float32","bytes":361200}
+    {"calls":[[3,41,0],[3,42,1250]],"base_ns":…}
+
+A call is its kind, its sequence number in the group, and when this rank called it: µs after ``base_ns``.
+
+In: rows of steps, and calls. Out: lines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable
+
+from rankscope.capture.collectives import FlightCall
+from rankscope.capture.process import process_groups
+from rankscope.capture.watch.phases import StepRow
+from rankscope.rundir.ranges import as_ranges
+
+STEPS_PER_S = 20
+"""Of a faster job, only some steps have lines: the same ones on all ranks, and slow ones."""
+_KEPT_SPANS = 8192
+
+
+def one_line(value: dict[str, object]) -> str:
+    """A line of the log."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def stride_of(usual_ns: int) -> int:
+    """Of so many steps two successive ones have lines, so that what is between two steps is known too; 1: all have."""
+    if not usual_ns or usual_ns * STEPS_PER_S >= 10**9:
+        return 1
+    stride = 4
+    while usual_ns * STEPS_PER_S * stride < 2 * 10**9:
+        stride *= 2
+    return stride
+
+
+class LogLines:
+    """Makes the lines of one rank."""
+
+    def __init__(self) -> None:
+        self._spans: deque[tuple[int, int]] = deque(maxlen=_KEPT_SPANS)
+        self._kinds: dict[tuple[object, ...], int] = {}
+        self._groups: set[str] = set()
+        self._thinned = False
+        self.definitions: list[str] = []
+        """Lines that others refer to, new since the caller has cleared them."""
+
+    def step(self, row: StepRow, wall_offset_ns: int, usual_ns: int, *, slow: bool) -> str | None:
+        """The line of a step; ``None`` if it has none.
+
+        Args:
+            row: the step.
+            wall_offset_ns: the wall clock less ``time.perf_counter_ns``.
+            usual_ns: how long steps usually take.
+            slow: whether this one took longer.
+        """
+        stride = stride_of(usual_ns)
+        self._thinned = self._thinned or stride > 1
+        if not slow and row.step % stride not in (0, stride - 1):
+            return None
+        self._spans.append((row.began + wall_offset_ns, row.ended + wall_offset_ns))
+        fields: dict[str, object] = {
+            "step": row.step,
+            "start_ns": row.began + wall_offset_ns,
+            "ns": row.ended - row.began,
+            "loading_ns": row.loading,
+            "forward_ns": row.forward,
+            "backward_ns": row.backward,
+            "optimizer_ns": row.optimizer,
+            "backward_end_ns": row.backward_ended - row.began if row.backward_ended is not None else None,
+            "profiled": row.profiled or None,
+        }
+        return one_line({name: value for name, value in fields.items() if value is not None})
+
+    def calls(self, calls: Iterable[FlightCall]) -> str | None:
+        """The line of calls in the order in which they were made; ``None`` if there are none.
+
+        Where only some steps have lines, only their calls are in it.
+        """
+        wanted = [call for call in calls if not self._thinned or self._in_a_step(call.at_ns)]
+        if not wanted:
+            return None
+        base = wanted[0].at_ns
+        found = [[self._kind(call), call.sequence, (call.at_ns - base) // 1000] for call in wanted]
+        return one_line({"calls": found, "base_ns": base})
+
+    def _in_a_step(self, at_ns: int) -> bool:
+        # Calls arrive in order: spans that have ended before the first of them are not needed any more.
+        while len(self._spans) > 1 and self._spans[0][1] < at_ns:
+            self._spans.popleft()
+        return bool(self._spans) and at_ns >= self._spans[0][0]
+
+    def _kind(self, call: FlightCall) -> int:
+        key = (call.group, call.operation, call.dtype, call.bytes)
+        number = self._kinds.get(key)
+        if number is None:
+            number = self._kinds[key] = len(self._kinds)
+            if call.group not in self._groups:
+                self._groups.add(call.group)
+                ranks = next((each.ranks for each in process_groups() if each.name == call.group), ())
+                self.definitions.append(one_line({"group": call.group, "ranks": as_ranges(ranks)}))
+            kind = {"kind": number, "group": call.group, "op": call.operation, "dtype": call.dtype, "bytes": call.bytes}
+            self.definitions.append(one_line(kind))
+        return number

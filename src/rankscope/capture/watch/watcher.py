@@ -1,0 +1,227 @@
+"""The watch of one rank: a call per step in the loop, and a control thread for everything else.
+
+About once per second the thread writes the steps that have ended into the log, reads new collectives, looks for slow
+steps and for requests, and agrees with the other ranks on windows to record. Nothing of it waits in the loop, and no
+error gets out: it warns once.
+
+In: the steps of the loop. Out: the rank's log; windows that the loop is to record.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+from rankscope.capture.hang_watch import HangWatch
+from rankscope.capture.process import job_store
+from rankscope.capture.rank_log import RankLog
+from rankscope.capture.this_rank import ThisRank
+from rankscope.capture.watch.board import Board, FileBoard, LocalBoard, StoreBoard
+from rankscope.capture.watch.log import WatchLog
+from rankscope.capture.watch.log_lines import LogLines, one_line
+from rankscope.capture.watch.phases import StepPhases, StepRow, unwatch_phases, watch_phases
+from rankscope.capture.watch.requests import TOO_LATE, Pace, Planned, Requests, automatic_request
+from rankscope.capture.watch.ring import CollectiveRing
+from rankscope.capture.watch.slow_steps import SlowStep, SlowSteps
+from rankscope.rundir.schedule import Window
+from rankscope.rundir.watch_files import SCHEMA_VERSION, Header, Request, log_folder
+
+POLL_S = 1.0
+RANKS_PER_POLL_S = 1000
+"""Of a larger job, each rank asks the store less often: the ranks together about so often per second."""
+STOP_LIMIT_S = 5.0
+SIGNAL = "SIGUSR2"
+"""Asks for a window, unless the job has a handler of its own."""
+_WAITING_ROWS = 8192
+_WAITING_WINDOWS = 64
+
+
+class Watcher:
+    """Watches one rank.
+
+    Args:
+        rank: this rank.
+        manifest: its manifest.
+        scheduled: the windows of the schedule, from the beginning.
+        scope: the same on all ranks for this start of the profiler, and for no other.
+        step: the step that begins now.
+    """
+
+    def __init__(
+        self, rank: ThisRank, manifest: RankLog, scheduled: Callable[[], Iterable[Window]], scope: str, step: int
+    ) -> None:
+        process, config = rank.process, rank.config
+        self._rank, self._manifest, self._config, self._scope = rank, manifest, config, scope
+        self._step, self._began = step, time.perf_counter_ns()
+        self._phases = StepPhases(self._began)
+        self._rows: deque[StepRow] = deque(maxlen=_WAITING_ROWS)
+        self._new: deque[Planned] = deque(maxlen=_WAITING_WINDOWS)
+        header = Header(
+            SCHEMA_VERSION,
+            process.rank,
+            run_id=rank.run_id,
+            world_size=process.world_size,
+            host=process.host,
+            pid=os.getpid(),
+            restart_count=process.restart_count,
+            began_ns=time.time_ns(),
+            device=next((kind.name for kind in rank.activities if kind.name != "CPU"), None),
+        )
+        self._log = WatchLog(log_folder(rank.run_dir, process.rank, process.world_size), header)
+        self._lines, self._notes = LogLines(), list[str]()
+        self._ring, self._slow = CollectiveRing(), SlowSteps()
+        self._poll_s = max(POLL_S, process.world_size / RANKS_PER_POLL_S)
+        reach_s = 2 * self._poll_s + 1
+        self._requests = Requests(rank.run_dir, process.rank, process.local_rank, config.warmup, scheduled, reach_s)
+        self._board: Board | None = None
+        self._planned: deque[Planned] = deque(maxlen=_WAITING_WINDOWS)
+        self._automatic, self._automatic_at = 0, float("-inf")
+        self._signals = 0
+        self._hangs = HangWatch(rank.run_dir, timeout_s=config.hang_timeout) if config.hang_timeout else None
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # --- in the loop --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to watch."""
+        watch_phases(self._phases)
+        self._listen()
+        if self._hangs is not None:
+            self._hangs.start()
+        self._thread = threading.Thread(target=self._run, name="rankscope-watch", daemon=True)
+        self._thread.start()
+
+    def step_ended(self, step: int, now: int, *, profiled: bool) -> bool:
+        """A step has ended; returns whether there are windows to take."""
+        self._rows.append(self._phases.end_step(step, now, profiled=profiled))
+        self._step, self._began = step + 1, now
+        if self._hangs is not None:
+            self._hangs.heartbeat()
+        return bool(self._new)
+
+    def take_windows(self) -> list[Window]:
+        """The windows that are to be recorded, new since the last call."""
+        return [self._new.popleft().window for _ in range(len(self._new))]
+
+    def stop(self) -> None:
+        """End, after what is known was written."""
+        if self._hangs is not None:
+            self._hangs.close()
+        unwatch_phases(self._phases)
+        self._stop_listening()
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(STOP_LIMIT_S)
+
+    def _listen(self) -> None:
+        self._replace_handler(signal.SIG_DFL, self._on_signal)
+
+    def _stop_listening(self) -> None:
+        self._replace_handler(self._on_signal, signal.SIG_DFL)
+
+    def _replace_handler(self, expected: object, handler: Any) -> None:
+        """Set the handler of `SIGNAL` if it is ``expected``: a handler of the job stays."""
+        number = getattr(signal, SIGNAL, None)
+        in_main = threading.current_thread() is threading.main_thread()
+        if number is not None and in_main and signal.getsignal(number) == expected:
+            signal.signal(number, handler)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._signals += 1
+
+    # --- in the control thread ----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._guarded("log", self._ring.skip)
+        while not self._stopping.wait(self._poll_s):
+            self._guarded("log", self._write_log)
+            self._guarded("requests", self._agree)
+        self._guarded("log", lambda: self._write_log(last=True))
+
+    def _guarded(self, stage: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            self._manifest.warn_once(f"watch {stage}", f"the watch failed ({stage}): {reason}; the job continues")
+
+    def _write_log(self, *, last: bool = False) -> None:
+        lines, self._notes = self._notes, []
+        offset = time.time_ns() - time.perf_counter_ns()
+        for _ in range(len(self._rows)):
+            row = self._rows.popleft()
+            slow = None if row.profiled else self._slow.add(row.step, row.ended - row.began)
+            if slow is not None:
+                lines += self._note_slow(slow)
+            if line := self._lines.step(row, offset, self._slow.median_ns, slow=slow is not None):
+                lines.append(line)
+        if self._ring.due or last:
+            read = self._ring.read()
+            if read.missed:
+                lines.append(one_line({"note": f"{read.missed} collectives were not read", "missed": read.missed}))
+            if line := self._lines.calls(read.calls):
+                lines.append(line)
+        definitions, self._lines.definitions = self._lines.definitions, []
+        self._log.write(lines, definitions)
+
+    def _note_slow(self, slow: SlowStep) -> list[str]:
+        """Ask for a window if the step is worth one; returns a line for the first of several slow steps."""
+        times, rank = slow.ns / slow.usual_ns, self._rank.process.rank
+        took = f"step {slow.step} took {slow.ns / 1e6:.0f} ms on rank {rank}"
+        reason = f"{took}, {times:.1f} times the median of {slow.history} steps"
+        if slow.worth_recording and self._may_record():
+            self._requests.add(automatic_request(slow.step, self._config.active, reason))
+        note = one_line({"note": reason, "slow_step": slow.step, "usual_ns": slow.usual_ns})
+        return [note] if slow.first else []
+
+    def _may_record(self) -> bool:
+        """Whether a slow step may trigger a window."""
+        config = self._config
+        if config.watch_bytes and self._manifest.bytes >= config.watch_bytes:
+            return False
+        return self._automatic < config.watch_windows and time.monotonic() - self._automatic_at >= config.watch_pause
+
+    def _agree(self) -> None:
+        process = self._rank.process
+        self._board = self._board or self._make_board()
+        if process.local_rank in (0, None) or isinstance(self._board, FileBoard):
+            self._requests.look_for_files()
+        for _ in range(self._signals):
+            self._signals -= 1
+            reason = f"{SIGNAL} reached rank {process.rank}"
+            self._requests.add(Request(f"signal-{process.rank}-{time.time_ns()}", self._config.active, reason=reason))
+        if not self._may_record():
+            self._requests.drop_automatic()
+        self._retry_late()
+        for planned in self._requests.agree(self._board, Pace(self._step, self._slow.median_ns)):
+            if planned.request.automatic:
+                self._automatic += planned.tries == 1
+                self._automatic_at = time.monotonic()
+            window = planned.window
+            why = planned.request.reason or f"request {planned.request.id}"
+            note = f"steps {window.first} to {window.last} are to be recorded: {why}"
+            self._notes.append(one_line({"note": note, "window": [window.first, window.last]}))
+            self._planned.append(planned)
+            self._new.append(planned)
+
+    def _retry_late(self) -> None:
+        """Ask again for windows that a rank heard of too late."""
+        while self._planned and self._planned[0].window.last < self._step:
+            planned = self._planned.popleft()
+            lost = [each for each in self._manifest.manifest.skipped if each.first_step == planned.window.first]
+            if lost and TOO_LATE in lost[-1].reason:
+                self._requests.retry(planned)
+
+    def _make_board(self) -> Board:
+        process = self._rank.process
+        if process.world_size == 1:
+            return LocalBoard()
+        store = job_store()
+        return FileBoard(self._rank.run_dir, self._scope) if store is None else StoreBoard(store, self._scope)

@@ -1,0 +1,58 @@
+"""`rankscope watch`."""
+
+from __future__ import annotations
+
+import json
+import time
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from rankscope.report.watch import watch_view
+from rankscope.watch.log import WatchLogs
+from rankscope.watch.status import JUDGED_STEPS, read_status
+from rankscope.watch.status_json import as_json
+
+
+class Format(str, Enum):
+    """How the state is written."""
+
+    table = "table"
+    json = "json"
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory of a watched job.")],
+    once: Annotated[bool, typer.Option("--once", help="Show the state once; the default in a pipe.")] = False,
+    form: Annotated[Format, typer.Option("--format", "-f", help="Output format; json is written once.")] = Format.table,
+    steps: Annotated[int, typer.Option(min=1, help="How many of the latest steps to judge.")] = JUDGED_STEPS,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
+) -> None:
+    """Show a watched job while it runs: step time, who arrives last, the straggler and since when; without a trace.
+
+    The job is started with `--watch`, `RANKSCOPE_WATCH=1` or `rankscope.Profiler(watch=True)`. Ends with the job, or
+    with Ctrl-C.
+    """
+    logs = WatchLogs(run)
+    if form is Format.json:
+        typer.echo(json.dumps(as_json(read_status(run, logs, steps)), indent=1))
+        return
+    console = Console(highlight=False)
+    if once or not console.is_terminal:
+        console.print(watch_view(read_status(run, logs, steps)), soft_wrap=not console.is_terminal)
+        return
+    try:
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            while True:
+                status = read_status(run, logs, steps)
+                live.update(watch_view(status), refresh=True)
+                if not status.running:
+                    return
+                time.sleep(interval)
+                logs.look()
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,87 @@
+"""Runs tasks on the other processes of an MPI job: ``mpiexec -n 8 rankscope summary RUN --executor mpi``.
+
+In: the processes of the job. Out: an executor in process 0; the others serve it and then end.
+
+All processes start the same command. Process 0 continues with it, and the others run its tasks until it ends. Traces
+and the cache (``RANKSCOPE_CACHE``) must be in places that every process can reach under the same path. If a process
+dies, MPI ends the job.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from importlib import import_module
+from typing import Any, TypeVar
+
+from rankscope.errors import ConfigError
+from rankscope.executors.remote import run_remotely, settings
+
+T = TypeVar("T")
+
+
+class MpiExecutor(Executor):
+    """Tasks on the other processes, until the program ends.
+
+    Args:
+        pool: mpi4py's pool.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._tasks: set[Future[Any]] = set()
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Hand the task to a process."""
+        future: Future[T] = self._pool.submit(run_remotely, settings(), fn, *args, **kwargs)
+        self._tasks.add(future)
+        future.add_done_callback(self._tasks.discard)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Cancel waiting tasks if asked to; the processes stay for the next ones."""
+        if cancel_futures:
+            for future in list(self._tasks):
+                future.cancel()
+
+
+_executor: MpiExecutor | None = None
+
+
+def join() -> None:
+    """Divide the job's processes, once: all but process 0 run its tasks from here on, and end when it does.
+
+    Raises:
+        ConfigError: the package is not installed, or there is no other process.
+    """
+    global _executor
+    if _executor is not None:
+        return
+    try:
+        mpi: Any = import_module("mpi4py.MPI")
+        futures: Any = import_module("mpi4py.futures")
+    except (ImportError, RuntimeError) as error:
+        raise ConfigError(
+            f"--executor mpi needs mpi4py and an MPI library: {error}", hint="pip install 'rankscope[mpi]'"
+        ) from error
+    if mpi.COMM_WORLD.Get_size() < 2:
+        raise ConfigError("--executor mpi needs two processes or more", hint="mpiexec -n 8 rankscope … --executor mpi")
+    processes = futures.MPICommExecutor(mpi.COMM_WORLD, root=0)
+    pool = processes.__enter__()  # in all but process 0 this returns when process 0 has ended
+    if pool is None:
+        sys.exit(0)
+    _executor = MpiExecutor(pool)
+    atexit.register(processes.__exit__, None, None, None)
+
+
+def make(workers: int | None) -> Executor:
+    """The executor of the other processes.
+
+    Raises:
+        ConfigError: as in `join`.
+    """
+    join()
+    assert _executor is not None
+    return _executor

@@ -1,0 +1,253 @@
+"""From dumps to a verdict.
+
+The order of the questions: did the ranks call different things (mismatch); where do the chains of waiting end (a rank
+that did not arrive); do they end at all (deadlock); did a device stop; and if all have arrived and agree, the network.
+The class of cause of a rank that did not arrive is from its stack or its heartbeat; without either it is unknown.
+
+In: dumps, heartbeats. Out: a :class:`HangVerdict`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from rankscope.hang.arrivals import ROOTED, Arrivals, Stuck, world_size_of
+from rankscope.hang.causes import Cause, Place, call_frame, place_of
+from rankscope.hang.liveness import is_consequence, latest_heartbeats, places_without_dump
+from rankscope.hang.mismatches import OPERATION, Mismatch, find_mismatch
+from rankscope.hang.ranks import assign_ranks
+from rankscope.hang.records import RankDump
+from rankscope.hang.verdict import CollectiveVariant, HangVerdict, HungCollective, RankVerdict, WaitInCycle
+from rankscope.hang.waits import Waits, find_waits
+from rankscope.hang.wording import advice_for, summary_of
+from rankscope.rundir.hang_dump import Heartbeat
+
+_MAX_STACK = 100
+_BLOCKING = (Cause.COMMUNICATION, Cause.UNKNOWN)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """All that is known before the verdict."""
+
+    dumps: Mapping[int, RankDump]
+    places: Mapping[int, Place]
+    """Where each rank is, by its stack or its heartbeat."""
+    stuck: list[Stuck]
+    waits: Waits
+    mismatch: Mismatch | None
+    stopped: tuple[int, ...]
+    """Ranks whose devices have not finished what the others' have."""
+
+
+def diagnose(dumps: Iterable[RankDump], heartbeats: Iterable[Heartbeat], problems: Iterable[str] = ()) -> HangVerdict:
+    """The verdict on the dumps of a job.
+
+    Args:
+        dumps: of its ranks, as they were read.
+        heartbeats: of its ranks, if they wrote any.
+        problems: files that could not be read.
+    """
+    by_rank, notes = assign_ranks(dumps)
+    beats = latest_heartbeats(heartbeats)
+    size = max(world_size_of(by_rank), *(max(b.rank + 1, b.world_size or 0) for b in beats.values()), 0)
+    arrivals = Arrivals(by_rank, size)
+    stuck = arrivals.stuck()
+    places = {rank: place for rank, dump in by_rank.items() if (place := place_of(dump)) is not None}
+    places |= places_without_dump(beats, by_rank)
+    case = _Case(
+        by_rank, places, stuck, find_waits(arrivals, stuck), find_mismatch(arrivals, stuck), _stopped(by_rank, arrivals)
+    )
+    verdict = _verdict(case)
+    ranks = _rank_verdicts(case, verdict)
+    verdict = replace(
+        verdict,
+        ranks=ranks,
+        world_size=size,
+        dumps=len(by_rank),
+        without_dump=tuple(rank for rank in range(size) if rank not in by_rank),
+        problems=tuple(problems),
+        notes=tuple(notes),
+    )
+    return replace(verdict, summary=summary_of(verdict), advice=advice_for(verdict))
+
+
+def _verdict(case: _Case) -> HangVerdict:
+    """Cause, culprits and collective; the rest is filled in later."""
+    if case.mismatch is not None:
+        return _of_mismatch(case, case.mismatch)
+    waits = case.waits
+    dead = tuple(sorted(rank for rank, place in case.places.items() if place.cause is Cause.DEAD))
+    if dead:
+        wait = waits.for_any(dead)
+        return _found(Cause.DEAD, dead, wait.stuck if wait else None)
+    if waits.roots or case.stopped:
+        culprits = tuple(sorted({*waits.roots, *case.stopped}))
+        wait = waits.for_any(waits.roots) or waits.for_any(culprits)
+        stuck = wait.stuck if wait else _first_pending(case, culprits)
+        return _found(_cause_of(case, culprits), culprits, stuck)
+    if waits.cycle:
+        cycle = tuple(WaitInCycle(wait.rank, wait.waits_for, _collective(wait.stuck)) for wait in waits.cycle)
+        first = cycle[0].collective
+        ranks = tuple(sorted(wait.rank for wait in waits.cycle))
+        return HangVerdict(True, Cause.DEADLOCK, "", ranks, first, cycle=cycle)
+    if waits.suspects:
+        wait = waits.for_any(waits.suspects)
+        return _found(_cause_of(case, waits.suspects), waits.suspects, wait.stuck if wait else None)
+    if case.stuck:
+        return _found(Cause.NETWORK, (), case.stuck[0])
+    return _without_collective(case)
+
+
+def _found(cause: Cause, culprits: tuple[int, ...], stuck: Stuck | None) -> HangVerdict:
+    return HangVerdict(True, cause, "", culprits, _collective(stuck) if stuck else None)
+
+
+def _of_mismatch(case: _Case, mismatch: Mismatch) -> HangVerdict:
+    """A rank that is out of step after an exception is the cause, where one is; else those that are in the minority."""
+    failed = tuple(
+        rank
+        for variant in mismatch.variants
+        for rank in variant.ranks
+        if (place := case.places.get(rank)) and place.cause is Cause.EXCEPTION and not is_consequence(place)
+    )
+    is_failure = bool(failed) and mismatch.differs == OPERATION
+    variants = tuple(
+        CollectiveVariant(
+            variant.ranks,
+            variant.operation,
+            variant.elements,
+            variant.dtypes[0] if variant.dtypes else None,
+            call_frame(variant.call.frames) or (place.frame if (place := case.places.get(variant.ranks[0])) else None),
+        )
+        for variant in mismatch.variants
+    )
+    return HangVerdict(
+        True,
+        Cause.EXCEPTION if is_failure else Cause.MISMATCH,
+        "",
+        tuple(sorted(failed)) if is_failure else mismatch.minority,
+        _collective(mismatch.stuck),
+        variants=variants,
+        mismatch=mismatch.differs,
+    )
+
+
+def _cause_of(case: _Case, culprits: tuple[int, ...]) -> Cause:
+    """The cause that the culprits have in common, or that of the first one for which it is known."""
+    causes = [_own_cause(case, rank) for rank in culprits]
+    return next((cause for cause in causes if cause not in _BLOCKING), Cause.UNKNOWN)
+
+
+def _own_cause(case: _Case, rank: int) -> Cause:
+    place = case.places.get(rank)
+    if rank in case.stopped and (place is None or place.cause in (*_BLOCKING, Cause.HOST_SYNCHRONIZATION)):
+        return Cause.DEVICE
+    return Cause.UNKNOWN if place is None or place.cause in _BLOCKING else place.cause
+
+
+def _without_collective(case: _Case) -> HangVerdict:
+    """No recorded collective is stuck: the stacks and heartbeats alone."""
+    gone = {rank: place for rank, place in case.places.items() if rank not in case.dumps}
+    failed = tuple(
+        sorted(r for r, place in case.places.items() if place.cause is Cause.EXCEPTION and not is_consequence(place))
+    )
+    if failed:
+        return _found(Cause.EXCEPTION, failed, None)
+    hung = {rank: case.places[rank] for rank, dump in case.dumps.items() if dump.reason and rank in case.places}
+    busy = tuple(sorted(rank for rank, place in hung.items() if place.cause is not Cause.COMMUNICATION))
+    ended = tuple(sorted(rank for rank, place in gone.items() if place.cause is Cause.ENDED))
+    if ended and hung:
+        return _found(Cause.ENDED, ended, None)
+    if busy:
+        return _found(_cause_of(case, busy), busy, None)
+    if hung:
+        return _found(Cause.UNKNOWN, (), None)
+    return HangVerdict(False, Cause.UNKNOWN, "")
+
+
+def _stopped(dumps: Mapping[int, RankDump], arrivals: Arrivals) -> tuple[int, ...]:
+    """Ranks whose first unfinished call was finished by all others of its group: nothing but their device holds them.
+
+    Calls that some ranks may be through with before the others arrive do not count.
+    """
+    found = []
+    for rank, dump in dumps.items():
+        first = next((call for call in dump.calls if not call.finished), None)
+        if first is None or first.point_to_point or first.operation in ROOTED:
+            continue
+        stuck = arrivals.at(arrivals.group_of(rank, first.group), first.sequence)
+        others = set(stuck.arrived) - {rank}
+        if others and not stuck.missing and not stuck.unknown and others & set(stuck.completed):
+            found.append(rank)
+    return tuple(found)
+
+
+def _first_pending(case: _Case, culprits: tuple[int, ...]) -> Stuck | None:
+    return next((stuck for stuck in case.stuck if set(culprits) & set(stuck.waiting)), None)
+
+
+def _collective(stuck: Stuck, rank: int | None = None) -> HungCollective:
+    """A stuck collective, as a certain rank called it or as most ranks did."""
+    own = stuck.calls.get(rank) if rank is not None else None
+    if own and rank is not None:
+        stuck = replace(stuck, calls={**dict.fromkeys(stuck.calls, own), rank: own})
+    calls = [calls[-1] for rank, calls in sorted(stuck.calls.items()) if rank in stuck.waiting]
+    call = next((call for call in calls if call.operation == stuck.operation), None)
+    frames = next((each.frames for each in calls if each.frames), ())
+    return HungCollective(
+        group=stuck.group.name,
+        description=stuck.group.description,
+        group_ranks=stuck.group.ranks or tuple(sorted({*stuck.arrived, *stuck.missing, *stuck.unknown})),
+        sequence=stuck.sequence,
+        operation=stuck.operation,
+        arrived=stuck.arrived,
+        missing=stuck.missing,
+        unknown=stuck.unknown,
+        elements=call.elements if call is not None and call.inputs else None,
+        dtype=call.dtypes[0] if call is not None and call.dtypes else None,
+        called_at=call_frame(frames),
+    )
+
+
+def _rank_verdicts(case: _Case, verdict: HangVerdict) -> tuple[RankVerdict, ...]:
+    """Every rank that something is known of, the culprits first."""
+    known = sorted({*case.dumps, *case.places}, key=lambda rank: (rank not in verdict.culprits, rank))
+    first: dict[int, Stuck] = {}
+    targets: dict[int, set[int]] = {}
+    for wait in case.waits.waits:
+        if first.setdefault(wait.rank, wait.stuck) is wait.stuck:
+            targets.setdefault(wait.rank, set()).add(wait.waits_for)
+    for stuck in case.stuck:
+        for rank in stuck.waiting:
+            first.setdefault(rank, stuck)
+    return tuple(_rank_verdict(case, rank, first.get(rank), targets.get(rank, set())) for rank in known)
+
+
+def _rank_verdict(case: _Case, rank: int, stuck: Stuck | None, targets: set[int]) -> RankVerdict:
+    dump, place = case.dumps.get(rank), case.places.get(rank)
+    collective = _collective(stuck, rank) if stuck else None
+    stack = dump.training_stack if dump is not None else None
+    cause, evidence, frame = (place.cause, place.evidence, place.frame) if place else (Cause.UNKNOWN, "", None)
+    if rank in case.stopped:
+        cause = _own_cause(case, rank)
+        evidence = "; ".join(filter(None, (evidence, "has not finished a collective that the others have finished")))
+    elif place is None and stuck is not None:
+        cause, evidence = Cause.COMMUNICATION, f"waits in {stuck.operation or 'a collective'}"
+        own = stuck.calls.get(rank, ())
+        frame = call_frame(next((call.frames for call in own if call.frames), ()))
+    elif place is None:
+        evidence = "is in no recorded collective, and its stack was not recorded"
+    return RankVerdict(
+        rank,
+        cause,
+        evidence,
+        host=dump.host if dump else "",
+        place=frame,
+        stack=stack.frames[:_MAX_STACK] if stack else (),
+        step=dump.step if dump else None,
+        phase=dump.phase if dump else "",
+        waits_in=collective,
+        waits_for=tuple(sorted(targets)),
+    )

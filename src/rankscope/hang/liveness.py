@@ -1,0 +1,82 @@
+"""What heartbeats say about ranks that have no dump: ended, silent, or alive.
+
+A rank is silent if its latest heartbeat is much older than the latest sign of life of the job. A job that was ended as
+a whole has no silent rank, since all of its heartbeats end at one time.
+
+In: heartbeats, and dumps. Out: what each rank without a dump is known to be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from rankscope.hang.causes import Cause, Place
+from rankscope.hang.records import RankDump
+from rankscope.rundir.hang_dump import Heartbeat
+
+MISSED_BEATS = 5
+"""How many heartbeats a silent rank has missed: a busy host may delay some."""
+_LOST = "ended without a word ({process}): killed by a signal, which may be the launcher's once another rank has failed"
+# What the other ranks report once one is gone.
+_CONSEQUENCE = re.compile(
+    r"connection (?:was likely )?(?:closed|reset|refused)|broken pipe|DistNetworkError|timed? ?out|aborted",
+    re.IGNORECASE,
+)
+
+
+def latest_heartbeats(heartbeats: Iterable[Heartbeat]) -> dict[int, Heartbeat]:
+    """The heartbeats of the job's latest attempt, by rank."""
+    heartbeats = list(heartbeats)
+    attempt = max((beat.restart_count for beat in heartbeats), default=0)
+    return {beat.rank: beat for beat in heartbeats if beat.restart_count == attempt}
+
+
+def places_without_dump(beats: Mapping[int, Heartbeat], dumps: Mapping[int, RankDump]) -> dict[int, Place]:
+    """What is known of the ranks that have a heartbeat and no dump."""
+    times = [beat.time_ns for beat in beats.values()] + [dump.time_ns for dump in dumps.values()]
+    now = max(times, default=0)
+    lost = _lost(beats, dumps)
+    return {
+        rank: Place(Cause.DEAD, _LOST.format(process=_process(beat)))
+        if rank in lost
+        else _place(beat, now, bool(dumps))
+        for rank, beat in beats.items()
+        if rank not in dumps
+    }
+
+
+def _lost(beats: Mapping[int, Heartbeat], dumps: Mapping[int, RankDump]) -> set[int]:
+    """Ranks that ended without a word, and whose end the other ranks report."""
+    reports = [beat for beat in beats.values() if beat.ended and beat.exception and _CONSEQUENCE.search(beat.exception)]
+    if not reports:
+        return set()
+    until = min(beat.time_ns for beat in reports)
+    silent = {r: b for r, b in beats.items() if r not in dumps and not b.ended}
+    return {rank for rank, beat in silent.items() if beat.time_ns <= until + beat.interval_ns}
+
+
+def _process(beat: Heartbeat) -> str:
+    return f"process {beat.pid}{' on ' + beat.host if beat.host else ''}"
+
+
+def _place(beat: Heartbeat, now_ns: int, others_hang: bool) -> Place:
+    step = f" in step {beat.step}" if beat.step is not None else ""
+    if beat.ended and beat.exception:
+        return Place(Cause.EXCEPTION, f"ended{step} by {beat.exception}")
+    if beat.ended:
+        return Place(Cause.ENDED, f"has left its training loop{step}")
+    silent_ns = now_ns - beat.time_ns
+    if silent_ns > MISSED_BEATS * max(beat.interval_ns, 1):
+        return Place(
+            Cause.DEAD,
+            f"no sign of life for {silent_ns / 1e9:.0f} s{step} ({_process(beat)}): "
+            "killed, stopped, or in code that holds Python's lock",
+        )
+    text = "is alive and has written no dump" if others_hang else "is alive"
+    return Place(Cause.UNKNOWN, f"{text}{step}")
+
+
+def is_consequence(place: Place) -> bool:
+    """Whether an exception only reports that another rank is gone."""
+    return place.cause is Cause.EXCEPTION and bool(_CONSEQUENCE.search(place.evidence))

@@ -1,0 +1,131 @@
+"""The state of a watched job in the terminal.
+
+In: a `WatchStatus`. Out: what rich prints; no row per rank where there are many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rankscope.primitives.statistics import Significance
+from rankscope.report.formatting import number_of, percent, plain, ranks_text
+from rankscope.rundir.plurals import counted
+from rankscope.watch.status import LastArrival, LateRank, LongStep, RankState, StepTime, WatchStatus, significance_of
+
+_MOST_RANKS = 16
+_MOST_GROUPS = 8
+
+
+def watch_view(status: WatchStatus) -> RenderableType:
+    """The state on one screen."""
+    parts: list[RenderableType] = [_head(status), Text(), *_verdict(status)]
+    if status.last_arrivals:
+        parts += [Text(), _arrivals(status.last_arrivals)]
+    if status.long_steps:
+        parts += [Text(), _long_steps(status.long_steps)]
+    if len(status.ranks) <= _MOST_RANKS:
+        parts += [Text(), _ranks(status.ranks)]
+    for title, lines in (("Events", status.notes), ("Limits", status.warnings)):
+        if lines:
+            parts += [Text(), Text(title, style="bold"), *(Text(f"  {plain(line, limit=300)}") for line in lines)]
+    return Group(*parts)
+
+
+def straggler_sentence(late: LateRank) -> str:
+    """Who delays the others, by how much, where, and since when."""
+    found = late.found
+    where = f", {number_of(late.phase_ns, 'ns')} of it in {late.phase}" if late.phase else ""
+    if found.once:
+        stall = number_of(found.excess_ns * found.compared, "ns")
+        return f"Rank {late.rank} stalled once, for {stall} in step {late.since_step}{where}"
+    when = "" if found.lasting else f" in {len(found.steps)} of {found.compared} steps"
+    since = f", since step {late.since_step}" if late.since_step is not None and found.lasting else ""
+    excess = number_of(found.excess_ns, "ns")
+    return f"Rank {late.rank} delays the other ranks{when}: {excess} per step{where}{since}"
+
+
+def step_time_sentence(step_time: StepTime | None) -> str:
+    """How long steps take, and whether that has changed."""
+    if step_time is None:
+        return "No step that all ranks have is in the logs yet"
+    steps = counted(step_time.steps, "step")
+    text = f"{number_of(step_time.median_ns, 'ns')} per step (median of {steps}, at most "
+    text += f"{number_of(step_time.most_ns, 'ns')})"
+    change = step_time.change
+    if change is None or not change.verdict.significant:
+        return text
+    before, after = number_of(change.before, "ns"), number_of(change.after, "ns")
+    return f"{text}; since step {step_time.changed_at} {after} instead of {before}"
+
+
+def _head(status: WatchStatus) -> Text:
+    steps = [each.last_step for each in status.ranks if each.last_step is not None]
+    at = f"step {max(steps)}" if steps else "no step yet"
+    size = f" of {status.world_size}" if status.world_size else ""
+    attempt = f" · attempt {status.attempts}" if status.attempts > 1 else ""
+    state = "running" if status.running else "ended"
+    text = Text(f"{plain(status.run_id or 'unknown run')}", style="bold")
+    text.append(f" · {state} · {at} · {len(status.ranks)}{size} ranks{attempt}", style="default")
+    return text
+
+
+def _verdict(status: WatchStatus) -> list[RenderableType]:
+    lines: list[RenderableType] = [Text(step_time_sentence(status.step_time))]
+    if status.unknown:
+        return [*lines, Text(f"Straggler: unknown. {status.unknown}", style="yellow")]
+    significance = significance_of(status)
+    for late in status.late_ranks:
+        lines.append(Text(f"{straggler_sentence(late)}.", style="bold yellow"))
+        lines.append(Text(f"  {late.found.verdict}", style="dim"))
+    if not status.late_ranks:
+        steps = max((verdict.n[0] for verdict in status.verdicts.values() if verdict.n), default=0)
+        if significance is Significance.NOT_SIGNIFICANT:
+            lines.append(Text(f"No straggler: the ranks' differences are not significant ({counted(steps, 'step')})."))
+        else:
+            lines.append(Text(f"Straggler: {significance.value} ({counted(steps, 'step')})."))
+    return lines
+
+
+def _arrivals(arrivals: Sequence[LastArrival]) -> Table:
+    table = Table(header_style="bold", box=None, pad_edge=False, title="Last to arrive", title_justify="left")
+    for name, justify in (("group", "left"), ("ranks", "left"), ("last", "right"), ("share", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]  # rich's literal
+    table.add_column("after the first", justify="right")
+    table.add_column("collectives", justify="right")
+    largest = sorted(arrivals, key=lambda each: -each.late_ns * each.share)[:_MOST_GROUPS]
+    for each in largest:
+        table.add_row(
+            Text(plain(each.group, limit=24)),
+            ranks_text(each.ranks),
+            f"rank {each.rank}",
+            percent(each.share),
+            number_of(each.late_ns, "ns"),
+            f"{each.collectives:,}",
+        )
+    return table
+
+
+def _long_steps(steps: Sequence[LongStep]) -> Table:
+    table = Table(header_style="bold", box=None, pad_edge=False, title="Longest steps", title_justify="left")
+    for name in ("step", "duration", "rank", "longer than the others"):
+        table.add_column(name, justify="right")
+    for each in steps:
+        rank = "all" if each.rank is None else f"rank {each.rank}"
+        excess = number_of(each.excess_ns, "ns") if each.rank is not None else ""
+        table.add_row(str(each.step), number_of(each.ns, "ns"), rank, excess)
+    return table
+
+
+def _ranks(ranks: Sequence[RankState]) -> Table:
+    table = Table(header_style="bold", box=None, pad_edge=False, title="Ranks", title_justify="left")
+    for name in ("rank", "last step", "state"):
+        table.add_column(name, justify="left" if name == "state" else "right")
+    for each in ranks:
+        step = "" if each.last_step is None else str(each.last_step)
+        silent = f" ({each.silent_s:.0f} s without a line)" if each.state == "silent" else ""
+        table.add_row(str(each.rank), step, plain(each.state) + silent)
+    return table

@@ -1,0 +1,291 @@
+"""Reads the logs of a watched job incrementally: each look reads what was appended since the one before.
+
+Logs are other people's files: the length of lines, what is decompressed, and what is kept are bounded, and a line that
+is damaged, or not one of those in `rundir/watch_files.py`, is counted and left out.
+
+In: a run directory. Out: for each rank its steps and collectives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankscope.errors import NoTracesError
+from rankscope.rundir.fields import MAX_RANKS, Signed, Step, count, integer, mapping, read, text
+from rankscope.rundir.ranges import parse_numbers
+from rankscope.rundir.watch_files import (
+    LOG_ENDING,
+    SCHEMA_VERSION,
+    SEGMENT_BYTES,
+    WATCH_FOLDER,
+    Header,
+    LogName,
+    parse_log_name,
+    segment_name,
+)
+
+KEPT_STEPS = 20_000
+KEPT_CALLS = 100_000
+KEPT_NOTES = 100
+_MAX_LOGS = 100_000
+_MAX_KINDS = 10_000
+_MAX_LINE = 1 << 20
+_MAX_SEGMENT = 16 * SEGMENT_BYTES
+_EARLIER_SEGMENTS = 2
+"""Complete segments that the first look reads, besides the current one."""
+_READ_BYTES = 4 << 20
+_GZIP = 31
+
+
+@dataclass(frozen=True)
+class StepLine:
+    """One step of one rank; a phase is None if it is not known."""
+
+    step: Step
+    start_ns: Signed
+    ns: int
+    loading_ns: int | None = None
+    forward_ns: int | None = None
+    backward_ns: int | None = None
+    optimizer_ns: int | None = None
+    backward_end_ns: int | None = None
+    profiled: bool = False
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of collective."""
+
+    group: str
+    op: str
+    dtype: str | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective that a rank has called; ``at_ns`` is its arrival, on the rank's wall clock."""
+
+    at_ns: int
+    kind: Kind
+    sequence: int
+
+
+@dataclass
+class RankLog:
+    """What was read of one rank's log.
+
+    Attributes:
+        header: of its current segment.
+        steps: the latest, in order.
+        calls: the latest, in order.
+        groups: the ranks of each process group, as far as they are known.
+        notes: the latest events, in words, each after a step.
+        missed: collectives that the job had no time to read.
+        damaged: lines that could not be read.
+        grew_at: when the file was last changed, seconds since 1970.
+    """
+
+    header: Header
+    steps: deque[StepLine] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
+    calls: deque[Call] = field(default_factory=lambda: deque(maxlen=KEPT_CALLS))
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=KEPT_NOTES))
+    missed: int = 0
+    damaged: int = 0
+    grew_at: float = 0.0
+    _kinds: dict[int, Kind] = field(default_factory=dict)
+
+    @property
+    def last_step(self) -> int | None:
+        """The last complete step."""
+        return self.steps[-1].step if self.steps else None
+
+    def add(self, line: bytes) -> None:
+        """Add a line."""
+        try:
+            parsed = json.loads(line)
+        except (ValueError, RecursionError):
+            self.damaged += 1
+            return
+        fields = mapping(parsed)
+        if "calls" in fields:
+            self._add_calls(fields)
+        elif "step" in fields and (step := read(StepLine, fields)) is not None:
+            if not self.steps or step.step > self.steps[-1].step:
+                self.steps.append(step)
+        elif (number := count(fields.get("kind"))) is not None and (kind := read(Kind, fields)) is not None:
+            if len(self._kinds) < _MAX_KINDS:
+                self._kinds[number] = kind
+        elif (group := text(fields.get("group"))) is not None:
+            self._add_group(group, text(fields.get("ranks")) or "")
+        elif (note := text(fields.get("note"))) is not None:
+            after = count(fields.get("slow_step"))
+            self.notes.append((self.last_step or 0 if after is None else after, note[:500]))
+            self.missed += count(fields.get("missed")) or 0
+        elif "schema_version" not in fields:
+            self.damaged += 1
+
+    def _add_group(self, group: str, ranks: str) -> None:
+        try:
+            members = tuple(parse_numbers(ranks, MAX_RANKS)) if ranks else ()
+        except ValueError:
+            self.damaged += 1
+            return
+        if len(self.groups) < _MAX_KINDS:
+            self.groups[group] = members
+
+    def _add_calls(self, fields: dict[str, object]) -> None:
+        base, calls = integer(fields.get("base_ns")), fields["calls"]
+        if base is None or not isinstance(calls, list):
+            self.damaged += 1
+            return
+        for each in calls:
+            if not isinstance(each, list) or len(each) != 3:
+                self.damaged += 1
+                continue
+            kind, sequence, us = (count(value) for value in each)
+            known = self._kinds.get(kind) if kind is not None else None
+            if known is None or sequence is None or us is None or us > 10**13:
+                self.damaged += 1
+                continue
+            self.calls.append(Call(base + 1000 * us, known, sequence))
+
+
+class _LogFile:
+    """One log and how far it has been read."""
+
+    def __init__(self, folder: Path, name: LogName) -> None:
+        self._folder, self._name = folder, name
+        self._path = folder / f"{name.stem}{LOG_ENDING}"
+        self._segment = -1
+        self._offset = 0
+        self._rest = b""
+        self.log: RankLog | None = None
+
+    def look(self) -> None:
+        """Read what is new."""
+        try:
+            with self._path.open("rb") as file:
+                head = _header(file.readline(_MAX_LINE))
+                if head is None:
+                    return
+                self._catch_up(head)
+                file.seek(self._offset)
+                content = file.read(_READ_BYTES)
+                while content:
+                    self._offset += len(content)
+                    self._add(content)
+                    content = file.read(_READ_BYTES)
+                if self.log is not None:
+                    self.log.grew_at = os.fstat(file.fileno()).st_mtime
+        except OSError:
+            return  # it was replaced meanwhile, or is gone: the next look
+
+    def _catch_up(self, head: Header) -> None:
+        """Read the segments that were completed since the last look, the last few of them."""
+        if self.log is None:
+            self.log = RankLog(head)
+        if head.segment == self._segment:
+            return
+        first = max(head.segment - _EARLIER_SEGMENTS, self._segment, 0)
+        for number in range(first, head.segment):
+            skip = self._offset if number == self._segment else 0
+            content = _unpacked(self._folder / segment_name(self._name.stem, number))
+            self._add(content[skip:])
+            self._rest = b""
+        self.log.header, self._segment, self._offset, self._rest = head, head.segment, 0, b""
+
+    def _add(self, content: bytes) -> None:
+        assert self.log is not None
+        *lines, rest = (self._rest + content).split(b"\n")
+        self._rest = rest if len(rest) <= _MAX_LINE else b""
+        for line in lines:
+            if line and len(line) <= _MAX_LINE:
+                self.log.add(line)
+
+
+class WatchLogs:
+    """The logs of a run.
+
+    Args:
+        run_dir: its directory.
+
+    Raises:
+        NoTracesError: there is no such directory, or no log in it.
+    """
+
+    def __init__(self, run_dir: str | Path) -> None:
+        self._folder = Path(run_dir, WATCH_FOLDER)
+        self._files: dict[tuple[str, str], _LogFile] = {}
+        if not Path(run_dir).is_dir():
+            hint = "check the spelling of the path"
+            raise NoTracesError("there is no such directory", path=str(run_dir), hint=hint)
+        self.look()
+        if not self.logs():
+            raise NoTracesError(
+                "no log of a watched job in this directory",
+                path=str(run_dir),
+                hint="start the job with watch=True, --watch or RANKSCOPE_WATCH=1; the log begins with the first steps",
+            )
+
+    def look(self) -> None:
+        """Read what is new, of new logs too."""
+        for folder, name in self._names():
+            key = (str(folder), name.stem)
+            if name.segment is None and key not in self._files and len(self._files) < _MAX_LOGS:
+                self._files[key] = _LogFile(folder, name)
+        for each in self._files.values():
+            each.look()
+
+    def logs(self) -> list[RankLog]:
+        """All logs, of every attempt."""
+        return [each.log for each in self._files.values() if each.log is not None]
+
+    def latest(self) -> dict[int, RankLog]:
+        """By rank, the log of the latest attempt; of several, the latest one."""
+        logs = self.logs()
+        attempt = max((log.header.restart_count for log in logs), default=0)
+        run = max(logs, key=lambda log: log.header.began_ns).header.run_id if logs else None
+        found: dict[int, RankLog] = {}
+        for log in sorted(logs, key=lambda log: log.header.began_ns):
+            if log.header.restart_count == attempt and log.header.run_id == run:
+                found[log.header.rank] = log
+        return dict(sorted(found.items()))
+
+    def attempts(self) -> int:
+        """How many attempts of an elastic job have logs."""
+        return len({log.header.restart_count for log in self.logs()})
+
+    def _names(self) -> Iterator[tuple[Path, LogName]]:
+        for folder, folders, files in os.walk(self._folder):
+            folders.sort()
+            for file in sorted(files):
+                if (name := parse_log_name(file)) is not None:
+                    yield Path(folder), name
+
+
+def _header(line: bytes) -> Header | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        header = read(Header, json.loads(line))
+    except (ValueError, RecursionError):
+        return None
+    return header if header is not None and header.schema_version <= SCHEMA_VERSION else None
+
+
+def _unpacked(path: Path) -> bytes:
+    """The content of a complete segment, as much as is sane; empty if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(_MAX_SEGMENT)
+        return zlib.decompressobj(_GZIP).decompress(packed, _MAX_SEGMENT)
+    except (OSError, zlib.error):
+        return b""

@@ -1,0 +1,382 @@
+"""The state of a watched job, from its logs: step time, who arrives last, the straggler, and since when.
+
+The straggler is found by the engine that finds it in traces (`primitives/stragglers`), from the same `Observations`;
+where a rank spends the time is what the log has of its phases.
+
+In: logs. Out: a `WatchStatus`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rankscope.primitives.statistics import Significance, Verdict
+from rankscope.primitives.stragglers.observations import Observations
+from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
+from rankscope.rundir.manifest import RankManifest, read_rank_manifest
+from rankscope.rundir.names import rank_manifest_name
+from rankscope.watch.changes import Change, find_change
+from rankscope.watch.local_times import Arrivals, Int64, LocalTimes, local_times
+from rankscope.watch.log import RankLog, WatchLogs
+
+JUDGED_STEPS = 100
+"""The latest steps, from which the straggler is found."""
+_HISTORY_STEPS = 2000
+_LONG = 8.0
+_LONG_SHARE = 0.3
+_MOST_LONG = 5
+_MOST_NOTES = 5
+_EXPLAINS = 0.5
+_SILENT_S = 60.0
+_SILENT_STEPS = 10
+
+
+@dataclass(frozen=True)
+class RankState:
+    """How far one rank is.
+
+    Attributes:
+        rank: its number.
+        last_step: the last complete step in its log.
+        state: of its manifest (``running``, ``finished``, ``interrupted``), or ``silent`` if it runs and its log has
+            not grown for long.
+        silent_s: seconds since its log has grown.
+        missed: collectives that are not in its log, because there was no time to read them.
+        damaged: lines of its log that could not be read.
+    """
+
+    rank: int
+    last_step: int | None
+    state: str
+    silent_s: float
+    missed: int
+    damaged: int
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """How long steps take: of the slowest rank in each.
+
+    Attributes:
+        steps: how many steps these figures are from.
+        median_ns, most_ns: of the judged steps.
+        change: the last lasting change, in what is known of the history; None if too few steps are known.
+        changed_at: its first step.
+    """
+
+    steps: int
+    median_ns: int
+    most_ns: int
+    change: Change | None
+    changed_at: int | None
+
+
+@dataclass(frozen=True)
+class LongStep:
+    """A step that took much longer than usual.
+
+    Attributes:
+        step: its number.
+        ns: how long it took.
+        rank: the rank that was busy by itself for longer than the others; None if that is not known.
+        excess_ns: by how much longer.
+    """
+
+    step: int
+    ns: int
+    rank: int | None
+    excess_ns: int
+
+
+@dataclass(frozen=True)
+class LastArrival:
+    """Who arrives last in a group.
+
+    Attributes:
+        group: its name.
+        ranks: those that were compared.
+        rank: who arrives last most often.
+        share: of the collectives, in which it does.
+        late_ns: median time after the first to arrive.
+        collectives: how many were compared.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    rank: int
+    share: float
+    late_ns: int
+    collectives: int
+
+
+@dataclass(frozen=True)
+class LateRank:
+    """A straggler, as the log has it.
+
+    Attributes:
+        found: what the engine says.
+        rank: its number.
+        phase: where most of the excess is; None if the log cannot tell.
+        phase_ns: per step.
+        since_step: the first step of the change after which it is late; None if it is as late from the first known
+            step on.
+    """
+
+    found: Straggler
+    rank: int
+    phase: str | None
+    phase_ns: int
+    since_step: int | None
+
+
+@dataclass(frozen=True)
+class WatchStatus:
+    """The state of a watched job.
+
+    Attributes:
+        run_id: its id.
+        world_size: its ranks, as far as it is known.
+        attempts: attempts of an elastic job that have logs; the latest is shown.
+        ranks: those with a log.
+        step_time: None if there are no steps yet.
+        late_ranks: the stragglers.
+        verdicts: by rank, whether it is a straggler.
+        unknown: why there is no verdict; empty if there is one.
+        last_arrivals: by group.
+        long_steps: the longest.
+        notes: the latest events.
+        warnings: what limits these statements.
+    """
+
+    run_id: str | None
+    world_size: int | None
+    attempts: int
+    ranks: tuple[RankState, ...]
+    step_time: StepTime | None
+    late_ranks: tuple[LateRank, ...]
+    verdicts: Mapping[int, Verdict]
+    unknown: str
+    last_arrivals: tuple[LastArrival, ...]
+    long_steps: tuple[LongStep, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def running(self) -> bool:
+        """Whether any rank still runs."""
+        return any(each.state in ("running", "silent") for each in self.ranks)
+
+
+def read_status(
+    run_dir: str | Path, logs: WatchLogs, judged_steps: int = JUDGED_STEPS, now: float | None = None
+) -> WatchStatus:
+    """The state now.
+
+    Args:
+        run_dir: the run directory, for the manifests.
+        logs: what was read of it.
+        judged_steps: how many of the latest steps the straggler is found from.
+        now: seconds since 1970.
+    """
+    by_rank = logs.latest()
+    header = next(iter(by_rank.values())).header
+    now = time.time() if now is None else now
+    states = tuple(_state(Path(run_dir), log, now) for log in by_rank.values())
+    history = local_times(by_rank, _HISTORY_STEPS)
+    times = None if history is None else local_times(by_rank, judged_steps)
+    late: tuple[LateRank, ...] = ()
+    verdicts: dict[int, Verdict] = {}
+    unknown = _why_unknown(by_rank, times)
+    if not unknown and times is not None and history is not None:
+        late, verdicts = _late_ranks(times, history)
+    notes = dict.fromkeys(note for _, note in sorted(note for log in by_rank.values() for note in log.notes))
+    return WatchStatus(
+        header.run_id,
+        header.world_size,
+        logs.attempts(),
+        states,
+        _step_time(by_rank, judged_steps),
+        late,
+        verdicts,
+        unknown,
+        tuple(_last_arrival(each) for each in times.arrivals) if times is not None else (),
+        _long_steps(by_rank, history),
+        tuple(notes)[-_MOST_NOTES:],
+        tuple(_warnings(by_rank, states, times)),
+    )
+
+
+def _state(run_dir: Path, log: RankLog, now: float) -> RankState:
+    header = log.header
+    manifest = _manifest(run_dir, log)
+    state = manifest.state if manifest is not None else "running"
+    silent_s = max(now - log.grew_at, 0.0)
+    usual_s = np.median([each.ns for each in list(log.steps)[-_SILENT_STEPS:]] or [0]) / 1e9
+    if state == "running" and silent_s > max(_SILENT_S, _SILENT_STEPS * usual_s):
+        state = "silent"
+    return RankState(header.rank, log.last_step, state, silent_s, log.missed, log.damaged)
+
+
+def _manifest(run_dir: Path, log: RankLog) -> RankManifest | None:
+    """The manifest of the process that writes a log; None if it is not there."""
+    header = log.header
+    wanted = run_dir / rank_manifest_name(header.rank, header.world_size, header.restart_count)
+    for path in (wanted, *sorted(wanted.parent.glob(f"{wanted.stem}.*{wanted.suffix}"))):
+        found = read_rank_manifest(path)
+        if found is not None and found.pid == header.pid and found.run_id == header.run_id:
+            return found
+    return None
+
+
+def _why_unknown(logs: Mapping[int, RankLog], times: LocalTimes | None) -> str:
+    if len(logs) < 2:
+        return "one rank alone has a log: there is no other to compare it with"
+    if any(log.header.device is not None for log in logs.values()):
+        return (
+            "on an accelerator the log has the times of the hosts alone, which run ahead of their devices; "
+            "record a window: rankscope trigger"
+        )
+    if times is None:
+        return "the ranks have no steps in common yet"
+    return ""
+
+
+def _observations(times: LocalTimes) -> Observations:
+    loading = times.phases.get("data loading", np.zeros_like(times.local_ns))
+    loading = np.minimum(loading, times.local_ns)
+    parts = {"data_loading": loading, "operators": times.local_ns - loading}
+    return Observations.of(parts, float(np.median(times.step_ns)), on_host=True)
+
+
+def _late_ranks(times: LocalTimes, history: LocalTimes) -> tuple[tuple[LateRank, ...], dict[int, Verdict]]:
+    compared = Comparison(_observations(times))
+    verdicts = {times.ranks[row]: verdict for row, verdict in compared.verdicts().items()}
+    found = []
+    for each in compared.stragglers():
+        if len(each.ranks) != 1:
+            continue
+        row = each.ranks[0]
+        late = np.isin(np.arange(times.steps.size), each.steps)
+        phase, phase_ns = _phase(times, row, late, each.excess_ns)
+        since = _since(history, row) if each.lasting else int(times.steps[each.steps[0]])
+        found.append(LateRank(each, times.ranks[row], phase, phase_ns, since))
+    return tuple(found), verdicts
+
+
+def _excess(value: Int64, row: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """A rank's values less the median of the others."""
+    others = np.median(np.delete(value, row, axis=0), axis=0)
+    return np.asarray(value[row] - others, dtype=np.float64)
+
+
+def _phase(
+    times: LocalTimes, row: int, late: np.ndarray[tuple[int], np.dtype[np.bool_]], excess_ns: int
+) -> tuple[str | None, int]:
+    """The phase with most of a rank's excess in its late steps, per step; None if none explains it."""
+    more = {name: float(_excess(value, row)[late].mean()) for name, value in times.phases.items()}
+    name = max(more, key=lambda each: more[each], default=None)
+    if name is None or more[name] < _EXPLAINS * excess_ns:
+        return None, 0
+    return name, round(more[name])
+
+
+def _since(history: LocalTimes, row: int) -> int | None:
+    change = find_change(_excess(history.local_ns, row), float(np.median(history.step_ns)))
+    if change is None or not change.verdict.significant or change.after <= change.before:
+        return None
+    return int(history.steps[change.index])
+
+
+def _slowest(logs: Mapping[int, RankLog]) -> tuple[Int64, Int64]:
+    """The steps that no profiler recorded and all ranks have, and how long each took on the rank on which it was
+    longest."""
+    by_rank = [{line.step: line for line in log.steps} for log in logs.values()]
+    common = sorted(set.intersection(*(set(each) for each in by_rank)))
+    common = [step for step in common if not any(each[step].profiled for each in by_rank)]
+    longest = [max(each[step].ns for each in by_rank) for step in common]
+    return np.array(common, dtype=np.int64), np.array(longest, dtype=np.int64)
+
+
+def _step_time(logs: Mapping[int, RankLog], judged_steps: int) -> StepTime | None:
+    steps, ns = _slowest(logs)
+    if not steps.size:
+        return None
+    latest = ns[-judged_steps:]
+    change = find_change(ns[-_HISTORY_STEPS:])
+    at = int(steps[-_HISTORY_STEPS:][change.index]) if change is not None else None
+    return StepTime(latest.size, int(np.median(latest)), int(latest.max()), change, at)
+
+
+def _long_steps(logs: Mapping[int, RankLog], history: LocalTimes | None) -> tuple[LongStep, ...]:
+    steps, ns = _slowest(logs)
+    steps, ns = steps[-_HISTORY_STEPS:], ns[-_HISTORY_STEPS:]
+    if steps.size < 2 * _MOST_LONG:
+        return ()
+    # A lasting change is none of its steps' fault.
+    change = find_change(ns)
+    usual = np.full(ns.size, float(np.median(ns)))
+    if change is not None and change.verdict.significant:
+        usual[: change.index], usual[change.index :] = change.before, change.after
+    deviation = 1.4826 * float(np.median(np.abs(ns - usual)))
+    long = np.flatnonzero(ns - usual > np.maximum(_LONG * deviation, _LONG_SHARE * usual))
+    longest = sorted(long.tolist(), key=lambda at: -ns[at])[:_MOST_LONG]
+    return tuple(_long_step(int(steps[at]), int(ns[at]), history) for at in longest)
+
+
+def _long_step(step: int, ns: int, history: LocalTimes | None) -> LongStep:
+    if history is None or step not in history.steps:
+        return LongStep(step, ns, None, 0)
+    column = int(np.flatnonzero(history.steps == step)[0])
+    local = history.local_ns[:, column]
+    row = int(np.argmax(local))
+    excess = int(local[row] - np.median(np.delete(local, row)))
+    if 2 * excess < ns - int(np.median(history.step_ns)):
+        return LongStep(step, ns, None, 0)  # all ranks took long
+    return LongStep(step, ns, history.ranks[row], excess)
+
+
+def _last_arrival(arrivals: Arrivals) -> LastArrival:
+    late = arrivals.late_ns
+    last = np.bincount(late.argmax(axis=1), minlength=late.shape[1])
+    row = int(last.argmax())
+    return LastArrival(
+        arrivals.group,
+        arrivals.ranks,
+        arrivals.ranks[row],
+        float(last[row] / late.shape[0]),
+        int(np.median(late[:, row])),
+        int(late.shape[0]),
+    )
+
+
+def _warnings(logs: Mapping[int, RankLog], states: Sequence[RankState], times: LocalTimes | None) -> list[str]:
+    found = []
+    size = next(iter(logs.values())).header.world_size
+    if size is not None and len(logs) < size:
+        found.append(f"{len(logs)} of {size} ranks have a log: the others may be the cause of what these wait for")
+    for state in ("silent", "interrupted"):
+        if ranks := [each.rank for each in states if each.state == state]:
+            what = "have not logged a step for long" if state == "silent" else "were interrupted"
+            found.append(f"ranks {', '.join(map(str, ranks[:20]))} {what}")
+    if missed := sum(each.missed for each in states):
+        found.append(f"{missed} collectives were not read: steps with them are not compared")
+    if damaged := sum(each.damaged for each in states):
+        found.append(f"{damaged} lines of the logs cannot be read")
+    if times is not None and times.basis == "phases":
+        found.append("the log has no collectives: the backward pass is not compared")
+    if times is not None and times.unaligned:
+        found.append("the clocks of the hosts could not be aligned: arrivals are compared as the clocks are set")
+    return found
+
+
+def significance_of(status: WatchStatus) -> Significance:
+    """One answer for the job: whether a rank is a straggler."""
+    found = {verdict.significance for verdict in status.verdicts.values()}
+    if Significance.SIGNIFICANT in found:
+        return Significance.SIGNIFICANT
+    return Significance.TOO_FEW if Significance.TOO_FEW in found or not found else Significance.NOT_SIGNIFICANT

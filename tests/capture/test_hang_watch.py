@@ -1,0 +1,136 @@
+"""When a step counts as a hang, by a clock of the test's; and what a watch leaves behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from tests.capture.conftest import clean_environ
+
+from rankscope.capture import hang_watch
+from rankscope.capture.hang_watch import HangWatch
+from rankscope.rundir.hang_dump import Heartbeat
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def watch(tmp_path, clock, monkeypatch):
+    """A watch whose thread does not run: the test checks."""
+    monkeypatch.setattr(HangWatch, "_watch", lambda self: None)
+    watch = HangWatch(tmp_path, timeout_s=60, factor=10, first_timeout_s=600, clock=clock).start()
+    yield watch
+    watch.close()
+
+
+def step(watch, clock, seconds, count=1):
+    for _ in range(count):
+        clock.now += seconds
+        watch.heartbeat()
+
+
+def test_the_first_steps_have_more_time(watch, clock):
+    clock.now += 599
+    assert watch.check() is None
+    clock.now += 2
+    assert watch.check() is not None
+
+
+def test_a_hang_takes_longer_than_the_timeout(watch, clock):
+    step(watch, clock, 1, 5)
+    clock.now += 60
+    assert watch.check() is None
+    clock.now += 1
+    assert watch.check() == watch.directory / "hang" / "rank0.json"
+
+
+def test_a_hang_takes_longer_than_several_usual_steps(watch, clock):
+    step(watch, clock, 300)
+    step(watch, clock, 20, 5)
+    assert watch.limit_s() == 200
+    clock.now += 201
+    assert watch.check() is not None
+
+
+def test_one_slow_step_does_not_change_what_is_usual(watch, clock):
+    step(watch, clock, 20, 5)
+    step(watch, clock, 500)
+    assert watch.limit_s() == 200
+
+
+def test_a_hang_is_reported_once_and_the_next_one_again(watch, clock):
+    step(watch, clock, 1, 5)
+    clock.now += 100
+    assert watch.check() is not None
+    clock.now += 1000
+    assert watch.check() is None
+    step(watch, clock, 1, 5)
+    clock.now += 100
+    assert watch.check() is not None
+    assert json.loads(watch.dumps[-1].read_text())["step"] == 10
+
+
+def test_only_the_latest_steps_are_kept(watch, clock):
+    step(watch, clock, 1, 10_000)
+    assert len(watch._times) == hang_watch._KEPT_STEPS
+
+
+def heartbeat_of(folder):
+    return Heartbeat.from_json(json.loads((folder / "hang" / "rank0.heartbeat.json").read_text()))
+
+
+def test_the_heartbeat_says_how_the_loop_ended(tmp_path):
+    with HangWatch(tmp_path / "a") as watch:
+        watch.heartbeat()
+    ended = heartbeat_of(tmp_path / "a")
+    assert (ended.ended, ended.exception, ended.step) == (True, "", 1)
+    assert not (tmp_path / "a" / "hang" / "rank0.json").exists()
+    with pytest.raises(ValueError, match="bad batch"), HangWatch(tmp_path / "b"):
+        raise ValueError("bad batch")
+    ended = heartbeat_of(tmp_path / "b")
+    assert (ended.ended, ended.exception) == (True, "ValueError: bad batch")
+    dump = json.loads((tmp_path / "b" / "hang" / "rank0.json").read_text())
+    assert dump["uncaught"] == "ValueError: bad batch"
+    assert dump["threads"][0]["frames"][0]["text"] == 'raise ValueError("bad batch")'
+
+
+def test_an_exception_that_ends_a_hang_does_not_replace_its_dump(watch, clock):
+    step(watch, clock, 1, 5)
+    clock.now += 100
+    path = watch.check()
+    watch.close("RuntimeError: Connection closed by peer")
+    # Its calls may get their stacks meanwhile.
+    dump = json.loads(path.read_text())
+    assert (dump["reason"], dump["uncaught"]) == ("no step for 100 s", "")
+
+
+def test_a_hung_process_ends_with_the_chosen_status(tmp_path):
+    script = f"""
+        import time, rankscope
+        watch = rankscope.HangWatch({str(tmp_path)!r}, timeout_s=0.5, first_timeout_s=0.5, exit_status=77).start()
+        time.sleep(600)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=clean_environ(), timeout=300)
+    assert done.returncode == 77
+    dump = json.loads((tmp_path / "hang" / "rank0.json").read_text())
+    assert dump["threads"][0]["frames"][0]["text"] == "" or "sleep" in dump["threads"][0]["frames"][0]["text"]
+
+
+def test_a_directory_that_cannot_be_written_harms_nothing(tmp_path):
+    (tmp_path / "file").write_text("")
+    with HangWatch(tmp_path / "file" / "run") as watch:
+        watch.heartbeat()
+    assert watch.dumps == []

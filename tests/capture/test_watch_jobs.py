@@ -1,0 +1,293 @@
+"""Watched jobs of two ranks: the same losses, windows on request and after slow steps, and every end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rankscope.rundir.manifest import read_rank_manifest
+from rankscope.watch.log import WatchLogs
+from rankscope.watch.status import read_status
+
+from .conftest import clean_environ, traces
+from .two_ranks import TIMEOUT_S, finish, start
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="signals of Linux")]
+
+JOB = """
+import gc, os, signal, sys, time
+import torch
+import torch.distributed as dist
+rank = int(os.environ["RANK"])
+{before}
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), 0.001)
+step = 0
+while True:
+    time.sleep(0.02)
+    {inside}
+    optimizer.zero_grad()
+    loss = model(torch.full((2, 8), 1.0 + rank + step % 7)).square().sum()
+    loss.backward()
+    optimizer.step()
+    if step < 40:
+        print(loss.item().hex(), flush=True)
+    step += 1
+    ends = torch.tensor([float(os.path.exists("stop") or step >= {steps})])
+    dist.all_reduce(ends)
+    if ends.item():
+        break
+del model; gc.collect(); dist.destroy_process_group()
+"""
+WATCH = {"RANKSCOPE_WATCH": "1", "RANKSCOPE_WAIT": "4", "RANKSCOPE_WARMUP": "1", "RANKSCOPE_ACTIVE": "2"}
+BY_REQUEST = {**WATCH, "RANKSCOPE_WATCH_WINDOWS": "0"}
+
+
+def job(*, before="", inside="", steps=10**9):
+    return JOB.format(before=before, inside=inside, steps=steps)
+
+
+def wait_for(condition, jobs=()):
+    until = time.monotonic() + TIMEOUT_S
+    while not (found := condition()):
+        assert time.monotonic() < until, "it took too long"
+        assert all(each.poll() is None for each in jobs), [each.communicate() for each in jobs if each.poll()]
+        time.sleep(0.1)
+    return found
+
+
+def logged(folder, rank, step):
+    """Whether a rank has logged a step."""
+    path = folder / "run" / "watch" / f"rank{rank}.jsonl"
+    return path.exists() and any(json.loads(line).get("step", -1) >= step for line in whole_lines(path))
+
+
+def whole_lines(path):
+    return path.read_bytes().rpartition(b"\n")[0].splitlines()
+
+
+def notes(folder):
+    return [
+        note
+        for path in sorted((folder / "run" / "watch").glob("*.jsonl"))
+        for line in whole_lines(path)
+        if (note := json.loads(line).get("note"))
+    ]
+
+
+def recorded(folder, rank):
+    """The windows that a rank has written."""
+    manifest = read_rank_manifest(folder / "run" / "ranks" / f"rank{rank}.json")
+    return [(each.first_step, each.last_step) for each in manifest.written] if manifest is not None else []
+
+
+def rankscope(folder, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "rankscope", *arguments],
+        cwd=folder,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+
+
+def stop(folder, jobs):
+    (folder / "stop").touch()
+    ended = finish(jobs)
+    assert [each.code for each in ended] == [0, 0], ended[0].errors[-3000:] + ended[1].errors[-3000:]
+    return ended
+
+
+def test_losses_are_the_same_and_steps_are_logged(tmp_path):
+    plain = finish(start(job(steps=40), tmp_path / "plain", profiled=False))
+    watched = finish(start(job(steps=40), tmp_path / "watched", **WATCH))
+    assert [each.losses for each in watched] == [each.losses for each in plain]
+    assert len(plain[0].losses) == 40
+    logs = WatchLogs(tmp_path / "watched" / "run").latest()
+    assert list(logs) == [0, 1]
+    for log in logs.values():
+        steps = [line.step for line in log.steps]
+        assert steps[-1] == 39
+        assert all(line.backward_ns and line.forward_ns and line.optimizer_ns for line in log.steps if line.step > 1)
+        assert log.damaged == 0
+        # Three buckets or one: DDP's all-reduce, and that of the end of the loop.
+        if log.calls:
+            assert {call.kind.op for call in log.calls} >= {"allreduce"}
+            assert log.groups["0"] == (0, 1)
+    assert len(traces(tmp_path / "watched" / "run")) == 2  # the schedule's window
+
+
+def test_requests_from_another_terminal_and_by_signal(tmp_path):
+    jobs = start(job(), tmp_path, **BY_REQUEST)
+    try:
+        wait_for(lambda: logged(tmp_path, 0, 20) and logged(tmp_path, 1, 20), jobs)
+        several = [
+            subprocess.Popen(
+                [sys.executable, "-m", "rankscope", "trigger", "run", "--steps", str(steps)],
+                cwd=tmp_path,
+                env=clean_environ(),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for steps in (3, 4)
+        ]
+        texts = [each.communicate(timeout=TIMEOUT_S)[0] for each in several]
+        assert [each.returncode for each in several] == [0, 0], texts
+        asked = sorted(tuple(int(word) for word in text.split() if word.isdigit())[:2] for text in texts)
+        wait_for(lambda: len(recorded(tmp_path, 0)) == len(recorded(tmp_path, 1)) == 3, jobs)
+        assert recorded(tmp_path, 0) == recorded(tmp_path, 1)
+        assert recorded(tmp_path, 0)[1:] == asked
+        assert sorted(last - first + 1 for first, last in asked) == [3, 4]
+
+        one = rankscope(tmp_path, "trigger", "run", "--steps", "1", "--ranks", "1")
+        assert one.returncode == 0, one.stderr
+        wait_for(lambda: len(recorded(tmp_path, 1)) == 4, jobs)
+
+        jobs[1].send_signal(signal.SIGUSR2)
+        wait_for(lambda: len(recorded(tmp_path, 0)) == 4 and len(recorded(tmp_path, 1)) == 5, jobs)
+        assert recorded(tmp_path, 0)[-1] == recorded(tmp_path, 1)[-1]
+        assert any("SIGUSR2 reached rank 1" in note for note in notes(tmp_path))
+    finally:
+        (tmp_path / "stop").touch()
+    stop(tmp_path, jobs)
+    late = rankscope(tmp_path, "trigger", "run")
+    assert late.returncode == 2
+    assert "this job has ended" in late.stderr
+
+
+FAULT = "time.sleep(0.4) if rank == 1 and step >= 90 else None"
+
+
+def test_a_slow_rank_makes_all_ranks_record_and_is_named_without_a_trace(tmp_path):
+    jobs = start(job(inside=FAULT), tmp_path, **WATCH, RANKSCOPE_WATCH_PAUSE="0")
+    try:
+        wait_for(lambda: [each for each in recorded(tmp_path, 0) if each[0] > 90] and logged(tmp_path, 1, 130), jobs)
+    finally:
+        (tmp_path / "stop").touch()
+    stop(tmp_path, jobs)
+    windows = [[each for each in recorded(tmp_path, rank) if each[0] > 90] for rank in range(2)]
+    assert windows[0]
+    assert windows[0] == windows[1]
+    assert any("times the median" in note for note in notes(tmp_path))
+
+    logs = WatchLogs(tmp_path / "run")
+    if not logs.latest()[0].calls:
+        return  # this torch's flight recorder has nothing of gloo
+    status = read_status(tmp_path / "run", logs, 30)
+    late = status.late_ranks[0]
+    assert late.rank == 1
+    assert late.phase == "forward and backward"  # at the end of the loop, ranks wait for each other
+    assert late.found.excess_ns > 200e6
+    assert 85 <= late.since_step <= 95
+    assert status.last_arrivals[0].rank == 1
+
+
+HANDLER = "signal.signal(signal.SIGUSR2, lambda *_: print('theirs', flush=True))"
+
+
+def test_a_handler_of_the_job_stays_and_sigterm_ends_the_log(tmp_path):
+    jobs = start(job(before=HANDLER), tmp_path, **BY_REQUEST)
+    wait_for(lambda: logged(tmp_path, 0, 20), jobs)
+    jobs[0].send_signal(signal.SIGUSR2)
+    wait_for(lambda: logged(tmp_path, 0, 200), jobs)
+    for each in jobs:
+        each.send_signal(signal.SIGTERM)
+    outputs = [each.communicate(timeout=TIMEOUT_S) for each in jobs]
+    assert -signal.SIGTERM in [each.returncode for each in jobs]
+    assert "theirs" in outputs[0][0]
+    assert not any("SIGUSR2" in note for note in notes(tmp_path))
+    manifest = read_rank_manifest(tmp_path / "run" / "ranks" / "rank0.json")
+    assert manifest.state == "interrupted"
+    assert not read_status(tmp_path / "run", WatchLogs(tmp_path / "run")).running
+
+
+def test_a_log_that_cannot_be_written_costs_one_warning(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "watch").write_text("in the way")
+    plain = finish(start(job(steps=60), tmp_path / "plain", profiled=False))
+    watched = finish(start(job(steps=120), tmp_path, **WATCH))
+    assert [each.losses for each in watched] == [each.losses for each in plain]
+    for rank, each in enumerate(watched):
+        assert each.code == 0
+        assert each.errors.count("the watch failed (log)") == 1
+        manifest = read_rank_manifest(tmp_path / "run" / "ranks" / f"rank{rank}.json")
+        assert any("the watch failed (log)" in warning for warning in manifest.warnings)
+
+
+ALONE = """
+import os, time, torch, rankscope
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), 0.001)
+with rankscope.Profiler("run", run_id="one", watch=True, watch_windows=0, wait=2, warmup=1, active=1) as profiler:
+    while not os.path.exists("stop"):
+        time.sleep(0.05)
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        profiler.step()
+"""
+
+
+def test_ranks_without_a_store_agree_through_the_run_directory(tmp_path):
+    jobs = start(ALONE, tmp_path, profiled=False)
+    try:
+        wait_for(lambda: logged(tmp_path, 0, 20) and logged(tmp_path, 1, 20), jobs)
+        done = rankscope(tmp_path, "trigger", "run", "--steps", "2")
+        assert done.returncode == 0, done.stderr
+        wait_for(lambda: len(recorded(tmp_path, 0)) == len(recorded(tmp_path, 1)) == 2, jobs)
+        assert recorded(tmp_path, 0) == recorded(tmp_path, 1)
+    finally:
+        (tmp_path / "stop").touch()
+    stop(tmp_path, jobs)
+
+
+RESTARTED = """
+import os, time, torch
+rank, first = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(30):
+    time.sleep(0.05)
+    optimizer.zero_grad(); model(torch.ones(2, 8)).square().sum().backward(); optimizer.step()
+    if first and step == 25:
+        if rank == "0":
+            open("waiting", "w").close()
+            time.sleep(600)  # torchrun ends this rank
+        while not os.path.exists("waiting"): time.sleep(0.01)
+        raise ValueError("theirs")
+"""
+
+
+def test_each_attempt_of_an_elastic_job_has_its_log(tmp_path):
+    (tmp_path / "job.py").write_text(RESTARTED)
+    options = ["--run-dir", "run", "--watch", "--nproc-per-node", "2", "--max-restarts", "1"]
+    done = rankscope(tmp_path, "run", *options, "job.py")
+    assert done.returncode == 0, done.stderr[-3000:]
+    names = sorted(path.name for path in (tmp_path / "run" / "watch").glob("*.jsonl"))
+    assert names == ["rank0.jsonl", "rank0_restart1.jsonl", "rank1.jsonl", "rank1_restart1.jsonl"]
+    logs = WatchLogs(tmp_path / "run")
+    assert logs.attempts() == 2
+    assert [log.last_step for log in logs.latest().values()] == [29, 29]
+    ended = [log.last_step for log in logs.logs() if log.header.restart_count == 0]
+    assert all(step is not None and step >= 20 for step in ended)
+    assert os.path.exists(tmp_path / "waiting")  # noqa: PTH110
+
+
+def test_a_rank_that_hangs_is_named_and_the_job_goes_on(tmp_path):
+    waiting = (
+        "if rank == 1 and step == 60:\n"
+        "        while not all(os.path.exists(f'run/hang/rank{r}.json') for r in (0, 1)): time.sleep(0.1)"
+    )
+    ended = finish(start(job(inside=waiting, steps=80), tmp_path, **BY_REQUEST, RANKSCOPE_HANG_TIMEOUT="2"))
+    assert [each.code for each in ended] == [0, 0], ended[0].errors[-3000:] + ended[1].errors[-3000:]
+    verdict = json.loads(rankscope(tmp_path, "hang", "run", "--format", "json").stdout)
+    assert (verdict["culprits"], verdict["cause"]) == ([1], "python_code")
+    assert verdict["collective"]["operation"] == "all_reduce"

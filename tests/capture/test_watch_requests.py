@@ -1,0 +1,193 @@
+"""How ranks agree on a window to record: simulated ranks that share a list, and lists in a store and in files."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+
+import pytest
+import torch.distributed as dist
+
+from rankscope.capture.votes import SKIP_LEAD_STEPS
+from rankscope.capture.watch.board import FileBoard, LocalBoard, StoreBoard
+from rankscope.capture.watch.requests import MOST_STEPS, TRIES, Pace, Planned, Requests, automatic_request
+from rankscope.rundir.config import CaptureConfig
+from rankscope.rundir.schedule import Window, WindowPlan, windows
+from rankscope.rundir.watch_files import Request, answer_path, read_answer, write_request
+
+PACE = Pace(100, 100_000_000)
+
+
+def ranks(tmp_path, number=2, schedule=()):
+    return [Requests(str(tmp_path), rank, rank, 2, lambda: schedule, reach_s=3.0) for rank in range(number)]
+
+
+def test_all_ranks_get_the_same_window_far_enough_ahead(tmp_path):
+    board, (one, other) = LocalBoard(), ranks(tmp_path)
+    one.add(Request("a", 3))
+    (planned,) = one.agree(board, PACE)
+    # Three seconds are thirty steps, and the votes come before the warm-up.
+    assert planned.window == Window(135, 137, 139)
+    assert planned.window.warmup - PACE.step >= 30 + SKIP_LEAD_STEPS
+    assert other.agree(board, Pace(101, 90_000_000)) == [planned]
+    assert one.agree(board, PACE) == other.agree(board, PACE) == []
+
+
+def test_a_rank_that_is_not_chosen_follows_the_list_without_recording(tmp_path):
+    board, (one, other) = LocalBoard(), ranks(tmp_path)
+    one.add(Request("a", 1, ranks="1"))
+    assert one.agree(board, PACE) == []
+    assert [each.request.id for each in other.agree(board, PACE)] == ["a"]
+
+
+def test_two_requests_at_once_get_windows_one_after_the_other(tmp_path):
+    board, (one, other) = LocalBoard(), ranks(tmp_path)
+    one.add(Request("a", 3))
+    other.add(Request("b", 2))
+    first = one.agree(board, PACE)
+    second = other.agree(board, PACE)
+    assert [each.request.id for each in second] == ["a", "b"]
+    assert first + one.agree(board, PACE) == second
+    assert second[1].window.warmup > second[0].window.last + SKIP_LEAD_STEPS
+
+
+def test_a_request_that_two_ranks_have_read_is_recorded_once(tmp_path):
+    board, everyone = LocalBoard(), ranks(tmp_path)
+    write_request(tmp_path, Request("same", 3))
+    for rank in everyone:
+        rank.look_for_files()
+    found = [each for rank in everyone for each in rank.agree(board, PACE)]
+    assert len(found) == 2
+    assert found[0] == found[1]
+    assert read_answer(answer_path(tmp_path, "same")).first_step == found[0].window.first
+    for rank in ranks(tmp_path):  # a restart
+        rank.look_for_files()
+        assert rank.agree(LocalBoard(), PACE) == []
+
+
+def test_slow_steps_of_all_ranks_are_one_window(tmp_path):
+    board, everyone = LocalBoard(), ranks(tmp_path, 8)
+    for number, rank in enumerate(everyone):
+        rank.add(automatic_request(90 + number % 2, 3, f"slow on {number}"))
+    found = [rank.agree(board, PACE) for rank in everyone]
+    assert all(each == found[0] for each in found)
+    assert len(found[0]) == 1
+
+
+def test_a_window_avoids_those_of_the_schedule(tmp_path):
+    config = CaptureConfig(wait=20, warmup=2, active=3, repeat=0)
+    board, one = LocalBoard(), Requests(str(tmp_path), 0, 0, 2, lambda: windows(config, 0), 0.1)
+    for number in range(5):
+        one.add(Request(f"r{number}", 4))
+    found = [each.window for each in one.agree(board, PACE)]
+    assert len(found) == 5
+    scheduled = windows(config, 0)
+    every = sorted([*found, *(next(scheduled) for _ in range(100))], key=lambda window: window.warmup)
+    assert all(later.warmup - earlier.last > SKIP_LEAD_STEPS for earlier, later in pairwise(every))
+
+
+def test_a_schedule_without_room_refuses(tmp_path):
+    config = CaptureConfig(wait=2, warmup=1, active=3, repeat=0)
+    one = Requests(str(tmp_path), 0, 0, 1, lambda: windows(config, 0), 0.1)
+    write_request(tmp_path, Request("a", 3))
+    one.look_for_files()
+    assert one.agree(LocalBoard(), PACE) == []
+    assert "the schedule leaves no steps" in read_answer(answer_path(tmp_path, "a")).refused
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [(Request("a", MOST_STEPS + 1), "are more than"), (Request("a", 1, ranks="first"), "ranks")],
+    ids=["too many steps", "no ranks"],
+)
+def test_what_cannot_be_recorded_is_refused(tmp_path, request_, why):
+    (one,) = ranks(tmp_path, 1)
+    write_request(tmp_path, request_)
+    one.look_for_files()
+    assert one.agree(LocalBoard(), PACE) == []
+    assert why in read_answer(answer_path(tmp_path, "a")).refused
+
+
+def test_a_window_that_came_too_late_is_tried_further_ahead_by_one_rank(tmp_path):
+    board, (one, other) = LocalBoard(), ranks(tmp_path)
+    one.add(Request("a", 3))
+    tried = one.agree(board, PACE)
+    other.agree(board, PACE)
+    ahead = [tried[0].window.warmup - PACE.step]
+    for number in range(1, TRIES):
+        pace = Pace(1000 * number, 100_000_000)
+        assert one.retry(tried[-1])
+        assert other.retry(tried[-1])
+        again = one.agree(board, pace)
+        assert other.agree(board, pace) == again
+        assert len(again) == 1
+        tried += again
+        ahead.append(again[0].window.warmup - pace.step)
+    assert ahead == sorted(ahead)
+    assert ahead[1] == 4 * ahead[0]
+    assert not one.retry(tried[-1])
+
+
+def test_nothing_is_planned_before_the_pace_is_known(tmp_path):
+    (one,) = ranks(tmp_path, 1)
+    one.add(Request("a", 3))
+    assert one.agree(LocalBoard(), Pace(2, 0)) == []
+    assert len(one.agree(LocalBoard(), PACE)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"request":{"id":"../x","steps":1},"window":{"warmup":1,"first":2,"last":3}}',
+     '{"request":{"id":"a","steps":1},"window":{"warmup":5,"first":2,"last":3}}',
+     '{"request":{"id":"a","steps":1},"window":{"warmup":1,"first":2}}'],
+)  # fmt: skip
+def test_entries_that_make_no_sense_are_left_out(tmp_path, text):
+    board, (one,) = LocalBoard(), ranks(tmp_path, 1)
+    board.post(1, text)
+    assert Planned.from_text(text) is None
+    one.add(Request("a", 3))
+    assert len(one.agree(board, PACE)) == 1
+
+
+# --- lists that ranks share -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["store", "files"])
+def boards(request, tmp_path):
+    if request.param == "files":
+        return [FileBoard(str(tmp_path), "rankscope/watch/0/1") for _ in range(8)]
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return [
+        StoreBoard(dist.TCPStore("127.0.0.1", store.port, is_master=False), "rankscope/watch/0/1") for _ in range(8)
+    ] + [store]
+
+
+def test_of_many_ranks_one_makes_an_entry(boards):
+    boards = boards[:8]
+    assert [board.read(1) for board in boards] == [None] * 8
+    found, start = [], threading.Barrier(8)
+
+    def post(number):
+        start.wait()
+        found.append(boards[number].post(1, f"of {number}"))
+
+    threads = [threading.Thread(target=post, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 1
+    assert {board.read(1) for board in boards} == set(found)
+    assert boards[0].read(2) is None
+
+
+# --- the plan of the loop ---------------------------------------------------------------------------------------
+
+
+def test_windows_that_are_added_come_in_order():
+    plan = WindowPlan(iter([Window(10, 12, 13), Window(30, 32, 33)]))
+    plan.add(Window(20, 22, 23))
+    assert next(plan).first == 12
+    plan.add(Window(15, 17, 18))
+    plan.add(Window(40, 42, 43))
+    assert [window.first for window in plan] == [17, 22, 32, 42]

@@ -1,0 +1,87 @@
+"""The two real hangs of a 16-rank job: the verdict against the ranks in which the faults were injected.
+
+The publisher's `fault_injection.log`: ranks 12 and 14 had a GPU error in one job, and ranks 9 and 14 held Python's lock
+in the other.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from rankscope.cli import make_app
+from rankscope.hang import Cause, read
+
+GPU_ERROR, LOCK_GIL = "flight-recorder/gpu_error_1st", "flight-recorder/lock_gil_1st"
+
+
+@pytest.fixture(autouse=True)
+def dumps_are_here(shared_traces):
+    for case in (GPU_ERROR, LOCK_GIL):
+        if not (shared_traces / case).is_dir():
+            pytest.skip(f"{case} is not among the real traces here")
+
+
+def test_ranks_that_hold_pythons_lock_did_not_arrive(shared_traces):
+    verdict = read(shared_traces / LOCK_GIL)
+    assert verdict.culprits == (9, 14)
+    assert verdict.collective is not None
+    assert (verdict.collective.group, verdict.collective.sequence) == ("72", 45265)
+    assert (verdict.collective.operation, verdict.collective.missing) == ("all_to_all", (9, 14))
+    assert verdict.collective.arrived == (8, 10, 11, 12, 13, 15)
+    # The dumps have no stacks: why the ranks did not come cannot be known.
+    assert verdict.cause is Cause.UNKNOWN
+    assert any("Python stacks" in line for line in verdict.advice)
+
+
+def test_both_ranks_with_a_failed_gpu_are_found(shared_traces):
+    verdict = read(shared_traces / GPU_ERROR)
+    assert verdict.culprits == (12, 14)
+    assert verdict.cause is Cause.DEVICE
+    assert verdict.collective is not None
+    assert (verdict.collective.group, verdict.collective.sequence) == ("74", 20537)
+    assert (verdict.collective.missing, verdict.collective.arrived) == ((12,), (13, 14, 15))
+
+
+@pytest.mark.parametrize(("case", "culprits"), [(GPU_ERROR, (12, 14)), (LOCK_GIL, (9, 14))])
+def test_files_named_after_hosts_give_the_same_verdict(shared_traces, tmp_path, case, culprits):
+    for rank in range(16):
+        shutil.copy(shared_traces / case / f"_dump_{rank}", tmp_path / f"nid00{12 + rank // 8}-gpu{rank % 8}.pickle")
+    verdict = read(tmp_path)
+    assert verdict.culprits == culprits
+    assert verdict.notes == ()
+    assert verdict.collective == read(shared_traces / case).collective
+
+
+def test_a_lower_pipeline_stage_alone_leads_to_the_missing_dump(shared_traces, tmp_path):
+    """With the dumps of ranks 0 to 7 only, what is known is that they wait for ranks 8 to 15."""
+    for rank in range(8):
+        shutil.copy(shared_traces / LOCK_GIL / f"_dump_{rank}", tmp_path)
+    verdict = read(tmp_path)
+    assert verdict.cause is Cause.UNKNOWN
+    assert verdict.culprits == tuple(range(8, 16))
+    assert verdict.without_dump == tuple(range(8, 16))
+
+
+def test_one_broken_file_costs_no_other(shared_traces, tmp_path):
+    for rank in range(16):
+        shutil.copy(shared_traces / LOCK_GIL / f"_dump_{rank}", tmp_path)
+    broken = tmp_path / "_dump_3"
+    broken.chmod(0o644)
+    broken.write_bytes(broken.read_bytes()[:700])
+    verdict = read(tmp_path)
+    assert verdict.culprits == (9, 14)
+    assert verdict.without_dump == (3,)
+    assert [str(broken) in problem for problem in verdict.problems] == [True]
+
+
+def test_the_command_says_it(shared_traces):
+    done = CliRunner().invoke(make_app(), ["hang", str(shared_traces / LOCK_GIL)])
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[0].startswith("Ranks 9,14 did not arrive at all_to_all 45265 of group 72")
+    done = CliRunner().invoke(make_app(), ["hang", str(shared_traces / LOCK_GIL), "--format", "json"])
+    value = json.loads(done.stdout)
+    assert (value["cause"], value["culprits"], value["collective"]["missing"]) == ("unknown", [9, 14], [9, 14])

@@ -1,0 +1,102 @@
+"""Local times from arrivals alone, against jobs whose local times are given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rankscope.watch.local_times import local_times
+from rankscope.watch.log import WatchLogs
+
+from .jobs import MS, SimulatedJob
+
+
+def times_of(job, folder, most=1000, **options):
+    truth = job.write(folder, **options)
+    return local_times(WatchLogs(folder).latest(), most), np.array(truth)
+
+
+LAYOUTS = {
+    "data parallel": {"buckets": 3},
+    "one bucket": {"buckets": 1},
+    "tensor parallel": {"forward": 8, "buckets": 1},
+    "both": {"forward": 4, "buckets": 4},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("ranks", [2, 5])
+@pytest.mark.parametrize("slow_at", ["", "loading", "forward", "backward", "optimizer"])
+def test_local_times_are_those_that_were_given(tmp_path, layout, ranks, slow_at):
+    def slow(rank, _step, place):
+        return 15 * MS if slow_at and rank == 1 and place == slow_at else 0
+
+    found, truth = times_of(SimulatedJob(ranks=ranks, slow=slow, **LAYOUTS[layout]), tmp_path)
+    assert found.basis == "collectives"
+    assert found.ranks == tuple(range(ranks))
+    assert found.steps.tolist() == list(range(1, 60))
+    # Arrivals are logged in µs.
+    count = 1 + sum(LAYOUTS[layout].values())
+    assert np.abs(found.local_ns - truth[:, 1:]).max() <= 1000 * count
+
+
+def test_the_phases_add_up_and_one_has_the_excess(tmp_path):
+    def slow(rank, _step, place):
+        return 9 * MS if rank == 2 and place == "backward" else 0
+
+    found, _ = times_of(SimulatedJob(slow=slow, noise=0), tmp_path)
+    total = np.sum(list(found.phases.values()), axis=0)
+    assert np.abs(total - found.local_ns).max() < 5000
+    more = {name: float((value[2] - value[0]).mean()) for name, value in found.phases.items()}
+    assert max(more, key=more.get) == "backward"
+    assert more["backward"] == pytest.approx(9 * MS, rel=0.01)
+
+
+def test_collectives_in_the_forward_pass_hide_where_it_is_slow(tmp_path):
+    def slow(rank, _step, place):
+        return 3 * MS if rank == 2 and place == "forward" else 0
+
+    found, _ = times_of(SimulatedJob(slow=slow, forward=4, buckets=1), tmp_path)
+    assert "forward" not in found.phases
+    more = {name: float((value[2] - value[0]).mean()) for name, value in found.phases.items()}
+    assert max(more, key=more.get) == "forward and backward"
+
+
+def test_clocks_of_hosts_are_aligned(tmp_path):
+    clocks = (0, 0, 7_000 * MS, 7_000 * MS)
+
+    def slow(rank, _step, place):
+        return 12 * MS if rank == 3 and place == "forward" else 0
+
+    job = SimulatedJob(clocks=clocks, slow=slow)
+    found, truth = times_of(job, tmp_path, hosts=("a", "a", "b", "b"))
+    assert not found.unaligned
+    assert np.abs(found.local_ns - truth[:, 1:]).max() <= 5000
+    (arrivals,) = found.arrivals
+    assert (arrivals.late_ns.argmax(axis=1) == 3).mean() > 0.95
+
+
+def test_steps_that_one_rank_lacks_are_left_out(tmp_path):
+    SimulatedJob().write(tmp_path)
+    path = tmp_path / "watch" / "rank2.jsonl"
+    kept = [line for line in path.read_bytes().splitlines(keepends=True) if b'"step":30,' not in line]
+    path.write_bytes(b"".join(kept))
+    found = local_times(WatchLogs(tmp_path).latest(), 1000)
+    # What is before the collectives of step 31 is not known on that rank.
+    assert set(range(1, 60)) - set(found.steps.tolist()) == {30, 31}
+
+
+def test_without_collectives_the_phases_are_compared(tmp_path):
+    SimulatedJob(noise=0).write(tmp_path)
+    for path in (tmp_path / "watch").iterdir():
+        kept = [line for line in path.read_bytes().splitlines(keepends=True) if b'"calls"' not in line]
+        path.write_bytes(b"".join(kept))
+    found = local_times(WatchLogs(tmp_path).latest(), 1000)
+    assert found.basis == "phases"
+    assert found.local_ns[0].tolist() == [27 * MS] * 60  # loading, forward, optimizer
+    assert found.arrivals == ()
+
+
+def test_one_rank_has_nobody_to_compare_with(tmp_path):
+    SimulatedJob(ranks=1).write(tmp_path)
+    assert local_times(WatchLogs(tmp_path).latest(), 1000) is None

@@ -1,0 +1,139 @@
+"""The state of a watched job: the straggler is the one that was made slow, and nobody is where nobody was."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from rankscope.capture.watch.log_lines import one_line
+from rankscope.primitives.statistics import Significance
+from rankscope.report.watch import straggler_sentence, watch_view
+from rankscope.rundir.manifest import RankManifest, to_json
+from rankscope.watch.log import WatchLogs
+from rankscope.watch.status import read_status, significance_of
+from rankscope.watch.status_json import as_json
+
+from .jobs import MS, SimulatedJob
+
+
+def status_of(folder, job, **options):
+    job.write(folder, **options)
+    return read_status(folder, WatchLogs(folder))
+
+
+def shown(status):
+    from rich.console import Console
+
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(watch_view(status))
+    return console.export_text()
+
+
+@pytest.mark.parametrize("place", ["loading", "forward", "backward", "optimizer"])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_slow_rank_is_named_with_its_phase_and_since_when(tmp_path, place, ranks):
+    culprit = ranks // 2
+
+    def slow(rank, step, at):
+        return 12 * MS if rank == culprit and at == place and step >= 40 else 0
+
+    status = status_of(tmp_path, SimulatedJob(ranks=ranks, steps=200, slow=slow))
+    assert significance_of(status) is Significance.SIGNIFICANT
+    (late,) = status.late_ranks
+    assert late.rank == culprit
+    assert late.found.excess_ns == pytest.approx(12 * MS, rel=0.1)
+    assert late.phase == {"loading": "data loading"}.get(place, place)
+    assert late.since_step == pytest.approx(40, abs=1)
+    assert status.step_time.change.verdict.significant
+    assert status.step_time.changed_at == pytest.approx(40, abs=1)
+    assert status.last_arrivals[0].rank == culprit
+    assert status.last_arrivals[0].late_ns == pytest.approx(12 * MS, rel=0.2)
+    assert straggler_sentence(late) in shown(status).replace("\n", " ")
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_nobody_is_named_where_nobody_is_slow(tmp_path, ranks, seed):
+    status = status_of(tmp_path, SimulatedJob(ranks=ranks, steps=150, seed=seed))
+    assert status.late_ranks == ()
+    assert significance_of(status) is Significance.NOT_SIGNIFICANT
+    assert "No straggler" in shown(status)
+
+
+def test_a_few_steps_do_not_tell(tmp_path):
+    status = status_of(tmp_path, SimulatedJob(ranks=2, steps=4))
+    assert significance_of(status) is Significance.TOO_FEW
+    assert "too few steps to tell" in shown(status)
+
+
+def test_a_long_step_names_the_rank_that_was_busy(tmp_path):
+    def slow(rank, step, place):
+        return 300 * MS if (rank, step, place) == (3, 70, "forward") else 0
+
+    status = status_of(tmp_path, SimulatedJob(steps=150, slow=slow))
+    (long,) = status.long_steps
+    assert (long.step, long.rank) == (70, 3)
+    assert long.excess_ns == pytest.approx(300 * MS, rel=0.05)
+
+
+def test_a_step_that_was_long_on_all_ranks_names_none(tmp_path):
+    def slow(_rank, step, place):
+        return 300 * MS if (step, place) == (70, "optimizer") else 0
+
+    status = status_of(tmp_path, SimulatedJob(steps=150, slow=slow))
+    assert [(long.step, long.rank) for long in status.long_steps] == [(70, None)]
+
+
+def test_an_accelerator_has_no_verdict(tmp_path):
+    SimulatedJob().write(tmp_path)
+    for path in (tmp_path / "watch").iterdir():
+        path.write_text(path.read_text().replace('"device":null', '"device":"CUDA"'))
+    status = read_status(tmp_path, WatchLogs(tmp_path))
+    assert status.late_ranks == ()
+    assert "accelerator" in status.unknown
+    assert "Straggler: unknown" in shown(status)
+
+
+def test_ranks_that_are_missing_silent_or_ended_are_named(tmp_path):
+    SimulatedJob(ranks=4).write(tmp_path)
+    (tmp_path / "watch" / "rank3.jsonl").unlink()
+    (tmp_path / "ranks").mkdir()
+    for rank, state in ((0, "finished"), (1, "interrupted")):
+        manifest = RankManifest(run_id="one", rank=rank, world_size=4, pid=rank + 1, state=state)
+        (tmp_path / "ranks" / f"rank{rank}.json").write_bytes(to_json(manifest))
+    logs = WatchLogs(tmp_path)
+    grew = logs.latest()[2].grew_at
+    assert [each.state for each in read_status(tmp_path, logs, now=grew + 1).ranks] == [
+        "finished", "interrupted", "running",
+    ]  # fmt: skip
+    status = read_status(tmp_path, logs, now=grew + 1000)
+    assert [each.state for each in status.ranks] == ["finished", "interrupted", "silent"]
+    assert status.running
+    text = " ".join(status.warnings)
+    assert "3 of 4 ranks have a log" in text
+    assert "ranks 2 have not logged" in text or "rank 2 has not logged" in text
+
+
+def test_as_json(tmp_path):
+    def slow(rank, _step, place):
+        return 20 * MS if rank == 1 and place == "loading" else 0
+
+    status = status_of(tmp_path, SimulatedJob(slow=slow, steps=100))
+    found = json.loads(json.dumps(as_json(status)))
+    assert found["schema_version"] == 1
+    (straggler,) = found["stragglers"]
+    assert (straggler["rank"], straggler["cause"], straggler["phase"]) == (1, "data_loading", "data loading")
+    assert straggler["significance"] == "significant"
+    assert found["verdicts"]["1"] == "significant"
+    assert found["last_arrivals"][0]["rank"] == 1
+
+
+def test_untrusted_text_is_escaped(tmp_path):
+    SimulatedJob().write(tmp_path)
+    with (tmp_path / "watch" / "rank0.jsonl").open("a") as file:
+        file.write(one_line({"note": "\x1b[31mred\x07"}) + "\n")
+    text = shown(read_status(tmp_path, WatchLogs(tmp_path)))
+    assert "red" in text
+    assert "\x1b" not in text
