@@ -198,7 +198,7 @@ def test_what_else_is_refused(tmp_path, machine, script, monkeypatch):
         measure("overhead", [f"{script}:step"], tmp_path / "function")
     with pytest.raises(ConfigError, match="--list not given then, 0:1 now"):
         measure("binding", [script], tmp_path / "b")
-        measure("binding", [script], tmp_path / "b", given="0:1")
+        measure("binding", [script], tmp_path / "b", cpus="0:1")
     study = Study(ranks=(1, 2), mode="strong")
     with pytest.raises(ConfigError, match="--strong not given then, given now"):
         measure("scaling", [script], tmp_path / "s")

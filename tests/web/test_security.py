@@ -25,6 +25,8 @@ ADDRESSES = [
     "/api/tiles?level=0&first=0&bins=10&lanes=0", "/api/events?lanes=0&from=0&to=10", "/api/event?lane=0&row=0",
     "/api/heat", "/api/search?q=gemm", "/api/range?from=0&to=10", "/api/calls?from=0&to=10", "/api/path?at=0",
     "/api/counters?rank=0&from=0&to=10", "/api/diff?ranks=0,1",
+    "/api/named/tiles?name=0&ranks=0&level=0&first=0&bins=10", "/api/named/events?name=0&ranks=0&from=0&to=10",
+    "/api/named/event?name=0&rank=0&row=0",
 ]  # fmt: skip
 
 
@@ -241,7 +243,7 @@ def test_no_question_names_a_path_or_an_address(server: Asking, tmp_path: Path) 
     )
     assert asked == {
         "after", "at", "bins", "by", "count", "direction", "first", "from", "lane", "lanes", "level", "limit", "match",
-        "points", "q", "rank", "ranks", "row", "run", "to", "token", "with",
+        "name", "points", "q", "rank", "ranks", "row", "run", "to", "token", "with",
     }  # fmt: skip
 
 
