@@ -97,9 +97,7 @@ def test_bins_of_a_lane_of_a_name_are_those_of_its_events(timeline: Timeline) ->
 
 
 def test_ranks_drawn_later_are_in_the_lanes(timeline: Timeline) -> None:
-    part = timeline.emptied()
-    part.names.clear()  # as at the beginning of a run
-    part._numbers.clear()
+    part = Timeline(timeline.clock, timeline.traces)  # as at the beginning of a run
     part.add(timeline.ranks[1].lanes)
     tracks = NameTracks(part)
     assert tracks.of(part.names.index("same")).places.keys() == {1}
