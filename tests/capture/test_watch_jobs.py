@@ -167,6 +167,7 @@ def test_requests_from_another_terminal_and_by_signal(tmp_path):
 FAULT = "time.sleep(0.4) if rank == 1 and step >= 90 else None"
 
 
+@pytest.mark.timing  # compares durations of a real job
 def test_a_slow_rank_makes_all_ranks_record_and_is_named_without_a_trace(tmp_path):
     jobs = start(job(inside=FAULT), tmp_path, **WATCH, RANKSCOPE_WATCH_PAUSE="0")
     try:
