@@ -11,23 +11,21 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future
+from collections.abc import Mapping
+from concurrent.futures import Executor
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rankscope.errors import ConfigError
-from rankscope.executors.remote import run_remotely, settings, version_differences, versions
-
-T = TypeVar("T")
+from rankscope.executors.remote import RemoteExecutor, version_differences, versions
 
 _CONNECT_LIMIT_S = 30
 _WORKERS_LIMIT_S = 60
 
 
-class DaskExecutor(Executor):
-    """Tasks on the workers of a cluster, over one connection that stays until the program ends.
+class DaskExecutor(RemoteExecutor):
+    """Tasks on the workers of a cluster.
 
     Args:
         client: the connection.
@@ -35,27 +33,9 @@ class DaskExecutor(Executor):
     """
 
     def __init__(self, client: Any, cluster: Any = None) -> None:
-        self._client, self._cluster = client, cluster
-        self._tasks: set[Future[Any]] = set()
         # Equal arguments do not mean equal results: a file may have changed.
-        self._executor = client.get_executor(pure=False)
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Hand the task to the scheduler."""
-        future: Future[T] = self._executor.submit(run_remotely, settings(), fn, *args, **kwargs)
-        self._tasks.add(future)
-        future.add_done_callback(self._tasks.discard)
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Cancel tasks if asked to; the connection stays for the next ones."""
-        if cancel_futures:
-            self.stop()
-
-    def stop(self) -> None:
-        """Cancel all tasks, on the cluster too."""
-        for future in list(self._tasks):
-            future.cancel()
+        super().__init__(client.get_executor(pure=False))
+        self._client, self._cluster = client, cluster
 
     def close(self) -> None:
         """End the connection, and the cluster if it was started for it."""

@@ -11,43 +11,14 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any
 
 from rankscope.errors import ConfigError
-from rankscope.executors.remote import run_remotely, settings
+from rankscope.executors.remote import RemoteExecutor
 
-T = TypeVar("T")
-
-
-class MpiExecutor(Executor):
-    """Tasks on the other processes, until the program ends.
-
-    Args:
-        pool: mpi4py's pool.
-    """
-
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
-        self._tasks: set[Future[Any]] = set()
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Hand the task to a process."""
-        future: Future[T] = self._pool.submit(run_remotely, settings(), fn, *args, **kwargs)
-        self._tasks.add(future)
-        future.add_done_callback(self._tasks.discard)
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Cancel waiting tasks if asked to; the processes stay for the next ones."""
-        if cancel_futures:
-            for future in list(self._tasks):
-                future.cancel()
-
-
-_executor: MpiExecutor | None = None
+_executor: RemoteExecutor | None = None
 
 
 def join() -> None:
@@ -72,7 +43,7 @@ def join() -> None:
     pool = processes.__enter__()  # in all but process 0 this returns when process 0 has ended
     if pool is None:
         sys.exit(0)
-    _executor = MpiExecutor(pool)
+    _executor = RemoteExecutor(pool)
     atexit.register(processes.__exit__, None, None, None)
 
 

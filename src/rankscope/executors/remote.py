@@ -1,6 +1,6 @@
-"""Settings and version checks of executors on other machines.
+"""What executors on clusters share: tasks that run under this process's settings, and a check of versions.
 
-In: a task and the settings of this process. Out: the task's result, computed under these settings.
+In: another package's executor, and tasks. Out: an executor that stays connected until the program ends.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
@@ -17,6 +18,35 @@ from rankscope.store.cache import cache_root
 T = TypeVar("T")
 
 _PACKAGES = ("polars", "numpy", "msgspec")
+
+
+class RemoteExecutor(Executor):
+    """Tasks on workers that stay connected until the program ends.
+
+    Args:
+        executor: hands tasks to the workers.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._tasks: set[Future[Any]] = set()
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Hand the task to a worker, with this process's settings."""
+        future = self._executor.submit(run_remotely, settings(), fn, *args, **kwargs)
+        self._tasks.add(future)
+        future.add_done_callback(self._tasks.discard)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Cancel tasks if asked to; the workers stay connected for the next ones."""
+        if cancel_futures:
+            self.stop()
+
+    def stop(self) -> None:
+        """Cancel all tasks."""
+        for future in list(self._tasks):
+            future.cancel()
 
 
 def settings() -> dict[str, str]:

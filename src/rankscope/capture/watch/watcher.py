@@ -58,8 +58,8 @@ class Watcher:
     ) -> None:
         process, config = rank.process, rank.config
         self._rank, self._manifest, self._config, self._scope = rank, manifest, config, scope
-        self._step, self._began = step, time.perf_counter_ns()
-        self._phases = StepPhases(self._began)
+        self._step = step
+        self._phases = StepPhases(time.perf_counter_ns())
         self._rows: deque[StepRow] = deque(maxlen=_WAITING_ROWS)
         self._new: deque[Planned] = deque(maxlen=_WAITING_WINDOWS)
         header = Header(
@@ -83,6 +83,7 @@ class Watcher:
         self._planned: deque[Planned] = deque(maxlen=_WAITING_WINDOWS)
         self._automatic, self._automatic_at = 0, float("-inf")
         self._signals = 0
+        # With a thread of its own: the control thread may itself wait for the job's store.
         self._hangs = HangWatch(rank.run_dir, timeout_s=config.hang_timeout) if config.hang_timeout else None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -101,7 +102,7 @@ class Watcher:
     def step_ended(self, step: int, now: int, *, profiled: bool) -> bool:
         """A step has ended; returns whether there are windows to take."""
         self._rows.append(self._phases.end_step(step, now, profiled=profiled))
-        self._step, self._began = step + 1, now
+        self._step = step + 1
         if self._hangs is not None:
             self._hangs.heartbeat()
         return bool(self._new)

@@ -22,7 +22,7 @@ interface Heat {
   readonly doc: string;
 }
 
-/** How high the rows of the map are together where nobody says, and each of them at least. */
+/** Pixels: the default height of all rows together, and the least height of one. */
 const [TALL, LEAST_ROW_PX] = [600, 2];
 const KINDS = [
   { value: "waited_ns", label: "wait caused on other ranks", ink: "--error", doc: "time the other ranks waited for this rank; none if it was late because it was itself waiting" },
