@@ -24,6 +24,9 @@ export interface Address {
   readonly hidden: Named;
   readonly minor: ReadonlySet<number>;
   readonly order: Order;
+  /** What the ranks are grouped by, empty for no groups, and by index the groups that are open. */
+  readonly groupBy: string;
+  readonly openGroups: ReadonlySet<number>;
   /** Whose critical path is shown. */
   readonly path: PathOf | null;
   readonly flags: readonly Flag[];
@@ -60,6 +63,8 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
     minor: readNumbers(params.get("all")),
     path: readPath(params.get("path")),
     order: orderNamed(params.get("order")),
+    groupBy: params.get("group") ?? "",
+    openGroups: readNumbers(params.get("groups")),
     flags: readFlags(params.get("flags") ?? ""),
     nameTracks: readNameTracks(params.get("names") ?? ""),
     track: params.get("track") === "1",
@@ -88,6 +93,7 @@ export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | 
     pin: writeNumbers(address.pinned.ranks), pintracks: writeNumbers(address.pinned.tracks), hide: writeNumbers(address.hidden.ranks), hidetracks: writeNumbers(address.hidden.tracks),
     all: writeNumbers(address.minor),
     order: address.order === "rank" ? "" : address.order,
+    group: address.groupBy, groups: address.groupBy === "" ? "" : writeNumbers(address.openGroups),
     path: address.path === null ? "" : String(address.path),
     flags: writeFlags(address.flags),
     names: writeNameTracks(address.nameTracks),

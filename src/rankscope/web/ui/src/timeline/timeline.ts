@@ -1,6 +1,6 @@
 /** The timeline: its parts put together, and what each gesture does. */
 import { h } from "../components/dom.ts";
-import type { Api } from "../data/api.ts";
+import { ApiError, type Api } from "../data/api.ts";
 import type { Finding } from "../data/payload.ts";
 import { exactly } from "../format/pattern.ts";
 import { onThemeChange } from "../theme/theme.ts";
@@ -11,6 +11,7 @@ import { ELSEWHERE, eventParams, findEvent, onRunClock, type EventTime } from ".
 import { Counters } from "./counters.ts";
 import { FlagEditor } from "./flag_editor.ts";
 import { RULER } from "./frame.ts";
+import { groupings } from "./groups.ts";
 import { Gutter } from "./gutter.ts";
 import { Input } from "./input.ts";
 import { Jump } from "./jump.ts";
@@ -36,6 +37,9 @@ import { toolbar, type Toolbar } from "./toolbar.ts";
 import { WatchedApi } from "./watched_api.ts";
 import { clamped, whole } from "./window.ts";
 
+/** Until what the server is still computing is asked for again. */
+const AGAIN_MS = 1000;
+
 export class Timeline {
   readonly element: HTMLElement;
   readonly #model: Model;
@@ -53,6 +57,7 @@ export class Timeline {
   readonly #flags: FlagEditor;
   readonly #rowActions: RowActions;
   readonly #ending: () => void;
+  #later = 0;
 
   constructor(context: ViewContext, source: Api, layout: Layout) {
     const api = new WatchedApi(source);
@@ -88,9 +93,9 @@ export class Timeline {
       zoom: (factor) => this.#input.zoom(factor), whole: () => jump.toWindow(whole(layout.span)),
       step: (step) => jump.toStep(step), rank: (rank) => jump.toRank(rank), finding: (finding) => (finding.place?.event ? context.router.update({ ...ELSEWHERE, ...eventParams(finding.place.event) }) : jump.toFinding(finding)),
       filter: (text) => { model.filter = text; model.refold(); permalink.note(); },
-      openAll: (open) => { model.open = new Set(open ? layout.ranks.map(({ rank }) => rank) : []); model.refold(); permalink.note(); },
+      openAll: (open) => { model.openGroups = new Set(open ? model.groups?.map(({ index }) => index) : []); model.open = new Set(open ? layout.ranks.map(({ rank }) => rank) : []); model.refold(); permalink.note(); },
       counters: (shown) => { model.showCounters = shown; model.refold(); permalink.note(); },
-      order: (order) => void this.#order(order).then(() => permalink.note()), showHidden: () => this.#rowActions.showAll(),
+      order: (order) => void this.#arrange(order, model.groupBy).then(() => permalink.note()), group: (by) => { model.openGroups.clear(); void this.#arrange(model.order, by).then(() => permalink.note()); }, showHidden: () => this.#rowActions.showAll(),
       help: () => this.#help.toggle(), path: () => path.toggle(),
       measure: () => { this.#input.measuring = true; notice.announce("Drag across the timeline to measure."); stage.element.focus({ preventScroll: true }); },
     });
@@ -111,6 +116,7 @@ export class Timeline {
     Object.assign(stage.element, { rankscopeStats: () => stage.stats() });
     context.onPlace((place) => this.#apply(readAddress(place.params), false));
     this.#ending = () => {
+      clearTimeout(this.#later);
       watch.disconnect();
       stop();
       for (const part of [permalink, stage, loader, names, counters, minimap, path, this.#input]) part.end();
@@ -142,8 +148,9 @@ export class Timeline {
     model.flags = address.flags;
     model.nameTracks = address.nameTracks;
     model.pathOf = address.path;
-    if (model.order !== address.order) {
-      void this.#order(address.order).then(() => { // the rows have moved below what was scrolled to
+    model.openGroups = new Set(address.openGroups);
+    if (model.order !== address.order || model.groupBy !== address.groupBy) {
+      void this.#arrange(address.order, address.groupBy).then(() => { // the rows have moved below what was scrolled to
         const { at, rank } = address;
         if (at) this.#jump.scrollToRank(at.rank, at.by);
         else if (rank !== null && rankIndex(model.layout, rank) >= 0) this.#jump.scrollToRank(rank);
@@ -206,14 +213,18 @@ export class Timeline {
     }
   }
 
-  /** The ranks' rows in another order; what it needs is fetched first. */
-  async #order(order: Order): Promise<void> {
+  /** The ranks' rows in another order or in groups, by values that are fetched first, or once the server has computed them. */
+  async #arrange(order: Order, groupBy: string): Promise<void> {
     const model = this.#model;
-    try {
-      if (order === "late") model.heat ??= await model.api.json<Heat>("heat");
-      model.order = order;
-    } catch (error) {
-      this.#notice.say(error);
+    model.order = order;
+    model.groupBy = groupings(model.layout).some(({ value }) => value === groupBy) ? groupBy : "";
+    if (model.heat === null && (order === "late" || groupBy !== "")) {
+      try {
+        model.heat = await model.api.json<Heat>("heat");
+      } catch (error) {
+        if (error instanceof ApiError && error.status === 409) this.#later = window.setTimeout(() => void this.#arrange(model.order, model.groupBy), AGAIN_MS);
+        else this.#notice.say(error);
+      }
     }
     model.refold();
   }
