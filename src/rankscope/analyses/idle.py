@@ -50,8 +50,8 @@ from rankscope.results import (
     Parameters,
     Tables,
     by_window,
-    greatest,
     schema_of,
+    top_group,
     total_of,
 )
 
@@ -305,7 +305,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     devices = frame.filter(pl.col("stream").is_null())
     total = total_of(devices, "idle_ns")
-    largest = greatest(devices.group_by("cause", maintain_order=True).agg(pl.col("idle_ns").sum()), "idle_ns")
+    largest = top_group(devices, "cause", "idle_ns")
     if largest is None:
         return None
     noun = "devices" if devices.select("rank", "device").n_unique() > 1 else "device"
