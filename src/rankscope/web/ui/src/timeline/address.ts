@@ -41,7 +41,9 @@ export interface Address {
   readonly event: EventTime | null;
   /** Likewise, on the clock of one of its files: rows of tables lead here. */
   readonly fileEvent: FileEvent | null;
-  /** The name of events, the first of which is selected (on the rank, if there is one): rows of tables lead here. */
+  /** A stretch of time on the clock of one of its files: rows of tables about gaps lead here. */
+  readonly fileRange: FileEvent | null;
+  /** The name of events, or an expression between slashes, the first of which is selected (on the rank, if there is one): rows of tables lead here. */
   readonly name: string;
   /** How far down: the rank at the top, and how many pixels of it are above. */
   readonly at: { readonly rank: number; readonly by: number } | null;
@@ -72,13 +74,14 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
     step: whole(params.get("step")),
     event: readEventTime(params.get("ev")),
     fileEvent: readFileEvent(params.get("fev")),
+    fileRange: readFileEvent(params.get("fr")),
     name: params.get("name") ?? "",
     at: below(params.get("at")),
   };
 }
 
 /** Every parameter of the timeline, empty where it is as it is at first, so that an old one is taken out. */
-export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | "fileEvent" | "name" | "track">, openAtFirst: ReadonlySet<number>): Record<string, string> {
+export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | "fileEvent" | "fileRange" | "name" | "track">, openAtFirst: ReadonlySet<number>): Record<string, string> {
   const { window, selected, measured, open } = address;
   return {
     t: window ? span(window) : "",
@@ -98,7 +101,7 @@ export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | 
     flags: writeFlags(address.flags),
     names: writeNameTracks(address.nameTracks),
     at: address.at === null ? "" : `${address.at.rank}.${address.at.by}`,
-    rank: "", step: "", ev: "", fev: "", name: "", track: "",
+    rank: "", step: "", ev: "", fev: "", fr: "", name: "", track: "",
   };
 }
 

@@ -2,7 +2,7 @@
 import { h } from "../components/dom.ts";
 import { ApiError, type Api } from "../data/api.ts";
 import type { Finding } from "../data/payload.ts";
-import { exactly } from "../format/pattern.ts";
+import { exactly, slashed } from "../format/pattern.ts";
 import { onThemeChange } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { FIRST } from "../calls/choice.ts";
@@ -34,8 +34,9 @@ import { Stage } from "./stage.ts";
 import { TileCache } from "./tiles.ts";
 import { Tip } from "./tip.ts";
 import { toolbar, type Toolbar } from "./toolbar.ts";
+import { Walk } from "./walk.ts";
 import { WatchedApi } from "./watched_api.ts";
-import { clamped, whole } from "./window.ts";
+import { around, clamped, whole } from "./window.ts";
 
 /** Until what the server is still computing is asked for again. */
 const AGAIN_MS = 1000;
@@ -73,6 +74,7 @@ export class Timeline {
     stage.afterFrame(() => gutter.draw());
     const permalink = new Permalink(context.router, model, stage);
     this.#flags = new FlagEditor(model, stage, () => permalink.note());
+    const walk = new Walk(context);
     const path = this.#path = new CriticalPath(model, context.router, notice, () => permalink.note());
     this.#rowActions = new RowActions(model, () => permalink.note());
     const jump = this.#jump = new Jump(model, stage, permalink, notice);
@@ -103,7 +105,7 @@ export class Timeline {
     stage.afterFrame(() => minimap.draw());
     const frame = h("div", { class: "tl-frame" }, minimap.element, stage.box, api.element, this.#rowActions.element, this.#flags.element, this.#tip.element);
     for (const names of [gutter.element, gutter.pins]) this.#rowActions.watch(names, frame);
-    this.element = h("div", { class: "tl", "data-testid": "timeline" }, this.#bar.element, notice.element, path.element,
+    this.element = h("div", { class: "tl", "data-testid": "timeline" }, this.#bar.element, notice.element, walk.element, path.element,
       h("div", { class: "tl-main" }, frame, selection.element, measured.element),
       legend(layout), this.#help.element, notice.live);
     this.#apply(readAddress(context.place.params), true);
@@ -114,7 +116,8 @@ export class Timeline {
     watch.observe(stage.element);
     const stop = onThemeChange(() => stage.recolour());
     Object.assign(stage.element, { rankscopeStats: () => stage.stats() });
-    context.onPlace((place) => this.#apply(readAddress(place.params), false));
+    context.onPlace((place) => { this.#apply(readAddress(place.params), false); void walk.show(place.params); });
+    void walk.show(context.place.params);
     this.#ending = () => {
       clearTimeout(this.#later);
       watch.disconnect();
@@ -170,6 +173,8 @@ export class Timeline {
     this.#applyNamed(address);
     // A link to the calls of a step names no range: the step is the range.
     if (address.calls && !model.measured && address.step !== null) model.measured = stepRange(model.layout, address.step, address.rank);
+    const gap = address.fileRange && onRunClock(model.layout, address.fileRange);
+    if (gap) this.#showGap(gap);
     const event = address.event ?? (address.fileEvent && onRunClock(model.layout, address.fileEvent));
     if (event) void this.#selectEvent(event, address.event === null).then(() => this.#trackOf(address));
     else if (address.name !== "") void this.#selectNamed(address).then(() => this.#trackOf(address));
@@ -184,6 +189,13 @@ export class Timeline {
     const place = await findEvent(this.#model.api, this.#model.layout, event).catch((error: unknown) => { this.#notice.say(error); return null; });
     if (place) await this.#selection.select(place, { history: false, show });
     else this.#notice.tell("The event is not in this timeline.", "A report may leave it out; its time range is shown.");
+  }
+
+  /** A stretch of a rank's time, measured, with what comes before and after it. */
+  #showGap({ start, end }: EventTime): void {
+    const model = this.#model;
+    model.measured = { from: start, to: Math.max(end, start + 1) };
+    model.show(around(start, Math.max(end, start + 1), model.layout.span, 1));
   }
 
   /** The events with the selected one's name become a track, where the address asks for it. */
@@ -205,7 +217,7 @@ export class Timeline {
   async #selectNamed({ name, rank }: Address): Promise<void> {
     const { api, window, layout } = this.#model;
     try {
-      const found = await findFrom(api, layout.span, { q: exactly(name), match: "regex", ...(rank === null ? {} : { rank }) }, "next", { after: Math.floor(Math.max(-1, window.from - 1)) });
+      const found = await findFrom(api, layout.span, { q: slashed(name) ?? exactly(name), match: "regex", ...(rank === null ? {} : { rank }) }, "next", { after: Math.floor(Math.max(-1, window.from - 1)) });
       if (found.hit) await this.#selection.select(found.hit, { history: false, show: true });
       else this.#notice.tell("No event of this name is in this timeline.", "A report leaves events out; `rankscope serve` has them all.");
     } catch (error) {
