@@ -11,7 +11,7 @@ pub mod scanner;
 pub mod spec;
 
 #[allow(unsafe_code)]
-mod abi {
+pub mod abi {
     use std::collections::hash_map::RandomState;
     use std::hash::{BuildHasher, Hasher};
     use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -21,7 +21,7 @@ mod abi {
     use crate::spec::Spec;
 
     /// Python refuses a library that has another number than it was written for.
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 
     pub struct Reader {
         spec: Spec,
@@ -39,6 +39,21 @@ mod abi {
         texts: *const u8,
         values: *const u8,
         sizes: [usize; 7],
+    }
+
+    impl Buffers {
+        /// Those of a result that is not freed yet, for tests.
+        pub fn index(&self) -> &[i64] {
+            unsafe { std::slice::from_raw_parts(self.index, self.sizes[0]) }
+        }
+
+        pub fn codes(&self) -> &[u32] {
+            unsafe { std::slice::from_raw_parts(self.codes, self.sizes[3]) }
+        }
+
+        pub fn sizes(&self) -> &[usize; 7] {
+            &self.sizes
+        }
     }
 
     #[no_mangle]

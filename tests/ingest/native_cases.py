@@ -1,6 +1,7 @@
 """Both readers over a file, and files that try what one of them might take in another way.
 
-`python -m tests.ingest.native_cases SEED MINUTES` compares them over damaged and distorted files for a while.
+`python -m tests.ingest.native_cases SEED MINUTES` compares them over damaged and distorted files for a while, and
+`… pieces FOLDER` writes what `native/examples/fuzz.rs` starts from.
 """
 
 from __future__ import annotations
@@ -94,7 +95,21 @@ def _distorted(source: random.Random, text: bytes, _: list[bytes]) -> bytes:
     return distorted(source, text)
 
 
+def write_pieces(folder: Path) -> None:
+    """The description of events, and arrays of a few events each."""
+    (folder / "pieces").mkdir(parents=True)
+    (folder / "description").write_bytes(native._description()[0])
+    for number, text in enumerate(bases()):
+        spans = spans_of(text)
+        for first in range(0, len(spans), 12):
+            events = [text[start:end] for start, end in spans[first : first + 12]]
+            (folder / "pieces" / f"{number}-{first}.json").write_bytes(b"[" + b",\n".join(events) + b"]")
+
+
 def main() -> None:
+    if sys.argv[1] == "pieces":
+        write_pieces(Path(sys.argv[2]))
+        return
     seed, minutes = int(sys.argv[1]), float(sys.argv[2])
     end, number, differ = time.monotonic() + 60 * minutes, 0, 0
     with tempfile.TemporaryDirectory() as folder:

@@ -34,7 +34,9 @@ VARIABLE = "RANKSCOPE_READER"
 PHASES = ("X", "s", "t", "f", "i", "I")
 LIBRARY = "librankscope_reader" + {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
 # As in the library: `columns.rs` and `reader.rs`.
-_VERSION = 1
+_VERSION = 2
+AS_WRITTEN = "\x01"
+"""A JSON value that begins with it is not compact yet."""
 FIRST_ARGUMENT = 12
 RANGE, ARROW, OTHER, INSTANT, MEMORY = range(5)
 _BUFFERS = tuple(np.dtype(kind) for kind in ("i8", "i8", "f8", "u4", "u1"))
@@ -93,14 +95,14 @@ class Piece:
     Attributes:
         groups: phase, category and number of events, by first appearance.
         texts: distinct texts by number; the first is None, which stands for null.
-        values: the same of JSON values, as written; the first is empty.
+        values: distinct JSON values by number, compact, a text as its content; or as written, after `AS_WRITTEN`.
         longest: the length of the longest text, bytes.
     """
 
     groups: list[tuple[str, str, int]]
     tables: list[Table]
     texts: list[str | None]
-    values: list[str]
+    values: list[str | None]
     longest: int
     integers: Int64
     floats: npt.NDArray[np.float64]
@@ -187,7 +189,7 @@ def read_piece(text: bytes) -> Piece | None:
         groups,
         sorted(tables, key=lambda table: (table.first, -table.kind)),
         [None, *texts] if number_of_texts else [None],
-        ["", *values] if number_of_values else [""],
+        [None, *values] if number_of_values else [None],
         longest,
         *arrays[1:],
     )

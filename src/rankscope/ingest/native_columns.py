@@ -15,7 +15,7 @@ import polars as pl
 
 from rankscope.ingest import event_types as ev
 from rankscope.ingest.event_columns import Values
-from rankscope.ingest.native import PHASES, Column, Piece, Table
+from rankscope.ingest.native import AS_WRITTEN, PHASES, Column, Piece, Table
 from rankscope.ingest.typed_events import CATEGORIES, category_of
 from rankscope.primitives.intervals import Int64
 
@@ -55,7 +55,12 @@ class NativePiece:
     @cached_property
     def values(self) -> pl.Series:
         """The distinct JSON values, compact."""
-        return pl.Series(self.converter.compact(self.piece.values), dtype=pl.String)
+        values = list(self.piece.values)
+        written = [number for number, value in enumerate(values) if value and value[0] == AS_WRITTEN]
+        texts = [(values[number] or "")[1:] for number in written]
+        for number, value in zip(written, self.converter.compact(texts), strict=True):
+            values[number] = value
+        return pl.Series(values, dtype=pl.String)
 
 
 class NativeEvents:

@@ -5,11 +5,12 @@ In: chunks of events. Out: one small frame per table and chunk, appended to the 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -229,7 +230,7 @@ class TableBuilder:
 
     def _series(self, name: str, values: Any, dtype: pl.DataType) -> pl.Series:
         if isinstance(values, np.ndarray | pl.Series):
-            series: pl.Series = pl.Series(name, values)
+            series: pl.Series = values.alias(name) if isinstance(values, pl.Series) else pl.Series(name, values)
             return series if series.dtype == dtype else series.cast(dtype)
         try:
             series = pl.Series(name, values, dtype=dtype)
@@ -249,12 +250,16 @@ class TableBuilder:
                     (series.str.len_chars() > _MAX_TEXT).sum()
                 )
                 series = series.str.head(_MAX_TEXT)
-        elif series.dtype.is_float() and (invalid := ~series.is_finite()).any():
+        # A sum is finite only if all are; asking each takes a query.
+        elif series.dtype.is_float() and not math.isfinite(series.sum()) and (invalid := ~series.is_finite()).any():
             self.odd[f"values of {series.name} that are not numbers"] += int(invalid.sum())
             series = series.set(invalid, None)
         return series
 
     def _drop_oversized(self, series: pl.Series) -> pl.Series:
+        least, most = cast("int", series.min() or 0), cast("int", series.max() or 0)
+        if least >= -_MAX_AMOUNT and most <= _MAX_AMOUNT:
+            return series
         if (oversized := series.abs() > _MAX_AMOUNT).any():
             self.odd[f"values of {series.name} that are too large"] += int(oversized.sum())
             series = series.set(oversized, None)
