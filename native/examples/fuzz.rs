@@ -116,7 +116,9 @@ fn main() {
             // Of exactly this size, so that a read beyond its end is seen.
             let text = text.into_boxed_slice();
             let mut buffers = std::mem::MaybeUninit::<Buffers>::uninit();
-            let found = unsafe { rankscope_read(reader, text.as_ptr(), text.len(), buffers.as_mut_ptr()) };
+            let found = unsafe {
+                rankscope_read(reader, text.as_ptr(), text.len(), u32::from(runs % 4 == 3), buffers.as_mut_ptr())
+            };
             runs += 1;
             if found.is_null() {
                 continue;

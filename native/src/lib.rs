@@ -21,7 +21,7 @@ pub mod abi {
     use crate::spec::Spec;
 
     /// Python refuses a library that has another number than it was written for.
-    const VERSION: u32 = 2;
+    const VERSION: u32 = 3;
 
     pub struct Reader {
         spec: Spec,
@@ -74,7 +74,7 @@ pub mod abi {
         Box::into_raw(Box::new(Reader { spec, seed: RandomState::new().build_hasher().finish() | 1 }))
     }
 
-    /// Read an array of events. Null if it is declined; else give the result to `rankscope_free` after use.
+    /// Read an array of events (`reader::read` says of what kind). Null if it is declined; else give the result to `rankscope_free` after use.
     ///
     /// # Safety
     /// `reader` is of `rankscope_reader`, `text` has `size` bytes, and `into` can be written.
@@ -83,10 +83,12 @@ pub mod abi {
         reader: *const Reader,
         text: *const u8,
         size: usize,
+        only_memory: u32,
         into: *mut Buffers,
     ) -> *mut Output {
         let (reader, text) = unsafe { (&*reader, std::slice::from_raw_parts(text, size)) };
-        let found = catch_unwind(AssertUnwindSafe(|| crate::reader::read(&reader.spec, reader.seed, text)));
+        let found =
+            catch_unwind(AssertUnwindSafe(|| crate::reader::read(&reader.spec, reader.seed, text, only_memory != 0)));
         let Ok(Some(output)) = found else {
             return null_mut();
         };

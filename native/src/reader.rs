@@ -83,6 +83,7 @@ pub struct Reader<'a, 's> {
     last_category: usize,
     /// What is before each value of an event, and its key, as of the last event of the same phase.
     guesses: [Vec<(Span, Key)>; PHASES.len() + 1],
+    only_memory: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -117,7 +118,10 @@ impl Key {
 }
 
 /// Read an array of events.
-pub fn read(spec: &Spec, seed: u64, text: &[u8]) -> Option<Output> {
+///
+/// `only_memory`: they are instants of memory events without a category, as 2021's files have them, and nothing else;
+/// else each has a known category.
+pub fn read(spec: &Spec, seed: u64, text: &[u8], only_memory: bool) -> Option<Output> {
     if text.len() > MAX_BYTES || std::str::from_utf8(text).is_err() {
         return None;
     }
@@ -131,6 +135,7 @@ pub fn read(spec: &Spec, seed: u64, text: &[u8]) -> Option<Output> {
         events: 0,
         last_category: 0,
         guesses: Default::default(),
+        only_memory,
     };
     reader.scanner.expect(b'[')?;
     loop {
@@ -154,7 +159,7 @@ impl<'a, 's> Reader<'a, 's> {
         self.scanner.expect(b'{')?;
         let mut event = Event {
             phase: None,
-            category: None,
+            category: self.only_memory.then_some(self.spec.categories.len()),
             name: None,
             start: None,
             duration: None,
@@ -170,6 +175,7 @@ impl<'a, 's> Reader<'a, 's> {
             position += 1;
             match key {
                 Key::Phase => event.phase = Some(self.phase()?),
+                Key::Category if self.only_memory => return None,
                 Key::Category => event.category = Some(self.category()?),
                 Key::Name => {
                     let name = self.scanner.string()?;
@@ -279,8 +285,8 @@ impl<'a, 's> Reader<'a, 's> {
             return Some(None);
         };
         let spec = self.spec;
-        let arguments = spec.categories[category].arguments;
-        let (class, kind) = match arguments {
+        let (class, kind) = match spec.arguments(category) {
+            Arguments::Json if self.only_memory && !(phase >= INSTANT && is_memory) => return None,
             Arguments::Kind(kind) if phase == RANGE => (Class::Range, Some(&spec.kinds[kind])),
             Arguments::Skipped if (RANGE + 1..INSTANT).contains(&phase) => (Class::Arrow, None),
             Arguments::Json if phase == RANGE => (Class::Other, None),
@@ -423,7 +429,7 @@ impl<'a, 's> Reader<'a, 's> {
         match table.class {
             Class::Range => group.phase == RANGE && group.category == table.category,
             Class::Arrow => (RANGE + 1..INSTANT).contains(&group.phase),
-            Class::Other => group.phase == RANGE && self.spec.categories[group.category].arguments == Arguments::Json,
+            Class::Other => group.phase == RANGE && self.spec.arguments(group.category) == Arguments::Json,
             Class::Instant | Class::Memory => group.phase >= INSTANT && group.category == table.category,
         }
     }
@@ -438,7 +444,7 @@ impl<'a, 's> Reader<'a, 's> {
         out.values = self.values.values(self.scanner.text);
         out.index = vec![self.texts.size() as i64, self.values.size() as i64, longest as i64];
         // As Python orders them: by the first appearance of the category, then by that of the phase.
-        let (mut by_category, mut by_phase) = (vec![usize::MAX; self.spec.categories.len()], [usize::MAX; 6]);
+        let (mut by_category, mut by_phase) = (vec![usize::MAX; self.spec.categories.len() + 1], [usize::MAX; 6]);
         for group in &self.groups {
             by_category[group.category] = by_category[group.category].min(group.first);
             by_phase[group.phase] = by_phase[group.phase].min(group.first);

@@ -60,6 +60,25 @@ def test_arguments_may_come_first(tmp_path: Path) -> None:
     assert [name for name, table in found[0].items() if not table.equals(found[1][name])] == []
 
 
+@built
+def test_memory_events_without_a_category_are_taken(tmp_path: Path) -> None:
+    """As 2021's files have them."""
+    new = [memory(9, 512, allocated=512, reserved=1024)] * 99
+    old = [{key: value for key, value in each.items() if key != "cat"} for each in new]
+    text = json.dumps(old).encode()
+    assert native.read_piece(text) is None
+    piece = native.read_piece(text, only_memory=True)
+    assert piece is not None
+    assert piece.groups == [("i", None, 99)]
+    for other in (REAL[0], NAMES[0], {**old[0], "name": "mark"}, {**old[0], "ph": "X"}, {**old[0], "cat": "kernel"}):
+        assert native.read_piece(json.dumps([*old, other]).encode(), only_memory=True) is None
+    far = {**old[0], "ts": 9e12}
+    for number, made in enumerate(([*REAL, *old, *REAL], [*REAL, *old, far, *NAMES], [*old, *REAL])):
+        file = write(tmp_path / f"{number}.json", trace(made))
+        assert differences(file) == []
+        assert differences(file, chunk_bytes=5000) == []
+
+
 PLAIN = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1.5, "dur": 2, "args": {"stream": 7}}
 ODD = [
     {"cat": "unknown"},

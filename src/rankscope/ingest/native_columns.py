@@ -23,7 +23,7 @@ _START, _DURATION, _NAME, _CATEGORY, _PHASE, _ARGUMENTS = 0, 1, 2, 9, 10, 11
 _IDS = {"pid": 3, "tid": 5, "id": 7}
 _INTEGERS, _FLOATS, _CODES, _FLAGS = range(4)
 _PHASES = pl.Series([None, *PHASES], dtype=pl.String)
-_CATEGORIES = pl.Series([None, *map(category_of, CATEGORIES)], dtype=pl.String)
+_CATEGORIES = pl.Series([None, *map(category_of, CATEGORIES), None], dtype=pl.String)
 
 
 class Converter(Protocol):
