@@ -134,9 +134,9 @@ def test_the_headline_is_the_first_finding(tmp_path: Path) -> None:
     check(run)
     first = run.diagnosis().findings[0]
     assert first.id == "data_loading"
-    said = sentence(run.diagnosis().headline)
-    assert said.startswith(first.title)
-    assert "(30.0 %) can be saved" in said
+    headline = sentence(run.diagnosis().headline)
+    assert headline.startswith(first.title)
+    assert "(30.0 %) can be saved" in headline
 
 
 @pytest.mark.slow
