@@ -69,10 +69,11 @@ class AdoptingProfiler(Profiler):
             return
         if not self._deferring:
             self._deferring = True
-            self._windows = iter(())
-            if self._recording is None:  # else it ends by itself, or before the script's begins
-                self._window = None
-                self._rest_until(None)
+            self._windows.drop_schedule()
+            scheduled = self._window is not None and not self._window.requested
+            if self._recording is None and scheduled:  # else it ends by itself, or before the script's begins
+                self._window = next(self._windows, None)
+                self._rest_until(self._window)
         elif self.step_num == 1:
             self._deferring = False
             self._plan_windows(self.step_num)
@@ -83,7 +84,9 @@ class AdoptingProfiler(Profiler):
         if self._decisions is None or self._decisions.deferred:
             return
         # A window that is being recorded ends by itself, or before the script's profiler begins.
-        planned = self._window or next(windows(self.config, AUTO_START_STEP), None)
+        planned = self._window
+        if planned is None or planned.requested:
+            planned = self._windows.next_scheduled or next(windows(self.config, AUTO_START_STEP), None)
         upcoming = planned if self._recording is None else None
         self._decisions.defer(upcoming, script_profilers.name_of_open())
 
@@ -139,8 +142,8 @@ class AdoptingProfiler(Profiler):
                 self._writer.submit(log.save)
         self._earlier_stall_ns += time.perf_counter_ns() - began
         self._recorded += 1
-        if self._window is None:
-            self._rest_until(None)
+        if self._recording is None:
+            self._rest_until(self._window)
 
     def note_export(self, source: str, path: str) -> None:
         """The script exports a trace to ``path``."""
@@ -179,11 +182,18 @@ class AdoptingProfiler(Profiler):
     def _amend_manifest(self, log: RankLog) -> None:
         """No manifest has the schedule if profilers of the script's own recorded instead."""
         rank, decisions = self._rank, self._decisions
-        if rank is None or decisions is None or not all(each.adopted for each in log.manifest.written):
+        own = (each for each in log.manifest.written if not each.adopted)
+        scheduled = [each for each in own if each.first_step not in self._requested]
+        if rank is None or decisions is None or scheduled:
             return
         if decisions.deferred or (rank.process.rank == 0 and decisions.why_deferred()):
             log.update(requested_steps=None)
             rank.drop_schedule()
+
+    def _script_profiler(self) -> tuple[str, bool]:
+        _, records = super()._script_profiler()
+        known = self._decisions.script_profiler() if self._decisions is not None else ""
+        return (self._deferred_to or known or script_profilers.name_of_open() if records else known), records
 
     def _stop_at_exit(self) -> None:
         script_profilers.stop_recording()

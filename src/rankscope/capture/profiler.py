@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
@@ -247,13 +248,21 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
     @property
     def _busy(self) -> bool:
         """Whether a profiler warms up or records, or a trace is being written."""
-        return self._recording is not None or (self._queue is not None and self._queue.busy)
+        if self._recording is not None or (self._queue is not None and self._queue.busy):
+            return True
+        return profiler_conflicts.script_profiler_runs()
+
+    def _script_profiler(self) -> tuple[str, bool]:
+        """The script's own profiler if it has one, else an empty text; and whether it is recording on this rank."""
+        records = profiler_conflicts.script_profiler_runs()
+        return ("a torch profiler of the script" if records else ""), records
 
     def _watch(self, rank: ThisRank, log: RankLog) -> None:
         first, scope = self._first_step, f"rankscope/watch/{rank.process.restart_count}/{Profiler._starts}"
         if rank.run_id_doubt is None:
             scope += f"/{rank.run_id}"  # without a store, the directory may have the requests of an earlier run
-        self._watcher = Watcher(rank, log, lambda: windows(self.config, first), scope, self.step_num)
+        schedule = partial(windows, self.config, first)
+        self._watcher = Watcher(rank, log, schedule, scope, self.step_num, self._script_profiler)
         self._watcher.start()
 
     def _stop_at_exit(self) -> None:
