@@ -8,8 +8,8 @@ before the warm-up, ``votes`` decides for all ranks whether the window is record
 profiler, ``step_log`` times the steps, and ``collectives`` notes what the job communicates. At the end of the window
 ``inflight`` waits for pending collectives, the recording is stopped in the loop or off it (``stop_mode``), and
 ``trace_queue`` takes it. From there on all happens in the thread of ``writer``: ``votes`` confirms the window,
-``staging`` has the saved file, ``trace_edits`` and ``packing`` put in the metadata of ``this_rank``, compress the file
-and move it into the run directory, ``rank_log`` lists it in the rank's manifest, and ``uploads`` copies it.
+``trace_edits`` and ``packing`` put the metadata of ``this_rank`` into the saved file, compress it and move it into the
+run directory, ``rank_log`` lists it in the rank's manifest, and ``uploads`` copies it.
 
 - This rank: ``this_rank``, from ``process``, ``rank_owner``, ``environment`` and ``parallelism``.
 - The end: ``exit_hooks`` and ``signals``. What a user reads: ``notices``.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from rankscope.capture import environment, packing, profiler_conflicts, staging
+from rankscope.capture import environment, packing, profiler_conflicts
 from rankscope.capture import process as processes
 from rankscope.capture.adopted_window import AdoptedWindow
 from rankscope.capture.notices import warn
@@ -24,6 +24,7 @@ from rankscope.capture.step_log import RunSnapshot
 from rankscope.capture.stop_mode import LOOP, THREAD, choose_stop_mode
 from rankscope.capture.uploads import Uploads
 from rankscope.errors import ConfigError
+from rankscope.rundir import staging
 from rankscope.rundir.atomic import write_atomic, write_new
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.directory import directory_of
