@@ -23,7 +23,7 @@ from rankscope.jobs.torchrun import (
 from rankscope.rundir.capture_files import BY_RUN, HOOK_VARIABLE
 from rankscope.rundir.config import CaptureConfig, variable_of
 from rankscope.rundir.manifest import without_user
-from rankscope.rundir.plurals import counted
+from rankscope.rundir.plurals import counted, plural
 from rankscope.rundir.staging import kept_traces
 
 
@@ -121,15 +121,18 @@ def script_profilers(run_dir: Path) -> list[str]:
 
 
 def recorded_by_script(run_dir: Path) -> str:
-    """A note if only the script's profiler recorded traces, and not on all ranks; else empty."""
+    """A note if only the script's profiler recorded traces, and not on all ranks, or some ranks were killed; else empty."""
     from rankscope.jobs.gather.complete import ranges
     from rankscope.jobs.gather.merge import rank_manifests
 
     manifests = [manifest for manifest in rank_manifests(run_dir) if manifest.rank is not None]
     adopted = {manifest.rank or 0 for manifest in manifests if any(trace.adopted for trace in manifest.written)}
-    without = {manifest.rank or 0 for manifest in manifests if not manifest.written} - adopted
+    without = {manifest.rank or 0: manifest.state for manifest in manifests if not manifest.written}
+    without = {rank: state for rank, state in without.items() if rank not in adopted}
     if not adopted or not without:
         return ""
+    if ended := tuple(sorted(rank for rank, state in without.items() if state != "finished")):
+        return f"No trace of {ranges(ended)}: {plural('it', len(ended), 'they')} ended before one was written."
     names = sorted({trace.recorded_by or "" for manifest in manifests for trace in manifest.written if trace.adopted})
     return (
         f"The script's own profiler ({'; '.join(names[:3])}) recorded {ranges(tuple(sorted(adopted)))} alone; "
