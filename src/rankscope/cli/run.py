@@ -121,7 +121,7 @@ def script_profilers(run_dir: Path) -> list[str]:
 
 
 def recorded_by_script(run_dir: Path) -> str:
-    """A note if only the script's profiler recorded traces, and not on all ranks, or some ranks were killed; else empty."""
+    """A note if only the script's profiler recorded traces, and not on all ranks, or some were killed; else empty."""
     from rankscope.jobs.gather.complete import ranges
     from rankscope.jobs.gather.merge import rank_manifests
 
