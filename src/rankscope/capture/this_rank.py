@@ -250,6 +250,7 @@ def resolve_rank(
         selected = False
     run_id, run_id_doubt = processes.resolve_run_id(config.run_id, process)
     run_dir = processes.resolve_run_dir(config.save_dir, run_id, process)
+    process = processes.agree_on_attempt(process, run_dir, run_id)
     kinds = tuple(activities if activities is not None else environment.default_activities())
     capture: dict[str, str] = {}
     if selected:
