@@ -374,7 +374,7 @@ def test_a_profiler_that_records_nothing_is_named_at_the_end(tmp_path, wait):
 
 def test_a_window_that_cannot_be_saved_leaves_the_script_its_trace(tmp_path):
     code = (
-        "import rankscope.capture.adopted_window as adopted\n"
+        "import rankscope.capture.script_profilers.adopted_window as adopted\n"
         "def fails(path): raise OSError('no space')\n"
         "adopted.verify_json = fails\n"
         "with profile() as p: train(3)\np.export_chrome_trace('theirs.json')"

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import torch
 
-from rankscope.capture import environment, packing, profiler_conflicts
+from rankscope.capture import environment, packing
 from rankscope.capture import process as processes
-from rankscope.capture.adopted_window import AdoptedWindow
 from rankscope.capture.notices import warn
 from rankscope.capture.parallelism import Wrappers, mesh_groups
+from rankscope.capture.script_profilers import conflicts
+from rankscope.capture.script_profilers.adopted_window import AdoptedWindow
 from rankscope.capture.step_log import RunSnapshot
 from rankscope.capture.stop_mode import LOOP, THREAD, choose_stop_mode
 from rankscope.capture.uploads import Uploads
@@ -244,8 +245,8 @@ def resolve_rank(
         return None
     for doubt in choice.doubts(process.rank, process.local_rank, process.world_size):
         warn(doubt)
-    profiler_conflicts.watch()
-    if selected and profiler_conflicts.another_profiler_runs():
+    conflicts.watch()
+    if selected and conflicts.another_profiler_runs():
         warn("another torch profiler is running in this process: this one stays inactive")
         selected = False
     run_id, run_id_doubt = processes.resolve_run_id(config.run_id, process)

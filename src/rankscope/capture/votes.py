@@ -25,8 +25,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rankscope.capture import profiler_conflicts
 from rankscope.capture.process import CONNECT_LIMIT_S, job_store
+from rankscope.capture.script_profilers import conflicts
 from rankscope.capture.writer import Writer
 from rankscope.rundir.schedule import Window
 
@@ -84,7 +84,7 @@ class WindowDecisions:
         self.vote(step, window)
         if skip := self._votes.decision(window.first):
             return skip
-        if profiler_conflicts.another_profiler_runs():
+        if conflicts.another_profiler_runs():
             cannot = OTHER_PROFILER
         elif self._waiting() >= WAITING_LIMIT:
             cannot = f"{WAITING_LIMIT} recordings were waiting to be written"
@@ -128,7 +128,7 @@ class WindowDecisions:
         on_rank = f" on rank {self._rank}" if self._votes is not None else ""
         if self._waiting():
             return BUSY + on_rank
-        return OTHER_PROFILER + on_rank if profiler_conflicts.another_profiler_runs() else ""
+        return OTHER_PROFILER + on_rank if conflicts.another_profiler_runs() else ""
 
 
 class WindowVotes:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from rankscope.capture.hang_watch import HangWatch
+from rankscope.capture.hang.watch import HangWatch
 from rankscope.capture.process import job_store
 from rankscope.capture.rank_log import RankLog
 from rankscope.capture.this_rank import ThisRank

@@ -16,10 +16,11 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from rankscope.capture import script_profilers, signals
-from rankscope.capture.adopted_window import AdoptedWindow
+from rankscope.capture import signals
 from rankscope.capture.profiler import Profiler
 from rankscope.capture.rank_log import RankLog
+from rankscope.capture.script_profilers import interception
+from rankscope.capture.script_profilers.adopted_window import AdoptedWindow
 from rankscope.capture.step_log import RunSnapshot
 from rankscope.capture.trace_queue import EndedRecording
 from rankscope.rundir.manifest import ScriptProfiler
@@ -63,7 +64,7 @@ class AdoptingProfiler(Profiler):
         if self._log is None:
             return
         if script_profiler_is_open:
-            self._deferred_to = script_profilers.name_of_open()
+            self._deferred_to = interception.name_of_open()
             self._defer_on_all_ranks()
         if self._deferring == script_profiler_is_open:
             return
@@ -88,7 +89,7 @@ class AdoptingProfiler(Profiler):
         if planned is None or planned.requested:
             planned = self._windows.next_scheduled or next(windows(self.config, AUTO_START_STEP), None)
         upcoming = planned if self._recording is None else None
-        self._decisions.defer(upcoming, script_profilers.name_of_open())
+        self._decisions.defer(upcoming, interception.name_of_open())
 
     # --- windows of the script's profilers ------------------------------------------------------------------
 
@@ -193,8 +194,8 @@ class AdoptingProfiler(Profiler):
     def _script_profiler(self) -> tuple[str, bool]:
         _, records = super()._script_profiler()
         known = self._decisions.script_profiler() if self._decisions is not None else ""
-        return (self._deferred_to or known or script_profilers.name_of_open() if records else known), records
+        return (self._deferred_to or known or interception.name_of_open() if records else known), records
 
     def _stop_at_exit(self) -> None:
-        script_profilers.stop_recording()
+        interception.stop_recording()
         super()._stop_at_exit()
