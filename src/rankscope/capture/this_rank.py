@@ -38,7 +38,7 @@ from rankscope.rundir.manifest import (
     without_user,
 )
 from rankscope.rundir.metadata import Mesh, ProcessGroup, TraceMetadata
-from rankscope.rundir.names import ENDINGS, RUN_MANIFEST, format_trace_name, rank_folder
+from rankscope.rundir.names import ENDINGS, RUN_MANIFEST, TraceIdentity, format_trace_name, rank_folder
 from rankscope.rundir.ranks import parse_ranks
 
 _SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
@@ -81,22 +81,20 @@ class ThisRank:
     def trace_path(self, first: int, last: int) -> Path:
         """Where the trace of these steps goes."""
         process = self.process
-        name = format_trace_name(
-            template=self.config.name_template,
-            compression=self.config.compression,
-            rank=process.rank,
-            world_size=process.world_size,
-            local_rank=process.local_rank,
-            host=process.host,
-            first=first,
-            last=last,
+        identity = TraceIdentity(
+            process.rank,
+            first,
+            last,
+            process.world_size,
+            process.local_rank,
+            process.host,
             mesh=self.mesh.by_name() if self.mesh else None,
             restart=process.restart_count,
             time=time.strftime("%Y%m%d-%H%M%S"),
             time_ns=time.time_ns(),
             pid=os.getpid(),
         )
-        return self.folder() / name
+        return self.folder() / format_trace_name(identity, self.config.name_template, self.config.compression)
 
     def folder(self) -> Path:
         """The folder of this rank's traces; a trace's name may have further folders in it."""
