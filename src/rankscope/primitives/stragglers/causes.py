@@ -268,7 +268,7 @@ def _by_work(late: int, more: Mapping[str, int], work: WorkDifference | None, *,
     # No more than what the rank's time shows of it: work that runs while it waits anyway makes nobody late.
     longer = more.get("operators" if on_host else "compute", 0)
     what = "operators" if on_host else "kernels"
-    counts = f"{work.pieces} against {work.pieces_others}"
+    counts = f"{work.pieces:,} {what}, the others {work.pieces_others:,}"
     others = max(work.work_ns - work.more_ns - work.slower_ns, 1)
     found = []
     if work.more_ns > 0:
@@ -280,7 +280,7 @@ def _by_work(late: int, more: Mapping[str, int], work: WorkDifference | None, *,
     if work.slower_ns > 0 and not on_host:
         words = (
             f"the same kernels take {_ms(work.slower_ns)} longer than the others' median in its late steps "
-            f"(+{100 * work.slower_ns / others:.1f} %; {counts} of them)"
+            f"(+{100 * work.slower_ns / others:.1f} %; {counts})"
         )
         found.append(Cause("slow_device", max(min(work.slower_ns, longer) / late, 0.0), words))
     return [Cause(each.cause, min(each.share, 1.0), each.evidence) for each in found]

@@ -246,8 +246,8 @@ def stalled_once(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | N
 
 
 TESTS = {
-    "always_late": "mean excess in standard errors",
-    "late_at_times": "number of late steps",
+    "always_late": "mean excess against its standard error",
+    "late_at_times": "number of late steps against chance",
     "stalled_once": "one step against all others",
 }
 
