@@ -129,6 +129,7 @@ def collectives(trace: Plain) -> list[dict[str, Any]]:
                 "out_elements": told.get("Out msg nelems"), "dtype": dtype, "sequence": told.get("Seq"),
                 "source": source, "kernels": 1, "ranks": str(told.get("Process Group Ranks") or "") or None,
                 "label": told.get("Collective name") or told.get("range"), "recorded": told.get("Seq") is not None,
+                "peer": told.get("Dst Rank", told.get("Src Rank")),
             }
         )  # fmt: skip
     _name_groups(found)

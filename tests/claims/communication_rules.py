@@ -84,7 +84,7 @@ def exposed_communication(claim: Claim, raw: Raw) -> None:
         missing = missing_ranks(raw, known)
         said = str(claim.take("ranks without a complete trace, at least").value)
         claim.require(int(said.split()[0].replace(",", "")) == missing > 0, f"{missing} ranks are missing")
-        claim.require(claim.finding.saving_ns is None and "not known" in claim.finding.title, "nobody knows")
+        claim.require(claim.finding.saving_ns is None and "is unknown" in claim.finding.title, "nobody knows")
         return
     claim.require(not missing_ranks(raw, known), "ranks are missing")
     name = next(each.name for each in claim.left if each.name.startswith("without waiting, rank "))

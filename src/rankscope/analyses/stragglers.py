@@ -343,7 +343,7 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
                     Evidence(BUSY_EXCESS if each.without_idle else EXCESS, each.excess_ns, "ns"),
                     Evidence("largest lateness per step, mean", max(row["lateness_ns"] or 0 for row in mine), "ns"),
                     Evidence("time other ranks waited for it", max(row["waited_ns"] or 0 for row in mine), "ns"),
-                    Evidence("steps in which it is late", len(each.steps), "count"),
+                    Evidence("steps in which it is late", each.late_steps, "count"),
                     Evidence("steps compared", each.compared, "count"),
                     Evidence("significance test", f"{each.verdict.test}, {counted(each.compared, 'step')}"),
                     *_to_be_fixed_too(each),

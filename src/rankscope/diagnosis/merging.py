@@ -150,9 +150,13 @@ def _straggler(finding: Finding, capacity: Mapping[int, Parts], inputs: Inputs, 
         rank: _spread(own[rank], parts, has) if rank in own else _spread(waits.get(rank, 0.0), ("communication",), has)
         for rank, has in capacity.items()
     }
-    cost = min(round(max(saving, *waits.values(), 0.0)), step)
-    severity = finding.severity if finding.severity == "error" else severity_of(cost, step) or "info"
-    shown = replace(finding, severity=severity, cost_ns=cost or None)
+    if finding.id == STALL:
+        # It happened once: it costs the steps to come nothing.
+        shown = finding
+    else:
+        cost = min(round(max(saving, *waits.values(), 0.0)), step)
+        severity = finding.severity if finding.severity == "error" else severity_of(cost, step) or "info"
+        shown = replace(finding, severity=severity, cost_ns=cost or None)
     costs = RankCosts(dict.fromkeys(finding.ranks, saving), is_mean=False)
     return _Stated(shown, f"{STRAGGLER}:{cause}", Declared(parts), costs, taken, own)
 

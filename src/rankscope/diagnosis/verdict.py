@@ -177,7 +177,7 @@ def _headline(findings: Sequence[Finding], unit: StepWords, step: int | None, sn
     top = next((each for each in findings if each.weight_ns and each.severity != "info"), None)
     top = top or next((each for each in findings if each.severity != "info"), None)
     small = top is None
-    top = top or next((each for each in findings if each.saving_ns), None)
+    top = top or max((each for each in findings if each.saving_ns), key=lambda each: each.saving_ns or 0, default=None)
     if top is None:
         # A cost of which no part can be called a saving still answers where the time goes.
         open_cost = next((each for each in findings if any(one.name == unit.length for one in each.evidence)), None)
