@@ -132,6 +132,7 @@ def collectives(trace: Plain) -> list[dict[str, Any]]:
                 "source": source, "kernels": 1, "ranks": str(metadata.get("Process Group Ranks") or "") or None,
                 "label": metadata.get("Collective name") or metadata.get("range"),
                 "recorded": metadata.get("Seq") is not None,
+                "peer": metadata.get("Dst Rank", metadata.get("Src Rank")),
             }
         )  # fmt: skip
     _name_groups(found)

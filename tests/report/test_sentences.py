@@ -299,14 +299,12 @@ def test_made_runs(tmp_path: Path) -> None:
 
 
 def test_ranks_that_work_alike(tmp_path: Path) -> None:
-    """Nobody works most by nothing."""
+    """No rank is named where none is waited for."""
     run = rankscope.open(kineto.write_ranks(tmp_path, {0: alike(0), 1: alike(1)}), executor="serial")
     assert run.overview()["slowest_margin_ns"].to_list() == [0]
     out = io.StringIO()
     Console(file=out, width=80).print(summary(run, 80))
-    assert "stragglers  too few steps to tell: no rank works longer than the others\n" in re.sub(
-        " +\n", "\n", out.getvalue()
-    )
+    assert "stragglers  too few steps to tell\n" in re.sub(" +\n", "\n", out.getvalue())
 
 
 def test_a_cut_rank_is_in_no_part_of_the_verdict(tmp_path: Path) -> None:
