@@ -66,14 +66,23 @@ def run_level(
     to_map = [key for key in with_tables if key not in kept_parts]
     complete = not any(finding.id == NOT_ANALYZED for result in known.values() for finding in result.findings)
     mapped = kept_parts | (_map(to_map, loaded, options, results, tasks, complete=complete) if to_map else {})
-    kept_parts |= {key: mapped[key] for key in to_map if any(p.of_reduce for p in get_analysis(key[0]).parameters)}
+    # Others are read from the cache again: kept in memory, they would take more of it than the results do.
+    kept_parts |= {
+        key: mapped[key]
+        for key in to_map
+        if any(p.of_reduce for p in get_analysis(key[0]).parameters) and not _is_cached(key, complete=complete)
+    }
     inputs = Inputs(options, tuple(loaded.infos), results, world_size=loaded.world_size, capture=loaded.rank_manifests)
     computed, incomplete = {}, incomplete_ranks(loaded.infos)
+    by_part: dict[AnalysisKey, list[AnalysisKey]] = {}
     for key in keys:
-        analysis = get_analysis(key[0])
-        parts, lost = mapped.get(_part_key(key), ([], []))
-        frame, findings = analysis.reduce(parts, replace(inputs, parameters=dict(key[1])))
-        computed[key] = replace(Result(analysis, frame, (*lost, *findings)), incomplete=incomplete)
+        by_part.setdefault(_part_key(key), []).append(key)
+    for part_key, same in by_part.items():
+        parts, lost = mapped.pop(part_key, ([], []))
+        for key in same:
+            analysis = get_analysis(key[0])
+            frame, findings = analysis.reduce(parts, replace(inputs, parameters=dict(key[1])))
+            computed[key] = replace(Result(analysis, frame, (*lost, *findings)), incomplete=incomplete)
     return computed
 
 
@@ -144,26 +153,24 @@ def _digests(
 ) -> dict[tuple[int, AnalysisKey], bytes]:
     """Digests of the inputs of each part that may be cached, by rank and analysis.
 
-    Only parts with default parameters are cached, and only of this package's analyses: the digest does not cover the
-    code of others.
-
     Args:
-        complete: whether no rank is missing in any required result; otherwise the parts that need them are not cached.
+        complete: whether no rank is missing in any required result.
     """
-    cacheable = [key for key in keys if key == analysis_key(key[0]) and _is_builtin(key[0])]
-    rank_digests = {
-        rank: inputs_digest([trace.info for trace in traces], rank, options, loaded.world_size)
-        for rank, traces in loaded.ranks.items()
-    }
-    run_digest = inputs_digest(rank_digests, loaded.rank_manifests)
     digests: dict[tuple[int, AnalysisKey], bytes] = {}
-    for key in cacheable:
-        requires = get_analysis(key[0]).requires
-        if complete or not requires:
-            for rank, rank_digest in rank_digests.items():
-                digests[rank, key] = inputs_digest(key, rank_digest, run_digest if requires else None)
+    for key in keys:
+        if _is_cached(key, complete=complete):
+            run_digest = loaded.digest if get_analysis(key[0]).requires else None
+            for rank, rank_digest in loaded.rank_digests.items():
+                digests[rank, key] = inputs_digest(key, options, rank_digest, run_digest)
     return digests
 
 
-def _is_builtin(name: str) -> bool:
-    return get_analysis(name).per_rank.__module__.startswith("rankscope.")
+def _is_cached(key: AnalysisKey, *, complete: bool) -> bool:
+    """Whether an analysis's parts are cached on disk.
+
+    Only parts with default parameters are, and only of this package's analyses, as the digest does not cover the code
+    of others. If a rank is missing in a required result (not `complete`), what depends on it is not cached either.
+    """
+    analysis = get_analysis(key[0])
+    builtin = analysis.per_rank.__module__.startswith("rankscope.")
+    return builtin and key == analysis_key(key[0]) and (complete or not analysis.requires)

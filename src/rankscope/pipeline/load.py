@@ -25,6 +25,7 @@ from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
 from rankscope.results import Finding, Options
 from rankscope.rundir.manifest import RankManifest, RunManifest
 from rankscope.store.cache import CachedTrace, CacheWriteError
+from rankscope.store.part_cache import inputs_digest
 from rankscope.store.trace_info import TraceInfo
 
 
@@ -58,6 +59,19 @@ class Loaded:
     def world_size(self) -> int | None:
         """The number of ranks in the job according to the traces; None if unknown."""
         return max((info.world_size for info in self.infos if info.world_size), default=None)
+
+    @cached_property
+    def rank_digests(self) -> dict[int, bytes]:
+        """By rank, a digest of what a rank's parts of analyses depend on, without the options."""
+        return {
+            rank: inputs_digest([trace.info for trace in traces], rank, self.world_size)
+            for rank, traces in self.ranks.items()
+        }
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A digest of all ranks' inputs."""
+        return inputs_digest(self.rank_digests, self.rank_manifests)
 
 
 def load_run(
