@@ -15,7 +15,7 @@ from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, describe_error
 from rankscope.ingest.findings import not_analyzed
 from rankscope.pipeline.load import Loaded
-from rankscope.pipeline.tasks import AnalysisKey, Tasks, analysis_key, analyze_rank, by_rank
+from rankscope.pipeline.tasks import AnalysisKey, Tasks, analysis_key, analyze_rank, by_rank, is_own_part, own_rows
 from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Part, Result, incomplete_ranks
 from rankscope.store.part_cache import find_part, inputs_digest
 
@@ -26,6 +26,9 @@ RankParts = dict[AnalysisKey, tuple[list[Part], list[Finding]]]
 def levels(names: Sequence[str]) -> list[list[str]]:
     """The analyses and what they require, in levels: each needs only what is before it.
 
+    An analysis shares the level of one that it requires if a rank's rows of that one are the rank's own part: then one
+    task computes both.
+
     Raises:
         AnalysisError: they require each other in a cycle.
     """
@@ -35,8 +38,13 @@ def levels(names: Sequence[str]) -> list[list[str]]:
         if name in above:
             raise AnalysisError(f"analyses require each other: {' → '.join((*above, name))}")
         if name not in depth:
-            required = get_analysis(name).requires
-            depth[name] = 1 + max((visit(required_name, (*above, name)) for required_name in required), default=-1)
+            depth[name] = max(
+                (
+                    visit(required, (*above, name)) + (not is_own_part(required))
+                    for required in get_analysis(name).requires
+                ),
+                default=0,
+            )
         return depth[name]
 
     for name in names:
@@ -61,7 +69,7 @@ def run_level(
         AnalysisError: no rank could be analyzed.
     """
     required = {name for analysis, _ in keys for name in get_analysis(analysis).requires}
-    results = {name: known[analysis_key(name)].frame for name in required}
+    results = {name: known[analysis_key(name)].frame for name in required if analysis_key(name) in known}
     with_tables = dict.fromkeys(_part_key(key) for key in keys if get_analysis(key[0]).reads)
     to_map = [key for key in with_tables if key not in kept_parts]
     complete = not any(finding.id == NOT_ANALYZED for result in known.values() for finding in result.findings)
@@ -82,6 +90,8 @@ def run_level(
         for key in same:
             analysis = get_analysis(key[0])
             frame, findings = analysis.reduce(parts, replace(inputs, parameters=dict(key[1])))
+            if key == analysis_key(key[0]):
+                results[key[0]] = frame
             computed[key] = replace(Result(analysis, frame, (*lost, *findings)), incomplete=incomplete)
     return computed
 
@@ -123,7 +133,13 @@ def _map(
                 outcomes[key][rank] = cached
         if missing:
             infos = tuple(trace.info for trace in traces)
-            inputs = Inputs(options, infos, results_of_rank(rank), rank, loaded.world_size)
+            needed = {analysis_key(name) for key in missing for name in get_analysis(key[0]).requires}
+            own = {
+                key[0]: own_rows(key[0], part)
+                for key in needed
+                if (part := outcomes.get(key, {}).get(rank)) is not None
+            }
+            inputs = Inputs(options, infos, own | results_of_rank(rank), rank, loaded.world_size)
             to_cache = {key: digests[rank, key] for key in missing if (rank, key) in digests}
             arguments.append((missing, tuple(traces), inputs, tasks.columns, to_cache))
     size = sum(info.json_bytes for info in loaded.infos) // 8
@@ -159,7 +175,7 @@ def _digests(
     digests: dict[tuple[int, AnalysisKey], bytes] = {}
     for key in keys:
         if _is_cached(key, complete=complete):
-            run_digest = loaded.digest if get_analysis(key[0]).requires else None
+            run_digest = loaded.digest if _needs_all_ranks(key[0]) else None
             for rank, rank_digest in loaded.rank_digests.items():
                 digests[rank, key] = inputs_digest(key, options, rank_digest, run_digest)
     return digests
@@ -174,3 +190,8 @@ def _is_cached(key: AnalysisKey, *, complete: bool) -> bool:
     analysis = get_analysis(key[0])
     builtin = analysis.per_rank.__module__.startswith("rankscope.")
     return builtin and key == analysis_key(key[0]) and (complete or not analysis.requires)
+
+
+def _needs_all_ranks(name: str) -> bool:
+    """Whether a rank's part depends on other ranks' traces."""
+    return any(not is_own_part(required) or _needs_all_ranks(required) for required in get_analysis(name).requires)

@@ -16,7 +16,7 @@ from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, RankscopeError, describe_error
 from rankscope.executors import Pool, check_kind, run_tasks
 from rankscope.ingest.task import ingest_trace
-from rankscope.results import Inputs, Parameters, Part, Value
+from rankscope.results import Inputs, Parameters, Part, Value, concat_ranks
 from rankscope.results.failures import FAILURES
 from rankscope.store.cache import CachedTrace, DamagedTablesError
 from rankscope.store.column_cache import Columns
@@ -134,6 +134,17 @@ def by_rank(results: Mapping[str, pl.DataFrame]) -> Callable[[int], dict[str, pl
     return rows_of_rank
 
 
+def is_own_part(name: str) -> bool:
+    """Whether a rank's rows of an analysis's result are its own part: the result concatenates the parts."""
+    analysis = get_analysis(name)
+    return analysis.across_ranks is None and bool(analysis.reads)
+
+
+def own_rows(name: str, part: Part | BaseException | None) -> pl.DataFrame:
+    """A rank's rows of the result, from its part of an analysis that `is_own_part`; none if that failed."""
+    return concat_ranks([part] if isinstance(part, pl.DataFrame) else [], get_analysis(name).columns)
+
+
 def analyze_rank(
     keys: Sequence[AnalysisKey],
     traces: Sequence[CachedTrace],
@@ -146,6 +157,7 @@ def analyze_rank(
     If one fails, its error takes its place and the others continue.
 
     Args:
+        keys: the analyses; what one requires is in `inputs`, or among those before it.
         inputs: what `per_rank` gets besides the tables; the parameters are added here.
         column_cache: columns that were read before, if the task runs in the process that keeps them.
         digests: the parts to cache, with digests of their inputs.
@@ -170,8 +182,12 @@ def analyze_rank(
     parts: dict[AnalysisKey, Part | RankscopeError] = {}
     for key, tables_read in reads.items():
         selected = {table: _columns(tables[table], (*names, "window")) for table, names in tables_read.items()}
+        computed = {
+            name: parts.get(analysis_key(name)) for name in get_analysis(key[0]).requires if name not in inputs.results
+        }
+        results = {**inputs.results, **{name: own_rows(name, part) for name, part in computed.items()}}
         try:
-            part = get_analysis(key[0]).part_of(selected, replace(inputs, parameters=dict(key[1])))
+            part = get_analysis(key[0]).part_of(selected, replace(inputs, results=results, parameters=dict(key[1])))
         except RankscopeError as error:
             parts[key] = error
         except FAILURES as error:
@@ -179,7 +195,8 @@ def analyze_rank(
             parts[key] = AnalysisError(describe_error(error))
         else:
             parts[key] = part
-            if key in digests:
+            # A part that lacks what another analysis could not compute is not cached.
+            if key in digests and all(isinstance(part, pl.DataFrame) for part in computed.values()):
                 keep_part(traces, key[0], digests[key], part)
     return parts
 
