@@ -16,6 +16,7 @@ from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, RankscopeError, describe_error
 from rankscope.executors import Pool, check_kind, run_tasks
 from rankscope.ingest.task import ingest_trace
+from rankscope.primitives.activity import with_category
 from rankscope.results import Inputs, Parameters, Part, Value, concat_ranks
 from rankscope.results.failures import FAILURES
 from rankscope.store.cache import CachedTrace, DamagedTablesError
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 AnalysisKey = tuple[str, tuple[tuple[str, Value], ...]]
 """An analysis's name and a value for each of its parameters: the key of a result."""
+
+_COLLECTIVE = "is_collective"
 
 # Reading less than this takes less time than starting workers.
 SMALL_BYTES = 2 << 20
@@ -162,6 +165,7 @@ def analyze_rank(
         column_cache: columns that were read before, if the task runs in the process that keeps them.
         digests: the parts to cache, with digests of their inputs.
     """
+    inputs = replace(inputs, shared={})
     reads = {key: get_analysis(key[0]).wants(dict(key[1])) for key in keys}
     columns: dict[str, set[str]] = {}
     for tables_read in reads.values():
@@ -171,17 +175,20 @@ def analyze_rank(
     if named:
         columns["annotations"].add("incomplete_step")
     try:
-        tables = {table: column_cache.load(traces, table, names) for table, names in columns.items()}
+        tables = column_cache.load_all(traces, columns)
     except DamagedTablesError:
         # The cached tables are lost, but the trace may still be there.
         reread = [ingest_trace(trace.info.path, again=True) for trace in traces]
-        tables = {table: column_cache.load(reread, table, names) for table, names in columns.items()}
+        tables = column_cache.load_all(reread, columns)
     if named:
         shown = pl.when(pl.col("incomplete_step").is_in(named)).then("incomplete_step")
         tables["annotations"] = tables["annotations"].with_columns(pl.coalesce("step", shown).alias("step"))
+    if _COLLECTIVE in columns.get("device_events", ()):
+        # Nearly all that read it need the category, too.
+        tables["device_events"] = with_category(tables["device_events"], inputs.options.communication)
     parts: dict[AnalysisKey, Part | RankscopeError] = {}
     for key, tables_read in reads.items():
-        selected = {table: _columns(tables[table], (*names, "window")) for table, names in tables_read.items()}
+        selected = {table: _columns(tables[table], names) for table, names in tables_read.items()}
         computed = {
             name: parts.get(analysis_key(name)) for name in get_analysis(key[0]).requires if name not in inputs.results
         }
@@ -202,5 +209,6 @@ def analyze_rank(
 
 
 def _columns(table: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """Some columns of a table. `select` would plan a query, which takes longer."""
-    return table if table.width == len(names) else pl.DataFrame([table.get_column(name) for name in names])
+    """Some columns of a table and those that come with them. `select` would plan a query, which takes longer."""
+    chosen = [*names, "window", *(["category"] if _COLLECTIVE in names else [])]
+    return table if table.width == len(chosen) else pl.DataFrame([table.get_column(name) for name in chosen])
