@@ -166,7 +166,7 @@ def _say(address: str, host: str, port: int, public_host: str | None) -> None:
         console.print(Text("  other machines are refused: name this one as they open it, with --public-host NAME"))
     else:
         console.print(
-            Text("  anyone who can reach this machine and knows the address can see the run; nothing is encrypted")
+            Text("  it opens once, for whoever has it; the next address is printed then; nothing is encrypted")
         )
     console.print(Text("  Ctrl-C ends it"))
     sys.stdout.flush()

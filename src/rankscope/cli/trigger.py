@@ -38,11 +38,15 @@ def trigger(
         write_request(run, request)
     except OSError as error:
         raise ConfigError(f"{run} cannot be written: {error.strerror or error}") from error
-    answer = None
+    answer, warned = None, False
     until = time.monotonic() + timeout
-    while answer is None and time.monotonic() < until:
+    while (answer is None or answer.waits) and time.monotonic() < until:
         time.sleep(_LOOK_S)
         answer = read_answer(answer_path(run, request.id))
+        if answer is not None and answer.waits and not warned:
+            warned = True
+            recording = f"{answer.script_profiler} is recording"
+            typer.echo(f"warning: {recording}: the steps will be those after its end", err=True)
     if answer is None:
         request_path(run, request.id).unlink(missing_ok=True)
         silent = [each.rank for each in status.ranks if each.state == "silent"]
@@ -55,5 +59,11 @@ def trigger(
     for each in status.ranks:
         if each.state == "silent":
             typer.echo(f"warning: rank {each.rank} has logged no step for {each.silent_s:.0f} s", err=True)
+    if answer.waits:
+        typer.echo(f"{steps} steps will be recorded once the script's own profiler has ended; the request stays")
+        return
+    if answer.script_profiler:
+        where = f"the script has a profiler of its own ({answer.script_profiler})"
+        typer.echo(f"warning: {where}: if it records then, later steps are recorded instead", err=True)
     now = f"; the job is in step {answer.at_step}" if answer.at_step is not None else ""
     typer.echo(f"steps {answer.first_step} to {answer.last_step} will be recorded on ranks {ranks}{now}")

@@ -96,6 +96,10 @@ class Answer:
     """Why nothing is recorded; empty if it is."""
     at_step: Step | None = None
     """The step of the rank that answered, at that time."""
+    script_profiler: str = ""
+    """The script's own profiler, if it has one: what it records comes first."""
+    waits: bool = False
+    """Whether that one is recording: the request waits for its end."""
 
 
 def log_stem(rank: int, restart: int = 0, attempt: int = 0) -> str:

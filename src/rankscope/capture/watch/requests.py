@@ -4,7 +4,8 @@ A request gets a window of steps that are far enough ahead for every rank to hea
 window covers. The ranks agree on it through a `Board`: who has a request makes the next entry, and every rank follows
 the list. Each rank that the request names hands the window to its loop, which records it as any window of the schedule,
 with the votes of `capture/votes.py`: a rank that hears of it too late, or cannot record it, withdraws it, and no rank
-keeps it. Such a request is tried again, further ahead.
+keeps it. Such a request is tried again, further ahead. While a profiler of the script's own records on this rank, its
+requests wait.
 
 In: requests. Out: windows for this rank's loop, and answers for those who asked.
 """
@@ -30,6 +31,7 @@ from rankscope.rundir.watch_files import (
     Request,
     answer_path,
     is_request_id,
+    read_answer,
     read_request,
     request_from_json,
     request_path,
@@ -56,6 +58,10 @@ class Pace:
 
     step: int
     usual_ns: int
+    script_profiler: str = ""
+    """The script's own profiler, if it has one: windows give way to it."""
+    waits: bool = False
+    """Whether that one is recording on this rank."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ class Planned:
         warmup, first, last = numbers
         if request is None or warmup is None or first is None or last is None or not warmup <= first <= last:
             return None
-        return cls(request, Window(warmup, first, last), step(found.get("tries")) or 1)
+        return cls(request, Window(warmup, first, last, requested=True), step(found.get("tries")) or 1)
 
 
 class Requests:
@@ -120,7 +126,8 @@ class Requests:
             self._pending.append((request, 1))
 
     def retry(self, planned: Planned) -> bool:
-        """The window was dropped because a rank heard of it too late: try again, further ahead."""
+        """The window was dropped, because a rank heard of it too late or a profiler of the script's own was faster: try
+        again, further ahead."""
         if planned.tries >= TRIES:
             return False
         self._pending.append((planned.request, planned.tries + 1))
@@ -134,7 +141,10 @@ class Requests:
         except OSError:
             return
         for name in names[:_KEPT]:
-            if not is_request_id(name) or name in self._asked or answer_path(self._run_dir, name).exists():
+            if not is_request_id(name) or name in self._asked:
+                continue
+            answer = read_answer(answer_path(self._run_dir, name))
+            if answer is not None and not answer.waits:
                 continue
             request = read_request(request_path(self._run_dir, name))
             if request is not None and request.id == name:
@@ -144,6 +154,10 @@ class Requests:
     def agree(self, board: Board, pace: Pace) -> list[Planned]:
         """Follow the board, and add to it what is pending; returns the windows that this rank is to record."""
         found = self._follow(board, pace)
+        if pace.waits:
+            for request, _ in self._pending:
+                self._answer(Answer(request.id, at_step=pace.step, script_profiler=pace.script_profiler, waits=True))
+            return found
         while self._pending and pace.usual_ns > 0:
             request, tries = self._pending[0]
             planned = self._plan(request, tries, pace)
@@ -180,7 +194,8 @@ class Requests:
         self._keep(lambda other, tries: other.id != request.id or tries > planned.tries)
         if request.automatic:
             self.drop_automatic()
-        self._answer(Answer(request.id, window.first, window.last, at_step=pace.step))
+        script_profiler = pace.script_profiler
+        self._answer(Answer(request.id, window.first, window.last, at_step=pace.step, script_profiler=script_profiler))
         return [planned] if self._is_for_this_rank(request) else []
 
     def _is_for_this_rank(self, request: Request) -> bool:
@@ -210,12 +225,15 @@ class Requests:
             if begin > pace.step + _MOST_AHEAD:
                 return "the schedule leaves no steps between its own windows"
         first = begin + self._warmup
-        return Planned(request, Window(begin, first, first + request.steps - 1), tries)
+        return Planned(request, Window(begin, first, first + request.steps - 1, requested=True), tries)
 
     def _answer(self, answer: Answer) -> None:
         """For who asked by a file that this rank can see."""
         path = answer_path(self._run_dir, answer.id)
-        if request_path(self._run_dir, answer.id).exists() and (answer.refused or not path.exists()):
+        if not request_path(self._run_dir, answer.id).exists():
+            return
+        known = read_answer(path)
+        if known is None or answer.refused or (known.waits and not answer.waits):
             write_atomic(path, to_json(answer))
 
 

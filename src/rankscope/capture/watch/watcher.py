@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from rankscope.capture.hang_watch import HangWatch
+from rankscope.capture.hang.watch import HangWatch
 from rankscope.capture.process import job_store
 from rankscope.capture.rank_log import RankLog
 from rankscope.capture.this_rank import ThisRank
+from rankscope.capture.votes import OTHER_PROFILER, PREEMPTED
 from rankscope.capture.watch.board import Board, FileBoard, LocalBoard, StoreBoard
 from rankscope.capture.watch.log import WatchLog
 from rankscope.capture.watch.log_lines import LogLines, one_line
@@ -51,14 +52,21 @@ class Watcher:
         scheduled: the windows of the schedule, from the beginning.
         scope: the same on all ranks for this start of the profiler, and for no other.
         step: the step that begins now.
+        script_profiler: the script's own profiler if it has one, and whether it is recording on this rank.
     """
 
     def __init__(
-        self, rank: ThisRank, manifest: RankLog, scheduled: Callable[[], Iterable[Window]], scope: str, step: int
+        self,
+        rank: ThisRank,
+        manifest: RankLog,
+        scheduled: Callable[[], Iterable[Window]],
+        scope: str,
+        step: int,
+        script_profiler: Callable[[], tuple[str, bool]],
     ) -> None:
         process, config = rank.process, rank.config
         self._rank, self._manifest, self._config, self._scope = rank, manifest, config, scope
-        self._step = step
+        self._step, self._script_profiler = step, script_profiler
         self._phases = StepPhases(time.perf_counter_ns())
         self._rows: deque[StepRow] = deque(maxlen=_WAITING_ROWS)
         self._new: deque[Planned] = deque(maxlen=_WAITING_WINDOWS)
@@ -201,7 +209,8 @@ class Watcher:
         if not self._may_record():
             self._requests.drop_automatic()
         self._retry_late()
-        for planned in self._requests.agree(self._board, Pace(self._step, self._slow.median_ns)):
+        pace = Pace(self._step, self._slow.median_ns, *self._script_profiler())
+        for planned in self._requests.agree(self._board, pace):
             if planned.request.automatic:
                 self._automatic += planned.tries == 1
                 self._automatic_at = time.monotonic()
@@ -213,11 +222,14 @@ class Watcher:
             self._new.append(planned)
 
     def _retry_late(self) -> None:
-        """Ask again for windows that a rank heard of too late."""
+        """Ask again for windows that a rank heard of too late, or that gave way to a script's profiler on this rank."""
+        rank = self._rank.process
+        own = f" on rank {rank.rank}" if rank.world_size > 1 else ""
+        conflicts = (OTHER_PROFILER + own, PREEMPTED + own)
         while self._planned and self._planned[0].window.last < self._step:
             planned = self._planned.popleft()
             lost = [each for each in self._manifest.manifest.skipped if each.first_step == planned.window.first]
-            if lost and TOO_LATE in lost[-1].reason:
+            if lost and (TOO_LATE in lost[-1].reason or lost[-1].reason in conflicts):
                 self._requests.retry(planned)
 
     def _make_board(self) -> Board:
