@@ -32,6 +32,10 @@ def nothing_left_running():
     yield
     from rankscope.capture import profiler_conflicts
 
+    from .two_ranks import end_started
+
+    end_started()
+
     assert profiler_conflicts._active == []
     assert not profiler_conflicts.another_profiler_runs()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from rankscope.watch.log import WatchLogs
 from rankscope.watch.status import read_status
 
 from .conftest import clean_environ, traces
-from .two_ranks import TIMEOUT_S, finish, start
+from .two_ranks import TIMEOUT_S, end_when_the_test_ends, finish, start
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="signals of Linux")]
 
@@ -126,38 +127,47 @@ def test_losses_are_the_same_and_steps_are_logged(tmp_path):
     assert len(traces(tmp_path / "watched" / "run")) == 2  # the schedule's window
 
 
+def trigger(folder, *arguments):
+    """`rankscope trigger` that runs."""
+    return end_when_the_test_ends(
+        subprocess.Popen(
+            [sys.executable, "-m", "rankscope", "trigger", "run", *arguments],
+            cwd=folder,
+            env=clean_environ(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    )
+
+
+RECORDED = re.compile(r"steps (\d+) to (\d+) were recorded on ranks (.+)")
+
+
 def test_requests_from_another_terminal_and_by_signal(tmp_path):
     jobs = start(job(), tmp_path, **BY_REQUEST)
-    try:
-        wait_for(lambda: logged(tmp_path, 0, 20) and logged(tmp_path, 1, 20), jobs)
-        several = [
-            subprocess.Popen(
-                [sys.executable, "-m", "rankscope", "trigger", "run", "--steps", str(steps)],
-                cwd=tmp_path,
-                env=clean_environ(),
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for steps in (3, 4)
-        ]
-        texts = [each.communicate(timeout=TIMEOUT_S)[0] for each in several]
-        assert [each.returncode for each in several] == [0, 0], texts
-        asked = sorted(tuple(int(word) for word in text.split() if word.isdigit())[:2] for text in texts)
-        wait_for(lambda: len(recorded(tmp_path, 0)) == len(recorded(tmp_path, 1)) == 3, jobs)
-        assert recorded(tmp_path, 0) == recorded(tmp_path, 1)
-        assert recorded(tmp_path, 0)[1:] == asked
-        assert sorted(last - first + 1 for first, last in asked) == [3, 4]
+    wait_for(lambda: logged(tmp_path, 0, 20) and logged(tmp_path, 1, 20), jobs)
+    several = [trigger(tmp_path, "--steps", str(steps)) for steps in (3, 4)]
+    # What was promised is kept: each ends when its steps are recorded on both ranks, later ones if need be.
+    texts = [each.communicate(timeout=TIMEOUT_S) for each in several]
+    assert [each.returncode for each in several] == [0, 0], texts
+    found = [RECORDED.search(output) for output, _ in texts]
+    assert [each[3] for each in found] == ["0-1", "0-1"]
+    asked = sorted((int(each[1]), int(each[2])) for each in found)
+    assert sorted(last - first + 1 for first, last in asked) == [3, 4]
+    assert recorded(tmp_path, 0) == recorded(tmp_path, 1)
+    assert recorded(tmp_path, 0)[1:] == asked
 
-        one = rankscope(tmp_path, "trigger", "run", "--steps", "1", "--ranks", "1")
-        assert one.returncode == 0, one.stderr
-        wait_for(lambda: len(recorded(tmp_path, 1)) == 4, jobs)
+    one = rankscope(tmp_path, "trigger", "run", "--steps", "1", "--ranks", "1")
+    assert one.returncode == 0, one.stderr
+    assert RECORDED.search(one.stdout)[3] == "1"
+    assert (len(recorded(tmp_path, 0)), len(recorded(tmp_path, 1))) == (3, 4)
+    assert list((tmp_path / "run" / "watch" / "requests").iterdir()) == []
 
-        jobs[1].send_signal(signal.SIGUSR2)
-        wait_for(lambda: len(recorded(tmp_path, 0)) == 4 and len(recorded(tmp_path, 1)) == 5, jobs)
-        assert recorded(tmp_path, 0)[-1] == recorded(tmp_path, 1)[-1]
-        assert any("SIGUSR2 reached rank 1" in note for note in notes(tmp_path))
-    finally:
-        (tmp_path / "stop").touch()
+    jobs[1].send_signal(signal.SIGUSR2)
+    wait_for(lambda: len(recorded(tmp_path, 0)) == 4 and len(recorded(tmp_path, 1)) == 5, jobs)
+    assert recorded(tmp_path, 0)[-1] == recorded(tmp_path, 1)[-1]
+    assert any("SIGUSR2 reached rank 1" in note for note in notes(tmp_path))
     stop(tmp_path, jobs)
     late = rankscope(tmp_path, "trigger", "run")
     assert late.returncode == 2
@@ -170,10 +180,7 @@ FAULT = "time.sleep(0.4) if rank == 1 and step >= 90 else None"
 @pytest.mark.timing  # compares durations of a real job
 def test_a_slow_rank_makes_all_ranks_record_and_is_named_without_a_trace(tmp_path):
     jobs = start(job(inside=FAULT), tmp_path, **WATCH, RANKSCOPE_WATCH_PAUSE="0")
-    try:
-        wait_for(lambda: [each for each in recorded(tmp_path, 0) if each[0] > 90] and logged(tmp_path, 1, 130), jobs)
-    finally:
-        (tmp_path / "stop").touch()
+    wait_for(lambda: [each for each in recorded(tmp_path, 0) if each[0] > 90] and logged(tmp_path, 1, 130), jobs)
     stop(tmp_path, jobs)
     windows = [[each for each in recorded(tmp_path, rank) if each[0] > 90] for rank in range(2)]
     assert windows[0]
@@ -239,14 +246,11 @@ with rankscope.Profiler("run", run_id="one", watch=True, watch_windows=0, wait=2
 
 def test_ranks_without_a_store_agree_through_the_run_directory(tmp_path):
     jobs = start(ALONE, tmp_path, profiled=False)
-    try:
-        wait_for(lambda: logged(tmp_path, 0, 20) and logged(tmp_path, 1, 20), jobs)
-        done = rankscope(tmp_path, "trigger", "run", "--steps", "2")
-        assert done.returncode == 0, done.stderr
-        wait_for(lambda: len(recorded(tmp_path, 0)) == len(recorded(tmp_path, 1)) == 2, jobs)
-        assert recorded(tmp_path, 0) == recorded(tmp_path, 1)
-    finally:
-        (tmp_path / "stop").touch()
+    wait_for(lambda: logged(tmp_path, 0, 20) and logged(tmp_path, 1, 20), jobs)
+    done = rankscope(tmp_path, "trigger", "run", "--steps", "2")
+    assert done.returncode == 0, done.stderr
+    assert recorded(tmp_path, 0) == recorded(tmp_path, 1)
+    assert len(recorded(tmp_path, 0)) == 2
     stop(tmp_path, jobs)
 
 

@@ -30,6 +30,8 @@ from rankscope.rundir.schedule import Window
 
 BUSY = "the previous trace was still being written"
 OTHER_PROFILER = "another torch profiler was running"
+OWN_PROFILER = "the script's own profiler records"
+"""Begins the reason why no further window is recorded."""
 WAITING_LIMIT = 3
 """How many recordings may wait to be written: each may be held in memory."""
 SKIP_LEAD_STEPS, RECORD_LEAD_STEPS = 4, 2
@@ -107,7 +109,7 @@ class WindowDecisions:
             window: the next one, which is dropped on all ranks.
             profiler: the profiler of the script's own that records instead.
         """
-        self.deferred = f"the script's own profiler records on rank {self._rank} instead: {profiler}"
+        self.deferred = f"{OWN_PROFILER} on rank {self._rank} instead: {profiler}"
         if self._votes is not None:
             self._votes.defer(self.deferred, None if window is None else window.first)
 

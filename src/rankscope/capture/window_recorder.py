@@ -23,7 +23,7 @@ from rankscope.capture.step_log import ClockAnchors, RunSnapshot, StepTimes
 from rankscope.capture.this_rank import ThisRank
 from rankscope.capture.torch_compat import UserMetadata
 from rankscope.capture.trace_queue import EndedRecording, TraceQueue
-from rankscope.capture.votes import WindowDecisions
+from rankscope.capture.votes import OWN_PROFILER, WindowDecisions
 from rankscope.capture.watch.requests import TOO_LATE
 from rankscope.capture.watch.watcher import Watcher
 from rankscope.capture.writer import Writer
@@ -77,7 +77,7 @@ class WindowRecorder:
         for window in self._watcher.take_windows() if self._watcher is not None else ():
             reason = f"{TOO_LATE} for step {self.step_num}" if self.step_num >= window.warmup else ""
             if not isinstance(self._windows, WindowPlan):
-                reason = "the script's own profiler records instead"
+                reason = f"{OWN_PROFILER} instead"
             if reason or not isinstance(self._windows, WindowPlan):
                 skip = self._decisions.withdraw(window, reason) if self._decisions is not None else reason
                 self._lost.skipped(window.first, window.last, skip)

@@ -20,6 +20,9 @@ from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 from rankscope.rundir.manifest import RankManifest, read_rank_manifest
 from rankscope.rundir.names import rank_manifest_name
+from rankscope.rundir.plurals import plural
+from rankscope.rundir.processes import is_dead
+from rankscope.rundir.ranges import as_ranges
 from rankscope.watch.changes import Change, find_change
 from rankscope.watch.local_times import Arrivals, Int64, LocalTimes, local_times
 from rankscope.watch.log import RankLog, WatchLogs
@@ -43,8 +46,8 @@ class RankState:
     Attributes:
         rank: its number.
         last_step: the last complete step in its log.
-        state: of its manifest (``running``, ``finished``, ``interrupted``), or ``silent`` if it runs and its log has
-            not grown for long.
+        state: of its manifest (``running``, ``finished``, ``interrupted``); ``dead`` if its process is gone without
+            having noted its end, which only a reader on its host can see; ``silent`` if its log has not grown for long.
         silent_s: seconds since its log has grown.
         missed: collectives that are not in its log, because there was no time to read them.
         damaged: lines of its log that could not be read.
@@ -213,16 +216,18 @@ def read_status(
 
 def _state(run_dir: Path, log: RankLog, now: float) -> RankState:
     header = log.header
-    manifest = _manifest(run_dir, log)
+    manifest = manifest_of(run_dir, log)
     state = manifest.state if manifest is not None else "running"
     silent_s = max(now - log.grew_at, 0.0)
     usual_s = np.median([each.ns for each in list(log.steps)[-_SILENT_STEPS:]] or [0]) / 1e9
     if state == "running" and silent_s > max(_SILENT_S, _SILENT_STEPS * usual_s):
         state = "silent"
+    if state in ("running", "silent") and is_dead(header):
+        state = "dead"
     return RankState(header.rank, log.last_step, state, silent_s, log.missed, log.damaged)
 
 
-def _manifest(run_dir: Path, log: RankLog) -> RankManifest | None:
+def manifest_of(run_dir: Path, log: RankLog) -> RankManifest | None:
     """The manifest of the process that writes a log; None if it is not there."""
     header = log.header
     wanted = run_dir / rank_manifest_name(header.rank, header.world_size, header.restart_count)
@@ -359,10 +364,15 @@ def _warnings(logs: Mapping[int, RankLog], states: Sequence[RankState], times: L
     size = next(iter(logs.values())).header.world_size
     if size is not None and len(logs) < size:
         found.append(f"{len(logs)} of {size} ranks have a log: the others may be the cause of what these wait for")
-    for state in ("silent", "interrupted"):
+    what = {
+        "silent": "not logged a step for long",
+        "dead": "died without a word: killed, by a signal or for want of memory",
+        "interrupted": "been interrupted",
+    }
+    for state, text in what.items():
         if ranks := [each.rank for each in states if each.state == state]:
-            what = "have not logged a step for long" if state == "silent" else "were interrupted"
-            found.append(f"ranks {', '.join(map(str, ranks[:20]))} {what}")
+            has = "has" if len(ranks) == 1 else "have"
+            found.append(f"{plural('rank', len(ranks))} {as_ranges(ranks)} {has} {text}")
     if missed := sum(each.missed for each in states):
         found.append(f"{missed} collectives were not read: steps with them are not compared")
     if damaged := sum(each.damaged for each in states):
