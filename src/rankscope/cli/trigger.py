@@ -43,7 +43,11 @@ def trigger(
         raise ConfigError("this job has ended: it records nothing any more", hint=f"its log: rankscope watch {run}")
     # A rank that was dead or had left its loop before is not one that the job has promised.
     gone = {each.rank: each.state for each in status.ranks if each.state not in ("running", "silent")}
-    chosen = [rank for rank in chosen_ranks(run, logs, choice) if rank not in gone]
+    here = chosen_ranks(run, logs, choice)
+    chosen = [rank for rank in here if rank not in gone]
+    if here and not chosen:
+        states = " or ".join(sorted({gone[rank] for rank in here}))
+        raise ConfigError(f"ranks {as_ranges(here)} are {states}: they record nothing any more")
     request = Request(f"cli-{time.time_ns():x}-{secrets.token_hex(4)}", steps, ranks, "rankscope trigger")
     try:
         write_request(run, request)

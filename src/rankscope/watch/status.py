@@ -62,6 +62,23 @@ class RankState:
 
 
 @dataclass(frozen=True)
+class RankTimes:
+    """What a rank does in a step: medians of the judged steps.
+
+    Attributes:
+        rank: its number.
+        step_ns: how long a step takes on it.
+        local_ns: of that, what it is busy by itself; None if it cannot be told.
+        waiting_ns: the rest: it waits for others; None if the log has no collectives, which say that.
+    """
+
+    rank: int
+    step_ns: int
+    local_ns: int | None
+    waiting_ns: int | None
+
+
+@dataclass(frozen=True)
 class StepTime:
     """How long steps take: of the slowest rank in each.
 
@@ -147,6 +164,7 @@ class WatchStatus:
         attempts: attempts of an elastic job that have logs; the latest is shown.
         ranks: those with a log.
         step_time: None if there are no steps yet.
+        rank_times: of the ranks that have steps.
         late_ranks: the stragglers.
         verdicts: by rank, whether it is a straggler.
         unknown: why there is no verdict; empty if there is one.
@@ -161,6 +179,7 @@ class WatchStatus:
     attempts: int
     ranks: tuple[RankState, ...]
     step_time: StepTime | None
+    rank_times: tuple[RankTimes, ...]
     late_ranks: tuple[LateRank, ...]
     verdicts: Mapping[int, Verdict]
     unknown: str
@@ -204,6 +223,7 @@ def read_status(
         logs.attempts(),
         states,
         _step_time(by_rank, judged_steps),
+        _rank_times(by_rank, times, judged_steps),
         late,
         verdicts,
         unknown,
@@ -315,6 +335,22 @@ def _step_time(logs: Mapping[int, RankLog], judged_steps: int) -> StepTime | Non
     change = find_change(ns[-_HISTORY_STEPS:])
     at = int(steps[-_HISTORY_STEPS:][change.index]) if change is not None else None
     return StepTime(latest.size, int(np.median(latest)), int(latest.max()), change, at)
+
+
+def _rank_times(logs: Mapping[int, RankLog], times: LocalTimes | None, judged_steps: int) -> tuple[RankTimes, ...]:
+    found = []
+    for rank, log in logs.items():
+        ns = [line.ns for line in log.steps if not line.profiled][-judged_steps:]
+        local = waiting = None
+        # On an accelerator these are the times of a host that does not wait for its device.
+        if times is not None and rank in times.ranks and log.header.device is None:
+            row = times.ranks.index(rank)
+            local = int(np.median(times.local_ns[row]))
+            if times.basis == "collectives":
+                waiting = int(np.median(np.maximum(times.step_ns[row] - times.local_ns[row], 0)))
+        if ns:
+            found.append(RankTimes(rank, int(np.median(ns)), local, waiting))
+    return tuple(found)
 
 
 def _long_steps(logs: Mapping[int, RankLog], history: LocalTimes | None) -> tuple[LongStep, ...]:

@@ -36,6 +36,7 @@ def as_json(status: WatchStatus) -> dict[str, object]:
                 "significance": change.verdict.significance.value,
             },
         },
+        "rank_times": [vars(each) for each in status.rank_times],
         "stragglers": [
             {
                 "rank": each.rank,
