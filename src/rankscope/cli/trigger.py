@@ -15,7 +15,8 @@ from rankscope.rundir.ranks import parse_ranks
 from rankscope.rundir.watch_files import Answer, Request, answer_path, read_answer, request_path, write_request
 from rankscope.watch.log import WatchLogs
 from rankscope.watch.requested import Progress, chosen_ranks, read_progress
-from rankscope.watch.status import WatchStatus, read_status
+from rankscope.watch.state import WatchStatus
+from rankscope.watch.status import read_status
 
 NOT_RECORDED = 1
 """Exit status if the job agreed and not all chosen ranks have a trace; an error's, and a refusal's, is 2."""

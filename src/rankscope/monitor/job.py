@@ -14,7 +14,8 @@ from rankscope.hang.diagnosis import diagnose
 from rankscope.hang.files import find_dumps
 from rankscope.rundir.hang_dump import HANG_FOLDER
 from rankscope.watch.log import WatchLogs
-from rankscope.watch.status import JUDGED_STEPS, WatchStatus, read_status
+from rankscope.watch.state import WatchStatus
+from rankscope.watch.status import JUDGED_STEPS, read_status
 
 
 @dataclass(frozen=True)

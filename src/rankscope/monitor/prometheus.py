@@ -82,7 +82,5 @@ def _client() -> ModuleType:
         import prometheus_client
         import prometheus_client.core
     except ImportError as error:
-        raise ConfigError(
-            "prometheus_client is not installed", hint="pip install 'rankscope[prometheus]'"
-        ) from error
+        raise ConfigError("prometheus_client is not installed", hint="pip install 'rankscope[prometheus]'") from error
     return prometheus_client

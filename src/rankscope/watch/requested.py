@@ -12,7 +12,8 @@ from pathlib import Path
 from rankscope.rundir.ranks import RankChoice
 from rankscope.rundir.watch_files import Answer, Outcome
 from rankscope.watch.log import RankLog, WatchLogs
-from rankscope.watch.status import WatchStatus, manifest_of
+from rankscope.watch.state import WatchStatus
+from rankscope.watch.status import manifest_of
 
 
 @dataclass(frozen=True)

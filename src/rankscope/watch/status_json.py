@@ -5,7 +5,7 @@ In: a `WatchStatus`. Out: what `json.dumps` takes.
 
 from __future__ import annotations
 
-from rankscope.watch.status import WatchStatus
+from rankscope.watch.state import WatchStatus
 
 SCHEMA_VERSION = 1
 
