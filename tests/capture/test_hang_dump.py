@@ -10,8 +10,8 @@ import pytest
 import torch.distributed as dist
 from tests.hang.jobs import free_port
 
-from rankscope.capture import hang_dump
-from rankscope.capture.hang_dump import Position, write_hang_dump
+from rankscope.capture.hang import dump as hang_dump
+from rankscope.capture.hang.dump import Position, write_hang_dump
 from rankscope.rundir.hang_dump import HangDump
 
 

@@ -174,6 +174,41 @@ def test_requests_from_another_terminal_and_by_signal(tmp_path):
     assert "this job has ended" in late.stderr
 
 
+OWN_PROFILER = """
+    if (rank == 0 or {everywhere}) and step == 5:
+        profiler = torch.profiler.profile()
+        profiler.start()
+    if step > 5 and os.path.exists("end_theirs") and 'profiler' in globals():
+        profiler.stop()
+        del profiler
+"""
+
+
+@pytest.mark.parametrize("everywhere", [True, False], ids=["on all ranks", "on one rank"])
+def test_requests_wait_for_the_end_of_a_script_profiler(tmp_path, everywhere):
+    inside = OWN_PROFILER.format(everywhere=everywhere).strip()
+    jobs = start(job(inside=inside), tmp_path, **BY_REQUEST)
+    try:
+        wait_for(lambda: logged(tmp_path, 0, 20) and logged(tmp_path, 1, 20), jobs)
+        early = rankscope(tmp_path, "trigger", "run", "--steps", "2", "--timeout", "5")
+        assert early.returncode == 0, early.stderr
+        assert "once the script's own profiler has ended" in early.stdout
+        assert "warning: torch.profiler.profile, job.py:" in early.stderr
+        (tmp_path / "end_theirs").touch()
+        wait_for(lambda: [len(recorded(tmp_path, rank)) for rank in (0, 1)] == [2, 1 + everywhere], jobs)
+        late = rankscope(tmp_path, "trigger", "run", "--steps", "3")
+        assert late.returncode == 0, late.stderr
+        assert "the script has a profiler of its own (torch.profiler.profile, job.py:" in late.stderr
+        wait_for(lambda: [len(recorded(tmp_path, rank)) for rank in (0, 1)] == [3, 2 + everywhere], jobs)
+    finally:
+        (tmp_path / "stop").touch()
+    stop(tmp_path, jobs)
+    requested = recorded(tmp_path, 1)[-2:]
+    assert recorded(tmp_path, 0)[-2:] == requested
+    assert [last - first + 1 for first, last in requested] == [2, 3]
+    assert f"steps {requested[1][0]} to {requested[1][1]} will be recorded" in late.stdout
+
+
 FAULT = "time.sleep(0.4) if rank == 1 and step >= 90 else None"
 
 

@@ -74,13 +74,15 @@ def slurm_cluster(folder: Path):
                     break
                 time.sleep(0.1)
         for _ in range(300):
-            said = subprocess.run(["sinfo", "-h", "-o", "%T"], env=environ, capture_output=True, text=True, timeout=120)
-            if said.stdout.strip() == "idle":
+            state = subprocess.run(
+                ["sinfo", "-h", "-o", "%T"], env=environ, capture_output=True, text=True, timeout=120
+            )
+            if state.stdout.strip() == "idle":
                 break
             time.sleep(0.5)
         else:
             logs = "\n".join(p.read_text(errors="replace")[-2000:] for p in folder.glob("*.log"))
-            pytest.skip(f"Slurm does not come up here: {said.stdout}{said.stderr}\n{logs}")
+            pytest.skip(f"Slurm does not come up here: {state.stdout}{state.stderr}\n{logs}")
         yield {"SLURM_CONF": str(folder / "slurm.conf")}
     finally:
         for process in reversed(running):

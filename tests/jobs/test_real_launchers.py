@@ -27,7 +27,7 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 optimizer = torch.optim.Adam(model.parameters())
 for _ in range(8):
     model(torch.ones(2, 4)).sum().backward(); optimizer.step()
-open(f"said{rank}.json", "w").write(json.dumps([dist.get_rank(), dist.get_world_size(), os.getpid()]))
+open(f"metadata{rank}.json", "w").write(json.dumps([dist.get_rank(), dist.get_world_size(), os.getpid()]))
 del model; import gc; gc.collect()
 dist.destroy_process_group()
 """
@@ -54,16 +54,16 @@ def launched(cwd, launcher, variables, environ=None):
     run = read_run_manifest(cwd / "run" / "run.json")
     for rank, manifest in enumerate(manifests):
         # What torch itself says of this process, by its process id.
-        assert json.loads((cwd / f"said{rank}.json").read_text()) == [rank, RANKS, manifest.pid]
+        assert json.loads((cwd / f"metadata{rank}.json").read_text()) == [rank, RANKS, manifest.pid]
         trace = read_trace(cwd / "run" / f"rank{rank}_iter3_4.trace.json.gz")
         assert steps_in(trace) == [3, 4]
-        said = trace["rankscope"]
-        assert (said["rank"], said["world_size"], said["local_rank"], said["run_id"]) == (
+        metadata = trace["rankscope"]
+        assert (metadata["rank"], metadata["world_size"], metadata["local_rank"], metadata["run_id"]) == (
             rank, RANKS, rank, run.run_id
         )  # fmt: skip
         assert (manifest.rank, manifest.local_rank, manifest.run_id) == (rank, rank, run.run_id)
         assert manifest.host == socket.gethostname()
-        assert manifest.launcher == said["launcher"]
+        assert manifest.launcher == metadata["launcher"]
     assert not list((cwd / "run").rglob(".*"))
     assert "Warning: rankscope" not in done.stderr
     return manifests

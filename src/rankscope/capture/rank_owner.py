@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rankscope.capture.exit_hooks import register
-from rankscope.capture.staging import owned_name, user_folder
+from rankscope.rundir.staging import owned_name, user_folder
 
 _MAX_ANCESTORS = 100
 

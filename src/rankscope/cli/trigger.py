@@ -61,6 +61,12 @@ def trigger(
     for each in status.ranks:
         if each.state == "silent":
             typer.echo(f"warning: rank {each.rank} has logged no step for {each.silent_s:.0f} s", err=True)
+    if answer.waits:
+        typer.echo(f"{steps} steps will be recorded once the script's own profiler has ended; the request stays")
+        return
+    if answer.script_profiler:
+        where = f"the script has a profiler of its own ({answer.script_profiler})"
+        typer.echo(f"warning: {where}: if it records then, later steps are recorded instead", err=True)
     now = f"; the job is in step {answer.at_step}" if answer.at_step is not None else ""
     typer.echo(f"steps {answer.first_step} to {answer.last_step} will be recorded on ranks {ranks}{now}")
     if not wait:
@@ -83,11 +89,15 @@ def _first_answer(run: Path, request: Request, status: WatchStatus, timeout: flo
         ConfigError: the job refuses.
     """
     path = answer_path(run, request.id)
-    answer = None
+    answer, warned = None, False
     until = time.monotonic() + timeout
-    while answer is None and time.monotonic() < until:
+    while (answer is None or answer.waits) and time.monotonic() < until:
         time.sleep(_LOOK_S)
         answer = read_answer(path)
+        if answer is not None and answer.waits and not warned:
+            warned = True
+            recording = f"{answer.script_profiler} is recording"
+            typer.echo(f"warning: {recording}: the steps will be those after its end", err=True)
     if answer is None:
         request_path(run, request.id).unlink(missing_ok=True)
         answer = read_answer(path)  # a rank may have been about to write it
@@ -108,7 +118,7 @@ def _follow(run: Path, logs: WatchLogs, chosen: list[int], answer: Answer) -> Pr
     while True:
         logs.look()
         latest = read_answer(answer_path(run, answer.id)) or answer
-        if latest.tries > tried and not latest.refused:
+        if latest.tries > tried and latest.first_step is not None:
             tried = latest.tries
             typer.echo(f"not recorded; the job tries again: steps {latest.first_step} to {latest.last_step}")
         progress = read_progress(run, logs, read_status(run, logs), chosen, latest)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import Int32, nest
 from rankscope.store.spool import Spool
@@ -60,13 +61,19 @@ def _nested(spool: Spool, name: str) -> pl.DataFrame:
 
 def _numbered(values: pl.Series) -> Int32:
     """Each value's index among the sorted distinct values; nulls come first."""
-    # Threads and processes are few: looking up each value is less work than sorting all.
     known = values.cast(pl.Int64)
-    distinct = np.sort(known.drop_nulls().unique().to_numpy())
-    numbers: Int32 = np.searchsorted(distinct, known.fill_null(0).to_numpy()).astype(np.int32)
+    found, null = known.to_numpy(), None
     if known.null_count():
+        found, valid = values_and_validity(known)
+        null = ~valid
+    # Threads and processes are few, and events of one follow each other: looking up each value is less work than
+    # sorting all.
+    changes = np.flatnonzero(found[1:] != found[:-1])
+    distinct = np.unique(np.append(found[changes], found[-1:]))
+    numbers: Int32 = np.searchsorted(distinct, found).astype(np.int32)
+    if null is not None:
         numbers += 1
-        numbers[known.is_null().to_numpy()] = 0
+        numbers[null] = 0
     return numbers
 
 

@@ -110,26 +110,26 @@ def _kernels(
     used[gathered["orphan"].to_numpy()] = True
     numbered = joined.with_columns(pl.Series("call", call)).with_row_index("kernel")
     recorded = calls.select(pl.int_range(pl.len()).alias("call"), *_LINKED)
-    linked = numbered.join(recorded, on="call", how="left", suffix="_call").join(
-        combine_records(calls[gathered["orphan"].to_numpy()].with_columns(gathered["kernel"]), "kernel"),
-        on="kernel", how="left", suffix="_all",
-    )  # fmt: skip
+    linked = numbered.join(recorded, on="call", how="left", suffix="_call")
     from_kernel, from_call = pl.col("collective").is_not_null(), pl.col("collective_call").is_not_null()
-    # Take all fields from one source: a mixture of two would describe neither.
+    by_coalesced = gathered.height > 0  # a join costs more than most kernels' own rows
+    if by_coalesced:
+        together = combine_records(calls[gathered["orphan"].to_numpy()].with_columns(gathered["kernel"]), "kernel")
+        linked = linked.join(together, on="kernel", how="left", suffix="_all")
+
+    def chosen(name: str) -> pl.Expr:
+        """A field. Take all fields from one source: a mixture of two would describe neither."""
+        chain = pl.when(from_kernel).then(name).when(from_call).then(f"{name}_call")
+        return chain.otherwise(f"{name}_all") if by_coalesced else chain.otherwise(None)
+
+    source = pl.when(from_kernel).then(pl.lit("kernel")).when(from_call).then("source")
+    number = pl.when(from_kernel).then(1).when(from_call).then("calls")
+    if by_coalesced:
+        source = source.when(pl.col("collective_all").is_not_null()).then(pl.lit("coalesced"))
     labelled = linked.with_columns(
-        *(
-            pl.when(from_kernel).then(name).when(from_call).then(f"{name}_call").otherwise(f"{name}_all").alias(name)
-            for name in RECORDED
-        ),
-        pl.when(from_kernel)
-        .then(pl.lit("kernel"))
-        .when(from_call)
-        .then("source")
-        .when(pl.col("collective_all").is_not_null())
-        .then(pl.lit("coalesced"))
-        .otherwise(pl.lit("name"))
-        .alias("source"),
-        pl.when(from_kernel).then(1).when(from_call).then("calls").otherwise("calls_all").fill_null(1).alias("calls"),
+        *(chosen(name).alias(name) for name in RECORDED),
+        source.otherwise(pl.lit("name")).alias("source"),
+        number.otherwise("calls_all" if by_coalesced else None).fill_null(1).alias("calls"),
     )
     labelled = _fill_groups(_named(labelled).with_columns(_group_label().alias("group")))
     return _once(labelled.with_columns(_kind_of_name(labelled).alias("label"), pl.lit(True).alias("on_device"))), used

@@ -100,6 +100,10 @@ class Answer:
     """The step of the rank that answered, at that time."""
     tries: Positive = 1
     """How often the ranks have agreed on steps for it: again, where none were recorded."""
+    script_profiler: str = ""
+    """The script's own profiler, if it has one: what it records comes first."""
+    waits: bool = False
+    """Whether that one is recording: the request waits for its end."""
 
 
 @dataclass(frozen=True)

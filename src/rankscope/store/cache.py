@@ -18,7 +18,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -84,9 +84,20 @@ class CachedTrace:
         Raises:
             DamagedTablesError: the cached tables cannot be read.
         """
+        return self.load_all({table: columns})[table]
+
+    def load_all(self, tables: Mapping[str, Iterable[str] | None]) -> dict[str, pl.DataFrame]:
+        """Some columns of several tables, or all for None: together, as a query for each costs more than small tables.
+
+        Raises:
+            DamagedTablesError: the cached tables cannot be read.
+        """
         try:
-            lazy = self.scan(table)
-            return (lazy if columns is None else lazy.select(list(columns))).collect()
+            lazy = [
+                self.scan(table) if columns is None else self.scan(table).select(list(columns))
+                for table, columns in tables.items()
+            ]
+            return dict(zip(tables, pl.collect_all(lazy), strict=True))
         except (OSError, pl.exceptions.PolarsError) as error:
             raise DamagedTablesError(
                 f"its tables in the cache cannot be read: {error}",

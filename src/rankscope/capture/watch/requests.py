@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
-from rankscope.capture.votes import OWN_PROFILER, SKIP_LEAD_STEPS
+from rankscope.capture.votes import SKIP_LEAD_STEPS
 from rankscope.capture.watch.board import Board
 from rankscope.errors import ConfigError
 from rankscope.rundir.atomic import write_atomic
@@ -60,6 +60,10 @@ class Pace:
 
     step: int
     usual_ns: int
+    script_profiler: str = ""
+    """The script's own profiler, if it has one: windows give way to it."""
+    waits: bool = False
+    """Whether that one is recording on this rank."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class Planned:
         warmup, first, last = numbers
         if warmup is None or first is None or last is None or not warmup <= first <= last:
             return None
-        return cls(request, Window(warmup, first, last), tries)
+        return cls(request, Window(warmup, first, last, requested=True), tries)
 
 
 @dataclass(frozen=True)
@@ -143,10 +147,16 @@ class Requests:
             self._note_try(request.id, 0)
             self._pending.append(_Pending(request, by_file=by_file))
 
-    def lost(self, planned: Planned, reason: str) -> bool:
-        """A window was not recorded. Returns whether the request is tried again, by this rank or another one."""
-        again = planned.tries < TRIES and not reason.startswith(OWN_PROFILER)
-        if self._tries.get(planned.request.id, 0) <= planned.tries:
+    def lost(self, planned: Planned, reason: str, *, elsewhere: bool = False) -> bool:
+        """A window was not recorded. Returns whether the request is tried again, by this rank or another one.
+
+        Args:
+            planned: the window.
+            reason: why not.
+            elsewhere: another rank's profiler was faster: that rank asks again, once it has ended.
+        """
+        again = planned.tries < TRIES
+        if not elsewhere and self._tries.get(planned.request.id, 0) <= planned.tries:
             self._pending.append(_Pending(planned.request, planned.tries + 1, "" if again else reason))
         return again
 
@@ -168,12 +178,20 @@ class Requests:
                 return  # the others when these are on their way
             self._asked.add(name)
             request = read_request(request_path(self._run_dir, name))
-            if request is not None and request.id == name and not answer_path(self._run_dir, name).exists():
+            answer = read_answer(answer_path(self._run_dir, name))
+            if request is not None and request.id == name and (answer is None or answer.waits):
                 self.add(request, by_file=True)
 
     def agree(self, board: Board, pace: Pace) -> list[Planned]:
         """Follow the board, and add to it what is pending; returns the windows that this rank is to record."""
         found = self._follow(board, pace)
+        if pace.waits:
+            for pending in self._pending:
+                profiler, tries = pace.script_profiler, pending.tries
+                self._answer(
+                    Answer(pending.request.id, at_step=pace.step, tries=tries, script_profiler=profiler, waits=True)
+                )
+            return found
         while self._open and self._open[0].last < pace.step:
             self._open.popleft()
         while self._pending and pace.usual_ns > 0 and len(self._open) < _MOST_OPEN:
@@ -219,7 +237,9 @@ class Requests:
             return []
         self._planned_until = max(self._planned_until, window.last)
         self._open.append(window)
-        self._answer(Answer(request.id, window.first, window.last, at_step=pace.step, tries=planned.tries))
+        steps, profiler = (window.first, window.last), pace.script_profiler
+        answer = Answer(request.id, *steps, at_step=pace.step, tries=planned.tries, script_profiler=profiler)
+        self._answer(answer)
         return [planned] if self._is_for_this_rank(request) else []
 
     def _is_for_this_rank(self, request: Request) -> bool:
@@ -253,7 +273,7 @@ class Requests:
             if begin > pace.step + _MOST_AHEAD:
                 return "the schedule leaves no steps between its own windows"
         first = begin + self._warmup
-        return Planned(request, Window(begin, first, first + request.steps - 1), tries)
+        return Planned(request, Window(begin, first, first + request.steps - 1, requested=True), tries)
 
     def _answer(self, answer: Answer) -> None:
         """For who asked by a file that this rank can see; another rank may have written the same answer."""
@@ -261,7 +281,8 @@ class Requests:
         if not request_path(self._run_dir, answer.id).exists():
             return
         known = read_answer(path)
-        if known is None or known.tries < answer.tries or (answer.refused and not known.refused):
+        newer = known is None or known.tries < answer.tries or (known.waits and not answer.waits)
+        if newer or (answer.refused and known is not None and not known.refused):
             write_atomic(path, to_json(answer))
 
 

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from rankscope.capture.hang_watch import HangWatch
+from rankscope.capture.hang.watch import HangWatch
 from rankscope.capture.process import job_store
 from rankscope.capture.rank_log import RankLog
 from rankscope.capture.this_rank import ThisRank
+from rankscope.capture.votes import OTHER_PROFILER, PREEMPTED
 from rankscope.capture.watch.board import Board, FileBoard, LocalBoard, StoreBoard
 from rankscope.capture.watch.log import WatchLog
 from rankscope.capture.watch.log_lines import LogLines, one_line
@@ -52,14 +53,21 @@ class Watcher:
         scheduled: the windows of the schedule, from the beginning.
         scope: the same on all ranks for this start of the profiler, and for no other.
         step: the step that begins now.
+        script_profiler: the script's own profiler if it has one, and whether it is recording on this rank.
     """
 
     def __init__(
-        self, rank: ThisRank, manifest: RankLog, scheduled: Callable[[], Iterable[Window]], scope: str, step: int
+        self,
+        rank: ThisRank,
+        manifest: RankLog,
+        scheduled: Callable[[], Iterable[Window]],
+        scope: str,
+        step: int,
+        script_profiler: Callable[[], tuple[str, bool]],
     ) -> None:
         process, config = rank.process, rank.config
         self._rank, self._manifest, self._config, self._scope = rank, manifest, config, scope
-        self._step, self._busy = step, False
+        self._step, self._busy, self._script_profiler = step, False, script_profiler
         self._phases = StepPhases(time.perf_counter_ns())
         self._rows: deque[StepRow] = deque(maxlen=_WAITING_ROWS)
         self._new: deque[Window] = deque()
@@ -209,7 +217,8 @@ class Watcher:
         busy = self._busy  # before the manifest: what was busy until now is in it
         for settled in self._outcomes.settle(self._manifest.manifest, self._step, busy=busy):
             self._notes.append(to_json(self._outcome(settled)))
-        for planned in self._requests.agree(self._board, Pace(self._step, self._slow.median_ns)):
+        pace = Pace(self._step, self._slow.median_ns, *self._script_profiler())
+        for planned in self._requests.agree(self._board, pace):
             self._plan(planned)
 
     def _plan(self, planned: Planned) -> None:
@@ -231,7 +240,10 @@ class Watcher:
         steps = f"steps {window.first} to {window.last}"
         state, note = "recorded", f"{steps} were recorded"
         if settled.lost:
-            again = self._requests.lost(settled.planned, settled.lost)
+            own = f" on rank {self._rank.process.rank}"
+            gave_way = settled.lost.startswith((OTHER_PROFILER, PREEMPTED))
+            elsewhere = gave_way and " on rank " in settled.lost and not settled.lost.endswith(own)
+            again = self._requests.lost(settled.planned, settled.lost, elsewhere=elsewhere)
             state = "again" if again else "lost"
             note = f"{steps} were not recorded: {settled.lost}{'; tried again' if again else ''}"
         return Outcome(request.id, state, window.first, window.last, settled.lost, note)

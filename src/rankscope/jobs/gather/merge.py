@@ -20,6 +20,7 @@ from rankscope.errors import RankscopeError
 from rankscope.jobs.gather.sources import Source, sha256
 from rankscope.jobs.gather.states import changes, is_gathered, later
 from rankscope.jobs.gather.traces import find_traces, read_head
+from rankscope.rundir.archives import describe_file
 from rankscope.rundir.manifest import RankManifest, read_rank_manifest, read_run_manifest
 from rankscope.rundir.names import RANKS_FOLDER
 from rankscope.rundir.plurals import plural
@@ -67,8 +68,8 @@ def gather(
         if not sources:
             raise RankscopeError("does not exist", path=run, hint="check the spelling, or name sources to gather from")
     if run.is_file():
-        hint = f"rankscope gather DIR {run} copies what is in an archive into a directory"
-        raise RankscopeError("is a file, not a directory", path=run, hint=hint)
+        what, hint = describe_file(run)
+        raise RankscopeError(what, path=run, hint=hint)
     try:
         run.mkdir(parents=True, exist_ok=True)
     except OSError as error:

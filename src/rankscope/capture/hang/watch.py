@@ -6,7 +6,7 @@ heartbeat file, so that a rank that has died can be distinguished from one whose
 
 A step costs one reading of the clock. Nothing here is raised into the job.
 
-In: the steps of the loop. Out: heartbeats, and a dump on each hang (:mod:`.hang_dump`).
+In: the steps of the loop. Out: heartbeats, and a dump on each hang (:mod:`.dump`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 from rankscope.capture import exit_hooks
-from rankscope.capture.hang_dump import Position, described, uncaught_exception, within, write_hang_dump
+from rankscope.capture.hang.dump import Position, described, uncaught_exception, within, write_hang_dump
 from rankscope.capture.notices import logger, warn
 from rankscope.capture.process import this_process
 from rankscope.rundir.atomic import write_atomic
