@@ -149,6 +149,21 @@ def test_a_bucket_without_access_is_an_error_without_the_credentials(s3: Any) ->
     assert SECRET not in str(raised.value)
 
 
+def test_a_run_and_its_cache_in_buckets(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_ranks(tmp_path / "run", {0: small_step(), 1: small_step()})
+    s3.put(f"{folder}/", "bucket/run/", recursive=True)
+    wanted = opened(folder).kernels()
+    monkeypatch.setenv("RANKSCOPE_CACHE", "s3://bucket/cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "first"))
+    assert opened(BUCKET).kernels().equals(wanted)
+    s3.invalidate_cache()
+    kinds = sorted(name.rpartition(".")[2] for name in s3.find("bucket/cache"))
+    assert kinds == ["json", "json", "parts", "parts", "tar", "tar"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "second"))
+    monkeypatch.setattr(load, "ingest_trace", lambda *_: pytest.fail("read again"))
+    assert opened(BUCKET).kernels().equals(wanted)
+
+
 # -- HTTP ----------------------------------------------------------------------------------------------------------
 
 

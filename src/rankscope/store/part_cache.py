@@ -23,6 +23,7 @@ import polars as pl
 
 from rankscope.rundir.atomic import atomic_file
 from rankscope.store.cache import CachedTrace
+from rankscope.store.shared_cache import PARTS, shared_cache
 
 Part = pl.DataFrame | Mapping[str, pl.DataFrame]
 """The result of `per_rank` for one rank: a frame, or several by name."""
@@ -62,8 +63,13 @@ def inputs_digest(*inputs: object) -> bytes:
 
 def find_parts(traces: Sequence[CachedTrace], digests: Mapping[str, bytes]) -> dict[str, Part]:
     """The cached parts of a rank, by analysis: of those asked for, the ones computed from inputs with these digests."""
+    parts = _decoded(_read(traces), digests) if digests else {}
+    rest = {name: digest for name, digest in digests.items() if name not in parts}
+    return parts | _decoded(_read_shared(traces), rest) if rest else parts
+
+
+def _decoded(stored: Mapping[str, msgspec.Raw], digests: Mapping[str, bytes]) -> dict[str, Part]:
     parts: dict[str, Part] = {}
-    stored = _read(traces) if digests else {}
     for name, digest in digests.items():
         try:
             kept = msgspec.msgpack.decode(stored[name], type=_Stored)
@@ -79,10 +85,12 @@ def find_parts(traces: Sequence[CachedTrace], digests: Mapping[str, bytes]) -> d
 def keep_parts(traces: Sequence[CachedTrace], parts: Mapping[str, tuple[bytes, Part]]) -> None:
     """Cache parts of a rank by analysis, each with its digest; without effect if the directory cannot be written."""
     new = {name: msgspec.Raw(msgspec.msgpack.encode(_stored(*kept))) for name, kept in parts.items()}
-    content = msgspec.msgpack.encode(_read(traces) | new)
+    content = msgspec.msgpack.encode(_read_shared(traces) | _read(traces) | new)
     # Not `write_atomic`, which would make the directory again if the cache was cleared meanwhile.
     with suppress(OSError), atomic_file(_file(traces)) as file:
         file.write(content)
+    if (shared := shared_cache()) is not None:
+        shared.write(traces[0].key, PARTS, content)
 
 
 def _stored(digest: bytes, part: Part) -> _Stored:
@@ -93,8 +101,20 @@ def _stored(digest: bytes, part: Part) -> _Stored:
 
 def _read(traces: Sequence[CachedTrace]) -> dict[str, msgspec.Raw]:
     try:
-        return msgspec.msgpack.decode(_file(traces).read_bytes(), type=dict[str, msgspec.Raw])
-    except (OSError, msgspec.MsgspecError):
+        return _by_name(_file(traces).read_bytes())
+    except OSError:
+        return {}
+
+
+def _read_shared(traces: Sequence[CachedTrace]) -> dict[str, msgspec.Raw]:
+    shared = shared_cache()
+    return {} if shared is None else _by_name(shared.read(traces[0].key, PARTS) or b"")
+
+
+def _by_name(content: bytes) -> dict[str, msgspec.Raw]:
+    try:
+        return msgspec.msgpack.decode(content, type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError:
         return {}
 
 
