@@ -33,6 +33,7 @@ const ROWS: Readonly<Record<string, readonly Rows[]>> = {
   fsdp: [{ column: "module", time: { start: "start_ns", duration: "duration_ns" } }],
   ddp_buckets: [{ column: "bucket", time: { start: "start_ns", duration: "duration_ns" } }],
   data_loading: [{ column: "longest_ns", time: { start: "longest_start_ns", duration: "longest_ns" } }],
+  critical_path: [{ column: "path", place: (table, row) => { const [rank, step] = [table.number(row, "rank"), table.number(row, "step")]; return step === null ? null : { path: text(table, row, "path") === "rank" ? rank ?? "all" : "all", step, ...(rank === null ? {} : { rank }) }; } }],
   mesh: [{ column: "label", place: (table, row) => grouped(text(table, row, "dimension"), text(table, row, "label")) }],
   pipeline_bubble: [{ column: "stage", place: (table, row) => ({ ...grouped("pp", `pp=${table.number(row, "stage")}`), ...(table.number(row, "step") === null ? {} : { step: table.number(row, "step")! }) }) }],
 };
