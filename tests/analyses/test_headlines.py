@@ -44,9 +44,9 @@ def test_on_the_reference_run(tmp_path: Path) -> None:
         assert content["headline"] == (result.headline.to_json() if result.headline else None)
     # What the reference run has nothing of: no FSDP, no modules, no snapshot, no pipeline, no manifests …
     assert len(spoke) >= 17, sorted(spoke)
-    said = run.analyze("overview")["overview"].headline
-    assert said is not None
-    assert said.values[0].value == run.overview()["step_ns"][0]
+    headline = run.analyze("overview")["overview"].headline
+    assert headline is not None
+    assert headline.values[0].value == run.overview()["step_ns"][0]
 
 
 @pytest.mark.parametrize("events", [[], [kineto.op("aten::mm", 0, 10)], [kineto.kernel("k", 0, 10)]])
@@ -67,8 +67,8 @@ def test_no_row_no_sentence(name: str) -> None:
     schema = {c.name: numbers.get(c.unit, pl.String if c.name in texts else pl.Int64) for c in analysis.columns}
     if name == "overview":
         return  # it has one row always
-    said = Result(analysis, pl.DataFrame(schema=schema)).headline
-    assert said is None or silent(said)
+    headline = Result(analysis, pl.DataFrame(schema=schema)).headline
+    assert headline is None or silent(headline)
 
 
 def test_one_that_fails_leaves_its_table(caplog: pytest.LogCaptureFixture) -> None:

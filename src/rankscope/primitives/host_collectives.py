@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.collectives import collective_kind
+from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.shapes import first_type, parsed_list, total_elements
 
@@ -27,6 +28,8 @@ OPERATOR = "c10d::"
 _NOT_COLLECTIVES = ("wait", "init", "_coalesced_manager", "startCoalescing", "endCoalescing")
 # c10d's operators that take the output first and the input second; others work in place.
 _OUT_THEN_IN = r"^c10d::(_?allgather|_?reduce_scatter|_?alltoall|gather|scatter)"
+
+_POINT_TO_POINT = ["c10d::send", "c10d::recv_"]
 
 GROUP = ("group_name", "group_description", "group_ranks", "group_size")
 RECORDED = (
@@ -69,8 +72,14 @@ def host_collectives(operators: pl.DataFrame, annotations: pl.DataFrame, metadat
         (pl.col("level") != "operator").any().alias("backend"),
     )  # fmt: skip
     merged = combine_records(_outermost(rows.filter(pl.col("collective").is_not_null()), "inner", first=True), "call")
-    shown = _from_names(rows)
-    joined = calls.join(merged, on="call", how="left").join(shown, on="call", how="left", suffix="_shown")
+    joined = calls.join(merged, on="call", how="left")
+    if not joined["collective"].null_count() and not joined["dtype"].null_count():
+        # Names and shapes would add nothing but the other end of a send or receive.
+        joined = joined.with_columns(constant("source", "record", pl.String, joined.height))
+        if rows["name"].is_in(_POINT_TO_POINT).any():
+            return joined.join(_peers(_operators(rows)), on="call", how="left")
+        return joined.with_columns(constant("peer", None, pl.Int64, joined.height))
+    joined = joined.join(_from_names(rows), on="call", how="left", suffix="_shown")
     has = pl.col("collective").is_not_null()
     return joined.with_columns(
         *(pl.coalesce(column, f"{column}_shown").alias(column) for column in ("collective", "dtype")),
@@ -128,27 +137,22 @@ def _from_names(rows: pl.DataFrame) -> pl.DataFrame:
     """Facts about calls from names and shapes of ranges: call, collective, dtype, in_elements, out_elements, peer."""
     sizes = {text: total_elements(text) for text in rows["input_dims"].unique().drop_nulls()}
     types = {text: first_type(text) for text in rows["input_types"].unique().drop_nulls()}
-    operators = rows.filter(pl.col("level") == "operator").unique("call", keep="first", maintain_order=True)
+    operators = _operators(rows)
     # An operator's arguments are lists of shapes: of the output and the input, or of the array it changes in place.
     outputs = {text: total_elements(text, argument=0) for text in operators["input_dims"].unique().drop_nulls()}
     inputs = {text: total_elements(text, argument=1) for text in operators["input_dims"].unique().drop_nulls()}
-    peers = {text: _peer(text) for text in operators["concrete_inputs"].unique().drop_nulls()}
     dims, types_of = pl.col("input_dims"), pl.col("input_types")
     type_name = types_of.replace_strict(types, default=None, return_dtype=pl.String)
     two = pl.col("name").str.contains(_OUT_THEN_IN)
     output = dims.replace_strict(outputs, default=None, return_dtype=pl.Int64)
     into = dims.replace_strict(inputs, default=None, return_dtype=pl.Int64)
-    p2p = pl.col("name").is_in(["c10d::send", "c10d::recv_"])
     of_operator = operators.select(
         "call",
         pl.col("name").alias("operator"),
         type_name.alias("operator_dtype"),
         pl.when(two).then(into).otherwise(output).alias("operator_in"),
         output.alias("operator_out"),
-        pl.when(p2p)
-        .then(pl.col("concrete_inputs").replace_strict(peers, default=None, return_dtype=pl.Int64))
-        .alias("peer"),
-    )
+    ).join(_peers(operators), on="call", how="left")
     of_range = (
         rows.filter(pl.col("level") == "range")
         .unique("call", keep="first", maintain_order=True)
@@ -168,6 +172,19 @@ def _from_names(rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("operator_out").alias("out_elements"),
         "peer",
     )
+
+
+def _operators(rows: pl.DataFrame) -> pl.DataFrame:
+    """The first c10d operator of each call."""
+    return rows.filter(pl.col("level") == "operator").unique("call", keep="first", maintain_order=True)
+
+
+def _peers(operators: pl.DataFrame) -> pl.DataFrame:
+    """The other end of sends and receives: call, peer."""
+    found = operators.filter(pl.col("name").is_in(_POINT_TO_POINT))
+    peers = {text: _peer(text) for text in found["concrete_inputs"].unique().drop_nulls()}
+    peer = pl.col("concrete_inputs").replace_strict(peers, default=None, return_dtype=pl.Int64)
+    return found.select("call", peer.alias("peer"))
 
 
 def _peer(concrete: str) -> int | None:

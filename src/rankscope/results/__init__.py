@@ -43,7 +43,14 @@ from rankscope.results.frames import concat_ranks, schema_of
 from rankscope.results.headline import Headline, greatest, over_ranks, top_group, total_of
 from rankscope.results.judged import incomplete_ranks, of_judged_ranks
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
-from rankscope.results.rank_state import ENOUGH_STEPS, RankState, counted_steps, rank_state, without_straggler
+from rankscope.results.rank_state import (
+    ENOUGH_STEPS,
+    RankState,
+    counted_steps,
+    longest_wait,
+    rank_state,
+    without_straggler,
+)
 from rankscope.store.part_cache import Part
 from rankscope.store.schema import Column
 
@@ -85,6 +92,7 @@ __all__ = [
     "greatest",
     "in_steps",
     "incomplete_ranks",
+    "longest_wait",
     "of_judged_ranks",
     "over_ranks",
     "rank_state",
