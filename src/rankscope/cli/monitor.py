@@ -48,7 +48,7 @@ def monitor(
     """Send the numbers of a watched job to Prometheus or OpenTelemetry while it runs; or print them as JSON Lines.
 
     Step time, waiting, stragglers, last arrivals, hangs. It waits for the log to begin, and ends with the job, with
-    SIGTERM or with Ctrl-C. It runs beside the job, which does not notice: what fails here is reported here.
+    SIGTERM or with Ctrl-C. It runs next to the job, which does not notice; what fails here is reported here.
     """
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
