@@ -32,7 +32,7 @@ def work():
         os.environ["RANKSCOPE_CACHE"] = cache
         ingest_trace({path!r})
 """
-_DECODE = """
+DECODE = """
 import gzip, msgspec
 from rankscope.ingest import event_types as ev
 fields = {{}}
@@ -79,7 +79,7 @@ def main() -> None:
         size = len(gzip.decompress(path.read_bytes()))
         snippets: dict[str, tuple[str, Path | str]] = {
             "ours": (_OURS.format(path=str(path)), sys.executable),
-            "decode": (_DECODE.format(path=str(path)), sys.executable),
+            "decode": (DECODE.format(path=str(path)), sys.executable),
         }
         if hta is not None:
             snippets["hta"] = (_HTA.format(path=str(path), complete=False), hta)
