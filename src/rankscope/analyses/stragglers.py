@@ -90,6 +90,7 @@ from rankscope.results import (
     by_window,
     schema_of,
 )
+from rankscope.rundir.plurals import counted
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
@@ -217,32 +218,30 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     collectives = inputs.results["collectives"]
     named, (collectives, stretches, work, paces) = distinct_steps([collectives, *_concat(parts).values()])
     clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns", "component")
-    rows = with_aligned_arrivals(stretches, clock, base_times(inputs.traces))
-    if rows.is_empty():
-        return _complete(pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64})), []
     cut = _cut(inputs)
-    mesh = mesh_of(inputs)
     stretches, work, paces = (
         each.join(cut, on=["rank", "window"], how="anti", maintain_order="left") for each in (stretches, work, paces)
     )
+    rows = with_aligned_arrivals(stretches, clock, base_times(inputs.traces))
+    findings = _left_out(cut)
+    if rows.is_empty():
+        return _complete(pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64})), findings
+    mesh = mesh_of(inputs)
     role = _roles(mesh, inputs)
-    comparison = _comparison(stretches, work, paces, role, inputs) if stretches.height else None
+    comparison = _comparison(stretches, work, paces, role, inputs)
     table, by_step = totals_by_rank_and_step(ranks, attribute_waits(rows, role, collectives, comparison))
-    stragglers = comparison.stragglers() if comparison is not None else []
-    verdicts = dict.fromkeys(set(rows["rank"]) - set(cut["rank"]), Verdict(Significance.TOO_FEW))
-    verdicts |= comparison.verdicts() if comparison is not None else {}
+    stragglers = comparison.stragglers()
+    verdicts = dict.fromkeys(rows["rank"].unique(), Verdict(Significance.TOO_FEW)) | comparison.verdicts()
     said = [verdicts.get(rank) for rank in table["rank"]]
     table = _with_causes(table, [each for each in stragglers if not each.once]).with_columns(
         pl.Series("significance", [each and each.significance.value for each in said], dtype=pl.String),
         pl.Series("verdict", [each and str(each) for each in said], dtype=pl.String),
     )
-    findings = _left_out(cut)
-    if comparison is not None:
-        links = with_numbers(slow_links(collectives, comparison.seen.step_ns), named)
-        sliced = with_numbers(comparison.by_slice(stragglers, mesh_slices(mesh)), named)
-        findings = [*_findings(sliced, table), *_slow_networks(links, max(comparison.seen.steps.size, 1)), *findings]
+    links = with_numbers(slow_links(collectives, comparison.seen.step_ns), named)
+    sliced = with_numbers(comparison.by_slice(stragglers, mesh_slices(mesh)), named)
+    findings = [*_findings(sliced, table), *_slow_networks(links, max(comparison.seen.steps.size, 1)), *findings]
     if inputs.parameters.get("by") == "step":
-        table = _with_steps(by_step, comparison, stragglers) if comparison is not None else by_step
+        table = _with_steps(by_step, comparison, stragglers)
         windows = stretches.drop_nulls("step").group_by("step").agg(pl.col("window").min())
         table = table.join(windows, on="step", how="left", maintain_order="left")
         table = table.with_columns(pl.col("step").replace(named))
@@ -344,9 +343,9 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
                     Evidence(BUSY_EXCESS if each.without_idle else EXCESS, each.excess_ns, "ns"),
                     Evidence("largest lateness per step, mean", max(row["lateness_ns"] or 0 for row in mine), "ns"),
                     Evidence("time other ranks waited for it", max(row["waited_ns"] or 0 for row in mine), "ns"),
-                    Evidence("steps in which it is late", len(each.steps), "count"),
+                    Evidence("steps in which it is late", each.late_steps, "count"),
                     Evidence("steps compared", each.compared, "count"),
-                    Evidence("significance", str(each.verdict)),
+                    Evidence("significance test", f"{each.verdict.test}, {counted(each.compared, 'step')}"),
                     *_to_be_fixed_too(each),
                     Evidence(f"cause: {cause.replace('_', ' ')}", each.cause.evidence),
                 ),

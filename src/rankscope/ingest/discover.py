@@ -46,7 +46,7 @@ class Found:
         folders: the directories that were searched.
         run_manifests: run manifests in them (`run.json`).
         rank_manifests: manifests of ranks in them.
-        denied: directories among them that could not be listed, and why.
+        denied: directories among them that could not be listed, and archives that could not be unpacked, and why.
         unfollowed: symbolic links among them that were not followed, and why.
         doubled: files that repeat the traces of other files, and were left out.
         named: whether the user named each file, so that each must be a trace.
@@ -57,7 +57,7 @@ class Found:
     folders: list[str] = field(default_factory=list)
     run_manifests: list[str] = field(default_factory=list)
     rank_manifests: list[str] = field(default_factory=list)
-    denied: list[NoTracesError] = field(default_factory=list)
+    denied: list[RankscopeError] = field(default_factory=list)
     unfollowed: list[tuple[str, str]] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     named: bool = False
@@ -158,8 +158,12 @@ def _add_file(path: Path, found: Found, links: Symlinks) -> None:
     An archive that cannot be unpacked is read as one trace, with findings on what is wrong and what is not read.
     """
     folder = None
-    with suppress(OSError, RankscopeError):
+    try:
         folder = Cache().unpacked(path)
+    except RankscopeError as error:
+        found.denied.append(error)
+    except OSError as error:
+        found.denied.append(RankscopeError(f"cannot be unpacked: {error.strerror or error}", path=path))
     if folder is None:
         found.traces.append(str(path))
     else:

@@ -12,7 +12,14 @@ from pathlib import Path
 
 from rankscope.errors import NotATraceError, NoTracesError, RankscopeError, without_credentials
 from rankscope.ingest.discover import Found
-from rankscope.ingest.findings import incomplete_steps, links_not_followed, losses_of, merged_trace, unreadable
+from rankscope.ingest.findings import (
+    incomplete_steps,
+    links_not_followed,
+    losses_of,
+    merged_trace,
+    not_traces,
+    unreadable,
+)
 from rankscope.ingest.manifests import capture_findings, read_manifests, window_gaps, without_withdrawn
 from rankscope.ingest.ranks import assign_ranks, without_numbered_folders
 from rankscope.ingest.run_files import is_measurement_file
@@ -109,7 +116,7 @@ def load_run(
     ]
     if not found.named:
         others = [(path, e) for path, e in failures if isinstance(e, NotATraceError) and not is_measurement_file(path)]
-        findings += [unreadable(path, e, not_a_trace=True) for path, e in others]
+        findings += not_traces(others)
     findings += [unreadable(error.path or root, error) for error in found.denied]
     findings += links_not_followed(found.unfollowed)
     findings += [merged_trace(path) for path in found.doubled]

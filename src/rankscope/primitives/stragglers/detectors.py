@@ -107,9 +107,14 @@ class Suspect:
         return bool(np.isfinite(self.others).sum() < (FEW if self.judged.sum() > 1 else FEW // 2))
 
     @property
+    def of_two(self) -> bool:
+        """Whether it has one peer, whose only peer it is: nothing tells how much hosts differ."""
+        return self.others.shape[0] < 2
+
+    @property
     def too_few(self) -> bool:
-        """Whether nothing tells its excess from chance: of two ranks each is the other's only peer."""
-        return self.others.shape[0] < 2 and bool(np.isfinite(self.excess).sum() < TOO_FEW)
+        """Whether nothing tells its excess from chance."""
+        return self.of_two and bool(np.isfinite(self.excess).sum() < TOO_FEW)
 
     @property
     def judged(self) -> Bool:
@@ -169,7 +174,7 @@ def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | No
     least = limits.least * step_ns
     if measure.of_host:
         # What a host takes longer is lost only as far as its device waits for it.
-        enough = left > limits.least_lost * step_ns
+        enough = left - (unsure if suspect.few else 0) > limits.least_lost * step_ns
     else:
         enough = left > 0 and left + (2 if measure.steady else 1) * unsure > max(least, limits.left * mean)
     return (np.isfinite(suspect.own), score) if score > 1 and mean > least and enough else None
@@ -246,8 +251,8 @@ def stalled_once(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | N
 
 
 TESTS = {
-    "always_late": "mean excess in standard errors",
-    "late_at_times": "number of late steps",
+    "always_late": "mean excess against its standard error",
+    "late_at_times": "number of late steps against chance",
     "stalled_once": "one step against all others",
 }
 
@@ -361,7 +366,7 @@ def _judge_rank(
             late, score = result
             lost = _mean(excess[row, late]) if measure.name == "steady" else 0.0
             each = Late(row, measure.name, late, detector.__name__, own, score, lost)
-            begins_anew = seen.host_waits[row] and not measure.steady
+            begins_anew = seen.host_waits[row] and not measure.steady and not suspect.of_two
             if measure.of_host or begins_anew or detector is stalled_once or caused_by_host(each, seen, out, limits):
                 found.append((-order, score, each))
             elif measure.device:
@@ -395,7 +400,8 @@ def caused_by_host(late: Late, seen: Observations, out: Bool, limits: Thresholds
     if slower > max(limits.of_idle * idle, limits.host_chance * chance):
         return True
     slower, chance = _beside_others(seen.host_pace, seen, out, late.row, np.isfinite(late.excess))
-    return late.lasting and slower > limits.slow_and_behind * chance
+    # Of two ranks there is no other to learn from by how much hosts differ.
+    return late.lasting and chance > 0 and slower > limits.slow_and_behind * chance
 
 
 def _beside_others(value: Float, seen: Observations, out: Bool, row: int, steps: Bool) -> tuple[float, float]:

@@ -51,7 +51,8 @@ class Straggler:
         saving_ns: potential saving per step if they were as fast as the slowest of the others, mean over all steps;
             for more work, if it were balanced.
         together_with: stragglers that are as late in the same steps: more is gained only if these are fixed too.
-        steps: in which they are late.
+        steps: in which they are late; all, if they are late on average.
+        late_steps: how many of these have an excess.
         compared: steps in which they could be compared.
         kind: the name of the detector that found it.
         verdict: by which test, from how many steps.
@@ -64,6 +65,7 @@ class Straggler:
     saving_ns: int
     together_with: tuple[int, ...]
     steps: tuple[int, ...]
+    late_steps: int
     compared: int
     kind: str
     verdict: Verdict
@@ -294,6 +296,7 @@ class Comparison:
             int(late.weight) // compared,
             *self.saving([late.row], steps, cause.cause),
             steps,
+            int((late.excess[late.steps] > 0).sum()),
             compared,
             late.kind,
             Verdict(Significance.SIGNIFICANT, TESTS[late.kind], (compared,)),
