@@ -36,14 +36,17 @@ KINDS = (
 )
 
 
-def job_of(seed: int, *, clean: bool = False, lean: bool = False, steps: int | None = None) -> Job:
+def job_of(
+    seed: int, *, clean: bool = False, lean: bool = False, steps: int | None = None, ranks: int | None = None
+) -> Job:
     """The job of a seed: a fifth without a fault, three fifths with one, a fifth with two; ``clean``: without any.
 
     A step has 20 to 800 pieces of work, 40 at the median (the real sets' 58 to 795); ``lean`` jobs have half as many.
-    ``steps``: as many instead of those that the seed draws, at least four unless ``clean``.
+    ``steps``: as many instead of those that the seed draws, at least four unless ``clean``; ``ranks`` likewise.
     """
     draw = random.Random(seed)
-    ranks = draw.choices([size for size, _ in SIZES], [weight for _, weight in SIZES])[0]
+    drawn = draw.choices([size for size, _ in SIZES], [weight for _, weight in SIZES])[0]
+    ranks = ranks or drawn
     mesh = _mesh(draw, ranks)
     recording = Recording(
         clock_spread_ns=draw.choice([0, 10**6, 10**9, 3_600 * 10**9]),
@@ -153,13 +156,20 @@ def size_of(job: Job) -> int:
 
 
 def case_of(
-    seed: int, keep: Path | None = None, *, clean: bool = False, lean: bool = False, steps: int | None = None
+    seed: int,
+    keep: Path | None = None,
+    *,
+    clean: bool = False,
+    lean: bool = False,
+    steps: int | None = None,
+    ranks: int | None = None,
 ) -> Case:
     """Simulate, write, open and diagnose. Files are kept in ``keep`` for the next time."""
     begun = time.process_time()
-    job = job_of(seed, clean=clean, lean=lean, steps=steps)
+    job = job_of(seed, clean=clean, lean=lean, steps=steps, ranks=ranks)
     truth = simulate_timing(job)
     name = f"{'clean ' if clean else ''}seed {seed}" + ("" if steps is None else f" with {steps} steps")
+    name += "" if ranks is None else f" of {ranks} ranks"
     out = (keep or Path(tempfile.mkdtemp())) / f"{'lean ' if lean else ''}{name}".replace(" ", "-")
     os.environ["RANKSCOPE_CACHE"] = str(out / "cache")
     try:
@@ -194,9 +204,11 @@ def run_seeds(
     clean: bool = False,
     lean: bool = False,
     steps: int | None = None,
+    ranks: int | None = None,
 ) -> Iterator[Case]:
     """The cases of these seeds, as they finish."""
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        futures = [pool.submit(case_of, seed, keep, clean=clean, lean=lean, steps=steps) for seed in seeds]
+        drawn = {"clean": clean, "lean": lean, "steps": steps, "ranks": ranks}
+        futures = [pool.submit(case_of, seed, keep, **drawn) for seed in seeds]
         for future in as_completed(futures):
             yield future.result()
