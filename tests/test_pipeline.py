@@ -267,7 +267,7 @@ def test_where_no_file_is_whole_the_overview_counts_what_there_is_and_says_so(tm
 
 
 @pytest.fixture
-def nobody() -> Iterator[Path]:
+def unprivileged() -> Iterator[Path]:
     """A folder that everybody may enter, and this process as somebody without rights of root's."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o777)
@@ -289,12 +289,12 @@ def nobody() -> Iterator[Path]:
 
 
 def test_a_directory_without_rights_is_said_to_be_one(
-    nobody: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    unprivileged: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed = nobody / "run" / "closed"
+    closed = unprivileged / "run" / "closed"
     write(closed / "rank0.json", trace(small_step(), rank=0))
     closed.chmod(0)
-    for source in (closed, nobody / "run", closed / "rank0.json", closed / "*.json"):
+    for source in (closed, unprivileged / "run", closed / "rank0.json", closed / "*.json"):
         with pytest.raises(NoTracesError, match="cannot be read: permission denied") as caught:
             open_run(source)
         assert str(caught.value.path).startswith(str(closed))
@@ -304,12 +304,14 @@ def test_a_directory_without_rights_is_said_to_be_one(
         assert "permission denied" in err
 
 
-def test_a_directory_without_rights_beside_others_is_told(nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANKSCOPE_CACHE", str(nobody / "cache"))
-    write(nobody / "run" / "rank0.json", trace(small_step(), rank=0))
-    (nobody / "run" / "closed").mkdir(mode=0)
-    loss = finding(open_run(nobody / "run", executor="serial").load().findings, "trace-unreadable")
-    assert str(nobody / "run" / "closed") in loss.title
+def test_a_directory_without_rights_next_to_others_is_reported(
+    unprivileged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANKSCOPE_CACHE", str(unprivileged / "cache"))
+    write(unprivileged / "run" / "rank0.json", trace(small_step(), rank=0))
+    (unprivileged / "run" / "closed").mkdir(mode=0)
+    loss = finding(open_run(unprivileged / "run", executor="serial").load().findings, "trace-unreadable")
+    assert str(unprivileged / "run" / "closed") in loss.title
     assert "permission denied" in loss.title
 
 
@@ -421,10 +423,10 @@ def test_an_analysis_of_tables_without_rows_is_not_called(tmp_path: Path, monkey
 
 def test_progress_is_told(tmp_path: Path) -> None:
     folder = write_ranks(tmp_path / "run", {0: small_step(), 1: small_step()})
-    told: list[tuple[str, int, int, int]] = []
-    open_run(folder, progress=lambda *each: told.append(each)).load()
-    assert [each[:3] for each in told] == [("reading", 0, 2), ("reading", 1, 2), ("reading", 2, 2)]
-    assert told[-1][3] == sum((folder / f"rank{rank}.json").stat().st_size for rank in range(2))
+    calls: list[tuple[str, int, int, int]] = []
+    open_run(folder, progress=lambda *each: calls.append(each)).load()
+    assert [each[:3] for each in calls] == [("reading", 0, 2), ("reading", 1, 2), ("reading", 2, 2)]
+    assert calls[-1][3] == sum((folder / f"rank{rank}.json").stat().st_size for rank in range(2))
 
 
 def test_names_of_other_people_stay_text(
@@ -470,6 +472,6 @@ def test_json_of_a_result_carries_the_findings_of_reading(
     folder = write_ranks(tmp_path / "run", {0: small_step(), 2: small_step()})
     status, out, _ = command(capfd, monkeypatch, "analyze", "device_time", str(folder), "--format", "json")
     assert status == 0
-    told = json.loads(out)
-    assert [each["id"] for each in told["findings"]] == ["missing-ranks"]
-    assert told["run"]["missing_ranks"] == [1]
+    written = json.loads(out)
+    assert [each["id"] for each in written["findings"]] == ["missing-ranks"]
+    assert written["run"]["missing_ranks"] == [1]

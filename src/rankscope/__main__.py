@@ -8,6 +8,8 @@ from __future__ import annotations
 import signal
 import sys
 
+from rankscope.rundir.versions import OLDEST_PYTHON
+
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as a shell has it."""
 
@@ -23,6 +25,8 @@ def start() -> None:
 
 
 def _start() -> None:
+    if sys.version_info < OLDEST_PYTHON:
+        _start_plainly(sys.argv[1:])
     try:
         from rankscope.cli import main
     except ModuleNotFoundError as error:
@@ -33,6 +37,25 @@ def _start() -> None:
             "  → pip install rankscope, without --no-deps; capture alone (rankscope.Profiler) needs only torch"
         )
     main()
+
+
+def _start_plainly(arguments: list[str]) -> None:
+    """On a Python that rankscope does not support: start a job as it is, and nothing else."""
+    from rankscope.errors import RankscopeError
+
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    try:
+        if arguments[:1] == ["exec"]:
+            from rankscope.jobs.exec import exec_command
+
+            exec_command(arguments[1:])
+        if arguments[:1] == ["run"]:
+            from rankscope.jobs.torchrun import exec_plainly
+
+            exec_plainly(arguments[1:])
+    except RankscopeError as error:
+        sys.exit(f"error: {error}")
+    sys.exit(f"error: rankscope needs Python {oldest} or newer; with an older one, run and exec start a job as it is")
 
 
 if __name__ == "__main__":

@@ -30,10 +30,14 @@ def clean_environ() -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def nothing_left_running():
     yield
-    from rankscope.capture import profiler_conflicts
+    from rankscope.capture.script_profilers import conflicts
 
-    assert profiler_conflicts._active == []
-    assert not profiler_conflicts.another_profiler_runs()
+    from .two_ranks import end_started
+
+    end_started()
+
+    assert conflicts._active == []
+    assert not conflicts.another_profiler_runs()
 
 
 @pytest.fixture

@@ -6,10 +6,14 @@ import subprocess
 import sys
 
 import pytest
+import torch.distributed as dist
+from tests.ports import free_port
 
+from rankscope.capture import process as processes
 from rankscope.ingest.manifests import capture_findings
+from rankscope.jobs.exec import profiled_environment
 from rankscope.jobs.gather.complete import completeness
-from rankscope.rundir.manifest import read_rank_manifest
+from rankscope.rundir.manifest import RankManifest, read_rank_manifest, to_json
 
 from .conftest import clean_environ, traces
 
@@ -91,3 +95,69 @@ def test_the_second_attempt_of_a_gloo_job_does_not_meet_the_addresses_of_the_fir
     assert done.returncode == 0, done.stderr[-3000:]
     names = ["rank0_iter2_3", "rank0_restart1_iter2_3", "rank1_iter2_3", "rank1_restart1_iter2_3"]
     assert traces(tmp_path / "run") == [f"{name}.trace.json.gz" for name in names]
+
+
+TWO_NODES = """
+import os, time, torch
+rank, first = os.environ["RANK"], not os.path.exists("failed")
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(8):
+    optimizer.zero_grad(); model(torch.ones(2, 8)).square().sum().backward(); optimizer.step()
+    open(f"step{step}_{rank}", "w").close()
+    if first and step == 5:
+        while not all(os.path.exists(f"step5_{each}") for each in "01"): time.sleep(0.01)
+        if os.environ["GROUP_RANK"] == "0": time.sleep(600)  # its agent restarts it when the other node comes back
+        open("failed", "w").close()
+        raise ValueError("theirs")
+"""
+
+
+def test_nodes_that_count_restarts_differently_agree_on_the_attempt(tmp_path):
+    (tmp_path / "job.py").write_text(TWO_NODES)
+    place = ["--nnodes=2", "--nproc-per-node=1", "--max-restarts=1", "--rdzv-backend=c10d"]
+    place += ["--rdzv-id=one", f"--rdzv-endpoint=127.0.0.1:{free_port()}"]
+    variables = {"RANKSCOPE_RUN_DIR": "run", "RANKSCOPE_WAIT": "1", "RANKSCOPE_WARMUP": "1", "RANKSCOPE_ACTIVE": "2"}
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *place, "job.py"],
+            cwd=tmp_path,
+            env=profiled_environment(clean_environ() | variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    outputs = [job.communicate(timeout=300)[0] for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], outputs
+    manifests = [read_rank_manifest(path) for path in (tmp_path / "run" / "ranks").iterdir()]
+    assert sorted((each.rank, each.restart_count, each.state) for each in manifests) == [
+        (rank, attempt, state) for rank in (0, 1) for attempt, state in ((0, "interrupted"), (1, "finished"))
+    ]
+    names = ["rank0_iter3_4", "rank0_restart1_iter3_4", "rank1_iter3_4", "rank1_restart1_iter3_4"]
+    assert traces(tmp_path / "run") == [f"{name}.trace.json.gz" for name in names]
+
+
+@pytest.mark.parametrize("kept", ["one store for all attempts", "the run directory alone"])
+def test_the_number_of_an_attempt_is_one_for_all_ranks(tmp_path, monkeypatch, kept):
+    """The node of ranks 0 and 1 counts its restarts, the other one does not."""
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    store = dist.HashStore()
+    monkeypatch.setattr(processes, "job_store", lambda: store)
+    for attempt in range(3):
+        if kept == "the run directory alone":
+            store = dist.HashStore()
+        found = []
+        for rank in (3, 0, 2, 1):
+            processes._attempts.clear()
+            before = processes.Process(rank, 4, rank, "h", "torchrun", None, attempt if rank < 2 else 0, None)
+            process = processes.agree_on_attempt(before, str(tmp_path), "r")
+            found.append(process.restart_count)
+            if kept == "the run directory alone":
+                manifest = RankManifest("r", rank, world_size=4, restart_count=process.restart_count)
+                path = processes._manifest_path(str(tmp_path), process, process.restart_count)
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(to_json(manifest))
+        assert found == [attempt] * 4
+    processes._attempts.clear()

@@ -15,8 +15,8 @@ import pytest
 
 import rankscope.capture
 from rankscope import Profiler
-from rankscope.capture import profiler_conflicts
 from rankscope.capture.recording import GcRanges
+from rankscope.capture.script_profilers import conflicts
 from rankscope.capture.writer import Writer
 from rankscope.jobs.exec import profiled_environment
 
@@ -75,8 +75,8 @@ def interrupted(folder, at):
 def test_an_interrupt_before_any_line_of_capture_leaves_torch_free(tmp_path):
     found, at = [], 1
     while interrupted(tmp_path / str(at), at):
-        assert not profiler_conflicts.another_profiler_runs(), at
-        assert not profiler_conflicts._active, at
+        assert not conflicts.another_profiler_runs(), at
+        assert not conflicts._active, at
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, at
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, at
         assert not [each for each in gc.callbacks if isinstance(getattr(each, "__self__", None), GcRanges)], at

@@ -10,8 +10,8 @@ import textwrap
 import pytest
 from tests.capture.conftest import clean_environ
 
-from rankscope.capture import hang_watch
-from rankscope.capture.hang_watch import HangWatch
+from rankscope.capture.hang import watch as hang_watch
+from rankscope.capture.hang.watch import HangWatch
 from rankscope.rundir.hang_dump import Heartbeat
 
 

@@ -26,6 +26,14 @@ WARNING = re.compile(
 )
 OLD = "1.14.0a0+410ce96"
 TRAINS = "import torch.optim.optimizer, sys; print('trained', *sys.argv[1:])"
+TORCHRUN = """
+import itertools, os, subprocess, sys
+options = list(itertools.takewhile(lambda word: word.startswith("--"), sys.argv[1:]))
+command = [sys.executable, *sys.argv[1 + len(options):]]
+print(*options, flush=True)
+sys.exit(max(subprocess.run(command, env={**os.environ, "RANK": rank, "WORLD_SIZE": "2"}).returncode for rank in "01"))
+"""
+"""Two ranks, one after the other."""
 VALUES = {
     "ranks": "0-3",
     "upload_to": "s3://bucket/run",
@@ -53,6 +61,10 @@ def fake_torch(folder, version):
     (folder / "torch" / "__init__.py").write_text(f"__version__ = {version!r}\nfrom torch import optim\n")
     (optim / "__init__.py").write_text("from torch.optim import optimizer\n")
     (optim / "optimizer.py").write_text("")
+    (folder / "torch" / "version.py").write_text(f"__version__ = {version!r}\n")
+    (folder / "torch" / "distributed").mkdir()
+    (folder / "torch" / "distributed" / "__init__.py").write_text("")
+    (folder / "torch" / "distributed" / "run.py").write_text(TORCHRUN)
     return folder
 
 
@@ -72,7 +84,8 @@ def run(python, folder, *command, version=OLD, **variables):
 
 def test_what_is_loaded_before_the_versions_are_known_is_python_3_8():
     code = (
-        "import sys, rankscope.rundir.launcher, rankscope.rundir.versions, rankscope.jobs.exec\n"
+        "import sys, rankscope.rundir.launcher, rankscope.rundir.versions, rankscope.jobs.torchrun, "
+        "rankscope.__main__\n"
         "print(*(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'rankscope'), sep='\\n')"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -133,3 +146,28 @@ def test_exec_starts_the_job_on_an_old_python(tmp_path, version):
 def test_the_end_of_a_job_script_on_an_old_python(tmp_path):
     done = run(python_of("3.8"), tmp_path, "-m", "rankscope.jobs.gather", "run")
     assert (done.returncode, done.stderr) == (1, "error: gathering traces needs Python 3.10 or newer\n")
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", ""])
+@pytest.mark.parametrize("status", [0, 3])
+def test_run_starts_the_job_plainly(tmp_path, version, status):
+    (tmp_path / "job.py").write_text(f"{TRAINS}\nsys.exit({status})")
+    command = ["-m", "rankscope", "run", "--wait", "5", "--nproc_per_node=2", "job.py", "--lr", "1"]
+    done = run(python_of(version) if version else sys.executable, tmp_path, *command)
+    assert done.returncode == status
+    assert done.stdout == "--standalone --nproc_per_node=2\n" + "trained --lr 1\n" * 2
+    assert WARNING.fullmatch(done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["summary", "run"], 1, "error: rankscope needs Python 3.10 or newer; with an older one, run and"),
+        (["run", "--wait", "x", "job.py"], 1, "error: --wait='x' must be a whole number from 0\n"),
+        (["exec"], 1, "error: no command\n"),
+    ],
+)  # fmt: skip
+def test_the_command_line_on_an_old_python(tmp_path, arguments, code, said):
+    done = run(python_of("3.8"), tmp_path, "-m", "rankscope", *arguments)
+    assert done.returncode == code
+    assert done.stderr.startswith(said)

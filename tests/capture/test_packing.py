@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from rankscope import Profiler
-from rankscope.capture import packing, staging, trace_edits
+from rankscope.capture import packing, trace_edits
+from rankscope.rundir import staging
 from rankscope.rundir.manifest import read_rank_manifest
 from rankscope.rundir.names import ENDINGS, parse_trace_name
 

@@ -10,8 +10,9 @@ import sys
 
 import pytest
 
+from rankscope.cli.run import recorded_by_script
 from rankscope.jobs.exec import profiled_environment
-from rankscope.rundir.manifest import read_rank_manifest, read_run_manifest
+from rankscope.rundir.manifest import RankManifest, WrittenTrace, read_rank_manifest, read_run_manifest, to_json
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 
 from .conftest import clean_environ, read_trace, steps_in, traces
@@ -237,6 +238,17 @@ def test_a_profiler_on_one_rank_leaves_no_windows_of_the_others_alone(tmp_path, 
     assert [one.steps, other.steps] == [steps] * 2
 
 
+def test_a_rank_that_was_killed_has_no_trace_for_that_reason(tmp_path):
+    by_script = WrittenTrace(
+        "rank0_iter2_3.trace.json.gz", 2, 3, adopted=True, recorded_by="torch.profiler.profile, a:1"
+    )
+    for rank, written, state in ((0, (by_script,), "finished"), (1, (), "running"), (2, (), "finished")):
+        path = tmp_path / "ranks" / f"rank{rank}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(to_json(RankManifest(rank=rank, world_size=3, written=written, state=state)))
+    assert recorded_by_script(tmp_path) == "No trace of rank 1: it ended before one was written."
+
+
 SLOW_WRITER = """
 from rankscope.capture import trace_queue
 import time
@@ -362,7 +374,7 @@ def test_a_profiler_that_records_nothing_is_named_at_the_end(tmp_path, wait):
 
 def test_a_window_that_cannot_be_saved_leaves_the_script_its_trace(tmp_path):
     code = (
-        "import rankscope.capture.adopted_window as adopted\n"
+        "import rankscope.capture.script_profilers.adopted_window as adopted\n"
         "def fails(path): raise OSError('no space')\n"
         "adopted.verify_json = fails\n"
         "with profile() as p: train(3)\np.export_chrome_trace('theirs.json')"

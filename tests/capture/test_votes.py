@@ -173,6 +173,14 @@ def test_when_a_rank_defers_to_a_script_profiler_all_ranks_do(monkeypatch, voted
     assert other.why_deferred() == why
 
 
+def test_requested_windows_are_recorded_though_a_rank_defers(monkeypatch):
+    deferring, other = ranks_on(dist.HashStore(), monkeypatch)
+    deferring.defer("the script's own profiler records on rank 0 instead: profile, train.py:9", 5)
+    for rank in (deferring, other):
+        rank.vote(20, requested=True)
+        assert answered(rank, 20) == rank.final(20) == ""
+
+
 def test_windows_before_a_rank_deferred_stay(monkeypatch):
     deferring, other = ranks_on(dist.HashStore(), monkeypatch)
     for rank in (deferring, other):

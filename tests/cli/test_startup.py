@@ -56,6 +56,16 @@ def test_what_a_summary_imports_before_its_first_read(tmp_path: Path, monkeypatc
     assert not packages & {"capture", "jobs", "measure", "simulate", "timeline", "web", "workloads"}
 
 
+@pytest.mark.parametrize("script", ["", "raise SystemExit(3)"], ids=["no trace", "a failure"])
+def test_the_launcher_of_a_job_does_not_import_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str):
+    (tmp_path / "job.py").write_text(script)
+    monkeypatch.chdir(tmp_path)
+    code, modules = imported("run", "--run-dir", "run", "job.py")
+    assert code == (1 if script else 0)
+    assert "rankscope.rundir.staging" in modules
+    assert not modules & {"torch", "polars", "numpy"}
+
+
 # Ctrl-C at the import of a module.
 INTERRUPTED = """
 import os, signal, sys

@@ -23,7 +23,7 @@ def script(tmp_path):
 def test_the_command(script, monkeypatch):
     monkeypatch.setattr(torchrun, "_workers", lambda: "gpu")
     base = [sys.executable, "-m", "rankscope.jobs.torchrun"]
-    assert torchrun.command([], [script, "-x"], {}) == [*base, "--standalone", "--nproc-per-node=gpu", script, "-x"]
+    assert torchrun.command([], [script, "-x"], {}) == [*base, "--standalone", "--nproc_per_node=gpu", script, "-x"]
     given = ["--nproc_per_node=3"]
     assert torchrun.command(given, [script], {}) == [*base, "--standalone", *given, script]
     # Who brings a rendezvous, or sets torchrun's own variables, keeps them.
@@ -69,8 +69,8 @@ def test_every_option_of_the_installed_torchrun_goes_through(script):
     """Compared with torchrun's own parser, which is asked in another process, as it imports torch."""
     ask = "from torch.distributed.run import get_args_parser as p\nfor a in p()._actions:"
     ask += "\n  if a.option_strings: print(int(a.nargs == 0), *a.option_strings)"
-    said = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout
-    actions = [line.split() for line in said.splitlines()]
+    printed = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout
+    actions = [line.split() for line in printed.splitlines()]
     assert len(actions) > 15
     known = torchrun.installed_options()
     assert known.names == {name for _, *names in actions for name in names}
@@ -91,7 +91,7 @@ def test_options_that_are_shortened(script):
         "-t3",
     ]
     # What it means is found before it is asked whether it was given.
-    assert "--nproc-per-node=1" not in torchrun.command(["--nproc", "2"], [script], {})
+    assert "--nproc_per_node=1" not in torchrun.command(["--nproc", "2"], [script], {})
 
 
 @pytest.mark.parametrize(

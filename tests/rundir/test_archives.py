@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import random
+import re
 import tarfile
 import zipfile
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 import zstandard
 from tests.kineto import dumps, small_step, trace
 
+from rankscope.doctor import disk, run
 from rankscope.errors import RankscopeError
 from rankscope.ingest.discover import find_traces
+from rankscope.jobs.gather import completeness
 from rankscope.jobs.gather.__main__ import run_gather
 from rankscope.jobs.gather.sources import parse_source
 from rankscope.pipeline import open_run
@@ -134,9 +137,50 @@ def test_a_damaged_archive_names_itself_and_what_to_do(tmp_path):
     archive.write_bytes(archive.read_bytes()[: -(1 << 19)])
     with pytest.raises(RankscopeError, match=r"cut\.tar\.gz.*cannot be unpacked(.|\n)*open the directory"):
         parse_source(str(archive)).listing()
-    run = open_run(archive).load()
+    read = open_run(archive).load()
     assert not list((Cache().root / "archives").glob("*/*"))
-    assert "only the first was read" in next(each.title for each in run.findings if each.id == "archive-holds-more")
+    assert "only the first was read" in next(each.title for each in read.findings if each.id == "archive-holds-more")
+    why = next(each.title for each in read.findings if each.id == "trace-unreadable")
+    assert "cannot be unpacked: Compressed file ended before" in why
+
+
+DAMAGED = {
+    "empty.tar.gz": (lambda path: path.write_bytes(b""), "is empty"),
+    "no files.tar": (lambda path: packed(path, {}, "tar"), "is a file, not a directory"),
+    "cut.zip": (lambda path: _cut(packed(path, RUN, "zip")), "is a damaged archive: File is not a zip file"),
+    "cut.tar.gz": (lambda path: _cut(packed(path, RUN, "tar.gz"), 200), "is a damaged archive: Compressed file ended"),
+    "rank0.trace.json.gz": (lambda path: path.write_bytes(TRACE[0]), "is a trace, not a run directory"),
+    "one.zip": (lambda path: packed(path, {"rank0.trace.json.gz": TRACE[0]}, "zip"), "is a trace"),
+    "note.txt": (lambda path: path.write_bytes(b"hello"), "is a file, not a directory"),
+}
+
+
+def _cut(path: Path, left: int = 600) -> None:
+    path.write_bytes(path.read_bytes()[:left])
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_another_file_than_a_run_says_what_it_is(tmp_path, name, capsys):
+    make, what = DAMAGED[name]
+    make(tmp_path / name)
+    for asked in (
+        lambda: run_gather(tmp_path / "into", [str(tmp_path / name)]),
+        lambda: run_gather(tmp_path / name, []),
+        lambda: completeness(tmp_path / name),
+    ):
+        with pytest.raises(RankscopeError, match=what) as raised:
+            asked()
+        assert "gather DIR" not in str(raised.value)
+    checks = [*run.checks(tmp_path / name), *disk.checks(tmp_path / name, {}, None)]
+    (wrong,) = (each for each in checks if each.status == "fail" and name in each.what)
+    assert re.search(what, wrong.what)
+
+
+def test_a_damaged_archive_is_not_to_be_gathered_from(tmp_path):
+    archive = packed(tmp_path / "cut.tar.gz", RUN | {"run/x.json": random.Random(0).randbytes(1 << 20)}, "tar.gz")
+    archive.write_bytes(archive.read_bytes()[: -(1 << 19)])
+    with pytest.raises(RankscopeError, match=r"cut\.tar\.gz: is a damaged archive: .*\n.*copy it again"):
+        run_gather(archive, [])
 
 
 def test_too_many_files_are_refused(tmp_path, monkeypatch):

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from rankscope.errors import ConfigError
 from rankscope.rundir.names import (
+    DEFAULT_TEMPLATE,
+    TraceIdentity,
     TraceName,
     check_template,
     format_mesh,
@@ -18,6 +20,11 @@ from rankscope.rundir.names import (
     rank_manifest_name,
     unique_name,
 )
+
+
+def name_of(template=DEFAULT_TEMPLATE, compression="gz", **given):
+    return format_trace_name(TraceIdentity(**given), template, compression)
+
 
 # A loaded machine is no error.
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,12 +44,17 @@ meshes = st.dictionaries(dims, st.integers(0, 10_000), min_size=1, max_size=4)
     attempt=st.integers(0, 3),
 )
 def test_what_is_written_is_read_back(rank, first, length, mesh, restart, compressed, attempt):
-    name = format_trace_name(
-        rank=rank, first=first, last=first + length, mesh=mesh, restart=restart, compressed=compressed
+    name = name_of(
+        rank=rank,
+        first=first,
+        last=first + length,
+        mesh=mesh,
+        restart=restart,
+        compression="gz" if compressed else "none",
     )
     assert name.endswith(".trace.json.gz" if compressed else ".trace.json")
-    said = parse_trace_name(f"/runs/3/{unique_name(name, attempt)}")
-    assert said == TraceName(
+    parsed = parse_trace_name(f"/runs/3/{unique_name(name, attempt)}")
+    assert parsed == TraceName(
         rank=rank,
         first=first,
         last=first + length,
@@ -61,20 +73,20 @@ def test_mesh_coordinates_are_read_back(mesh):
 @calm
 @given(st.text(max_size=60))
 def test_any_text_is_read_without_an_error(text):
-    said = parse_trace_name(text)
-    assert said.rank is None or said.rank >= 0
+    parsed = parse_trace_name(text)
+    assert parsed.rank is None or parsed.rank >= 0
 
 
 def test_the_names_of_the_design():
-    assert format_trace_name(rank=3, first=10, last=12) == "rank3_iter10_12.trace.json.gz"
+    assert name_of(rank=3, first=10, last=12) == "rank3_iter10_12.trace.json.gz"
     mesh = {"dp": 1, "tp": 0}
-    assert format_trace_name(rank=3, first=10, last=12, mesh=mesh) == "rank3_dp1-tp0_iter10_12.trace.json.gz"
-    assert format_trace_name(rank=3, first=10, last=12, restart=1) == "rank3_restart1_iter10_12.trace.json.gz"
-    assert format_trace_name(rank=0, first=1, last=1, compressed=False) == "rank0_iter1_1.trace.json"
+    assert name_of(rank=3, first=10, last=12, mesh=mesh) == "rank3_dp1-tp0_iter10_12.trace.json.gz"
+    assert name_of(rank=3, first=10, last=12, restart=1) == "rank3_restart1_iter10_12.trace.json.gz"
+    assert name_of(rank=0, first=1, last=1, compression="none") == "rank0_iter1_1.trace.json"
 
 
 def test_templates():
-    name = format_trace_name(
+    name = name_of(
         template="{host}/{rank}-of-{world_size}.{local_rank}.{time}.{first}",
         rank=3,
         world_size=8,
@@ -85,30 +97,28 @@ def test_templates():
         time="20260101-000000",
     )
     assert name == "node-0-1/3-of-8.1.20260101-000000.4.trace.json.gz"
-    tensorboard = format_trace_name(
+    tensorboard = name_of(
         template="{host}_{pid}.{time}.pt.trace.json", rank=1, first=1, last=2, host="h", pid=7, time="1700000000000"
     )
     assert tensorboard == "h_7.1700000000000.pt.trace.json.gz"
     # A restart shows even in a template that does not name it.
-    assert format_trace_name(template="r{rank}", rank=1, first=1, last=2, restart=2) == "r1_restart2.trace.json.gz"
+    assert name_of(template="r{rank}", rank=1, first=1, last=2, restart=2) == "r1_restart2.trace.json.gz"
 
 
 def test_layouts_of_others():
     given = {"rank": 3, "first": 8, "last": 9, "world_size": 8, "host": "h", "pid": 7, "time_ns": 17}
     mesh = {"pp": 1, "dp": 0}
-    d9d = format_trace_name(template="d9d", compression="tar.gz", mesh=mesh, **given)
+    d9d = name_of(template="d9d", compression="tar.gz", mesh=mesh, **given)
     assert d9d == "step_10/rank-3-coord-1-0-trace.tar.gz"
-    assert format_trace_name(template="d9d", mesh=mesh, restart=2, **given) == (
-        "step_10/rank-3-coord-1-0_restart2-trace.json.gz"
-    )
+    assert name_of(template="d9d", mesh=mesh, restart=2, **given) == ("step_10/rank-3-coord-1-0_restart2-trace.json.gz")
     assert parse_trace_name("step_10/rank-3-coord-1-0_restart2-trace.json.gz").mesh == {"dim0": 1, "dim1": 0}
-    assert format_trace_name(template="d9d", **given) == "step_10/rank-3-trace.json.gz"
-    assert format_trace_name(template="tensorboard", **given) == "h_7.17.pt.trace.json.gz"
-    assert format_trace_name(template="of", **given) == "rank-3-of-8_iter8_9.trace.json.gz"
-    said = parse_trace_name("rank-3-of-8_iter8_9.trace.json.gz")
-    assert (said.rank, said.world_size, said.first, said.last) == (3, 8, 8, 9)
+    assert name_of(template="d9d", **given) == "step_10/rank-3-trace.json.gz"
+    assert name_of(template="tensorboard", **given) == "h_7.17.pt.trace.json.gz"
+    assert name_of(template="of", **given) == "rank-3-of-8_iter8_9.trace.json.gz"
+    parsed = parse_trace_name("rank-3-of-8_iter8_9.trace.json.gz")
+    assert (parsed.rank, parsed.world_size, parsed.first, parsed.last) == (3, 8, 8, 9)
     # A restart goes before the ending, whatever that is.
-    assert format_trace_name(template="{rank}.pt.trace.json", restart=1, **given) == "3.pt.trace_restart1.json.gz"
+    assert name_of(template="{rank}.pt.trace.json", restart=1, **given) == "3.pt.trace_restart1.json.gz"
 
 
 @pytest.mark.parametrize(

@@ -8,21 +8,20 @@ before the warm-up, ``votes`` decides for all ranks whether the window is record
 profiler, ``step_log`` times the steps, and ``collectives`` notes what the job communicates. At the end of the window
 ``inflight`` waits for pending collectives, the recording is stopped in the loop or off it (``stop_mode``), and
 ``trace_queue`` takes it. From there on all happens in the thread of ``writer``: ``votes`` confirms the window,
-``staging`` has the saved file, ``trace_edits`` and ``packing`` put in the metadata of ``this_rank``, compress the file
-and move it into the run directory, ``rank_log`` lists it in the rank's manifest, and ``uploads`` copies it.
+``trace_edits`` and ``packing`` put the metadata of ``this_rank`` into the saved file, compress it and move it into the
+run directory, ``rank_log`` lists it in the rank's manifest, and ``uploads`` copies it.
 
 - This rank: ``this_rank``, from ``process``, ``rank_owner``, ``environment`` and ``parallelism``.
 - The end: ``exit_hooks`` and ``signals``. What a user reads: ``notices``.
-- A job that hangs: ``hang_watch`` notices it, ``hang_dump`` writes what this rank does.
-- An unmodified script: ``hook/sitecustomize.py`` loads ``auto_profiler``, which counts the steps of ``optimizers``.
-- The script's own torch profilers: ``script_profilers`` notices them, ``adoption`` and ``adopted_window`` save what
-  they record, ``profiler_conflicts`` gives them priority.
+- A job that hangs: ``hang``. An always-on log and windows on request: ``watch``.
+- An unmodified script: ``hook/sitecustomize.py`` loads ``auto_profiler``, which counts the steps of ``optimizers``. The
+  script's own torch profilers: ``script_profilers``.
 - Code written for torch's profiler: ``torch_compat``, ``integrations``. The doctor's questions to torch: ``probe``.
 """
 
 from __future__ import annotations
 
-from rankscope.capture.hang_watch import HangWatch
+from rankscope.capture.hang.watch import HangWatch
 from rankscope.capture.notices import CaptureWarning
 from rankscope.capture.profiler import Profiler
 from rankscope.rundir.config import CaptureConfig

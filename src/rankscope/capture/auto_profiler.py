@@ -17,10 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankscope.capture import profiler_conflicts, script_profilers
-from rankscope.capture.adopted_window import AdoptedWindow
 from rankscope.capture.notices import warn
 from rankscope.capture.optimizers import PrimaryOptimizer, watch_steps
+from rankscope.capture.script_profilers import conflicts, interception
+from rankscope.capture.script_profilers.adopted_window import AdoptedWindow
 from rankscope.errors import ConfigError
 from rankscope.rundir.capture_files import BY_RUN, HOOK_VARIABLE
 from rankscope.rundir.config import CaptureConfig
@@ -29,7 +29,7 @@ from rankscope.rundir.names import RUN_MANIFEST
 from rankscope.rundir.schedule import AUTO_START_STEP
 
 if TYPE_CHECKING:
-    from rankscope.capture.adoption import AdoptingProfiler
+    from rankscope.capture.script_profilers.adoption import AdoptingProfiler
 
 _loaded_at = time.time()
 
@@ -61,12 +61,12 @@ class _StepCounter:
             return
         if not self.primary.counts(optimizer):
             return
-        script_profilers.training_stepped()
+        interception.training_stepped()
         if self.profiler is None:
             self._start()
         else:
             self.profiler.step()
-            self.profiler.after_step(script_profilers.any_open())
+            self.profiler.after_step(interception.any_open())
 
     def _make_profiler(self, *, deferring: bool) -> AdoptingProfiler | None:
         data = sys.modules.get("torch.utils.data")
@@ -77,19 +77,19 @@ class _StepCounter:
             return None
         # Not at the top: a script that imports rankscope.Profiler first loads torch, and with it this module, from
         # there.
-        from rankscope.capture.adoption import AdoptingProfiler
+        from rankscope.capture.script_profilers.adoption import AdoptingProfiler
 
         return AdoptingProfiler(deferring=deferring)
 
     def _start(self) -> None:
         try:
-            self.profiler = self._make_profiler(deferring=script_profilers.any_open())
+            self.profiler = self._make_profiler(deferring=interception.any_open())
             if self.profiler is None:
                 return
             # By now the process group exists, and the first step, which compiles and allocates, is over. It is taken
             # to have begun when the first optimizer was created.
             self.profiler.start(AUTO_START_STEP, first_began_ns=self.first_optimizer_ns)
-            self.profiler.after_step(script_profilers.any_open())
+            self.profiler.after_step(interception.any_open())
         except Exception as error:
             self.disabled = True
             warn(f"this job is not profiled: {error}")
@@ -101,7 +101,7 @@ class _StepCounter:
         if profiler is not None:
             profiler.stop()
 
-    # --- profilers of the script's own (`script_profilers.Adopter`) -----------------------------------------
+    # --- profilers of the script's own (`interception.Adopter`) -----------------------------------------
 
     def window(self, profile: Any, owner: Any, source: str) -> AdoptedWindow | None:
         """A profiler of the script begins its warm-up."""
@@ -156,12 +156,12 @@ def install(module: Any) -> None:
         module: ``torch.optim.optimizer``, just loaded.
     """
     watch_steps(module, _after_step, wrapped=_optimizer_created)
-    profiler_conflicts.before_script_profiler(_disable)
+    conflicts.before_script_profiler(_disable)
     if _takes_over():
-        script_profilers.take_over()
+        interception.take_over()
     else:
         adopter: Any = _CurrentCounter()
-        script_profilers.adopt(adopter)
+        interception.adopt(adopter)
     atexit.register(_warn_if_nothing_written, os.getpid())
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_reset_in_child)
@@ -192,7 +192,7 @@ def _reset_in_child() -> None:
     disabled = _counter.disabled
     _counter = _StepCounter()
     _counter.disabled = disabled
-    script_profilers.forget()
+    interception.forget()
 
 
 def _warn_if_nothing_written(pid: int) -> None:

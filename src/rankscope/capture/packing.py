@@ -20,10 +20,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from rankscope.capture.staging import SPARE_BYTES, free_bytes, kept_folder, remove_saved, temporary_path
 from rankscope.capture.trace_edits import Change, Edits, apply_changes
 from rankscope.rundir.atomic import claim
 from rankscope.rundir.coverage import KEPT
+from rankscope.rundir.staging import SPARE_BYTES, free_bytes, kept_folder, remove_saved, temporary_path
 
 _GZIP_LEVEL = 1
 """On traces, level 1 is ten times as fast as level 9 and the file 1.6 times as large."""

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,13 +28,17 @@ from rankscope.capture.notices import warn
 from rankscope.errors import ConfigError, LauncherError
 from rankscope.rundir.directory import absolute_directory
 from rankscope.rundir.launcher import Identity, identify
+from rankscope.rundir.manifest import read_rank_manifest
 from rankscope.rundir.metadata import Mesh, ProcessGroup
+from rankscope.rundir.names import rank_manifest_name
 
 CONNECT_LIMIT_S = 5.0
 """How long torchrun's store is tried."""
 _connecting = threading.Lock()
 _torchrun_stores: dict[tuple[str, int], Any] = {}
 """The connection to torchrun's store by its address; ``None`` where it was tried in vain: not again."""
+_attempts: dict[int, int] = {}
+"""The number of the attempt by process: a forked child asks again."""
 _group_stores: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 """The connection of this module's own, by the store of a default process group."""
 
@@ -49,6 +54,7 @@ class Process:
     launcher: str
     job_id: str | None
     restart_count: int
+    """The number of this attempt of an elastic job, from 0 on."""
     known_run_id: str | None
 
 
@@ -93,7 +99,7 @@ def this_process(environ: Mapping[str, str] | None = None) -> tuple[Process | No
             host=known.host,
             launcher=known.launcher,
             job_id=known.job_id,
-            restart_count=known.restart_count,
+            restart_count=_attempts.get(os.getpid(), known.restart_count),
             known_run_id=known.known_run_id(),
         ),
         notes,
@@ -136,6 +142,42 @@ def _torchrun_store() -> Any:
             other = "the ranks agree on windows through their process group, or each records every window"
             warn(f"torchrun's store at {where[0]}:{where[1]} does not answer: {other}")
     return _torchrun_stores[where]
+
+
+def agree_on_attempt(process: Process, run_dir: str, run_id: str) -> Process:
+    """The process with the number of this attempt of an elastic job, which is the same on all ranks.
+
+    On several nodes, torchrun's agents count restarts differently. Each rank knows how often its node was restarted and
+    which manifests it has; the highest number in the job's store wins, unless this rank had that one before.
+    """
+    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") in ("", "0") or process.world_size == 1:
+        return process
+    if os.getpid() not in _attempts:
+        own = process.restart_count
+        while (
+            known := read_rank_manifest(_manifest_path(run_dir, process, own))
+        ) is not None and known.run_id == run_id:
+            own += 1
+        _attempts[os.getpid()] = own
+        with suppress(Exception):
+            if (store := job_store()) is not None:
+                _attempts[os.getpid()] = _highest_attempt(store, process.rank, own)
+    return replace(process, restart_count=_attempts[os.getpid()])
+
+
+def _highest_attempt(store: Any, rank: int, own: int) -> int:
+    own_key, shared_key = f"rankscope/attempt/rank{rank}", "rankscope/attempt"
+    before = bytes(store.compare_set(own_key, "", "")).decode()
+    own = max(own, int(before) + 1 if before else 0)
+    held = bytes(store.compare_set(shared_key, "", str(own))).decode()
+    while int(held) < own:
+        held = bytes(store.compare_set(shared_key, held, str(own))).decode()
+    store.set(own_key, held)
+    return int(held)
+
+
+def _manifest_path(run_dir: str, process: Process, restart: int) -> Path:
+    return Path(run_dir, rank_manifest_name(process.rank, process.world_size, restart))
 
 
 def agree(key: str, own_value: str, process: Process) -> str | None:

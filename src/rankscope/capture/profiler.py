@@ -13,13 +13,16 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
-from rankscope.capture import profiler_conflicts, rank_owner, script_profilers, signals
+from rankscope.capture import rank_owner, signals
 from rankscope.capture.notices import warn
+from rankscope.capture.process import this_process
 from rankscope.capture.rank_log import RankLog, rank_log_for
 from rankscope.capture.recording import load_torch_parts
+from rankscope.capture.script_profilers import conflicts, interception
 from rankscope.capture.step_log import RunSnapshot, StepTimes
 from rankscope.capture.this_rank import ThisRank, resolve_rank
 from rankscope.capture.torch_compat import TorchProfilerMethods
@@ -132,7 +135,7 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         if first_began_ns is None:
             if os.environ.get(PLAN_VARIABLE):
                 return  # `rankscope measure` times this job: a profiler in the script would be part of what it measures
-            profiler_conflicts.script_profiler_starts()
+            conflicts.script_profiler_starts()
         self._pid = os.getpid()
         self._guarded("start", lambda: self._start(start_step, first_began_ns))
 
@@ -209,8 +212,10 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
             return
         Profiler._starts += 1
         if self.config.take_over:
-            script_profilers.take_over()
-        if (owner := rank_owner.claim(self.config.save_dir or self.config.upload_to)) is not None:
+            interception.take_over()
+        process = this_process()[0]
+        place = (process.rank, process.world_size) if process is not None else ()
+        if (owner := rank_owner.claim(self.config.save_dir or self.config.upload_to, *place)) is not None:
             warn(f"process {os.getpid()} is not profiled: it was started by process {owner}, which is, as this rank")
             return
         rank = resolve_rank(self.config, self._activities, self._mesh, self._dist_context, self._writer.submit)
@@ -247,13 +252,21 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
     @property
     def _busy(self) -> bool:
         """Whether a profiler warms up or records, or a trace is being written."""
-        return self._recording is not None or (self._queue is not None and self._queue.busy)
+        if self._recording is not None or (self._queue is not None and self._queue.busy):
+            return True
+        return conflicts.script_profiler_runs()
+
+    def _script_profiler(self) -> tuple[str, bool]:
+        """The script's own profiler if it has one, else an empty text; and whether it is recording on this rank."""
+        records = conflicts.script_profiler_runs()
+        return ("a torch profiler of the script" if records else ""), records
 
     def _watch(self, rank: ThisRank, log: RankLog) -> None:
         first, scope = self._first_step, f"rankscope/watch/{rank.process.restart_count}/{Profiler._starts}"
         if rank.run_id_doubt is None:
             scope += f"/{rank.run_id}"  # without a store, the directory may have the requests of an earlier run
-        self._watcher = Watcher(rank, log, lambda: windows(self.config, first), scope, self.step_num)
+        schedule = partial(windows, self.config, first)
+        self._watcher = Watcher(rank, log, schedule, scope, self.step_num, self._script_profiler)
         self._watcher.start()
 
     def _stop_at_exit(self) -> None:

@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from rankscope.capture import profiler_conflicts
 from rankscope.capture.collectives import CollectiveCalls
 from rankscope.capture.inflight import InFlight
+from rankscope.capture.script_profilers import conflicts
 from rankscope.capture.stop_mode import experimental_config
 from rankscope.rundir.config import CaptureConfig
 
@@ -84,7 +84,7 @@ class Recording:
             with_modules=config.with_modules,
             **options,
         )
-        profiler_conflicts.mark_own(self._profile)
+        conflicts.mark_own(self._profile)
         self._range: Any = None
         self._gc_ranges = GcRanges()
         self._in_flight = InFlight()
@@ -95,11 +95,11 @@ class Recording:
 
     def prepare(self) -> None:
         """Begin the warm-up."""
-        profiler_conflicts.acquire(self)
+        conflicts.acquire(self)
         try:
-            profiler_conflicts.prepare(self._profile.prepare_trace)
+            conflicts.prepare(self._profile.prepare_trace)
         except BaseException:
-            profiler_conflicts.release(self)
+            conflicts.release(self)
             raise
 
     def start(self) -> None:
@@ -161,7 +161,7 @@ class Recording:
             try:
                 self._profile.stop_trace()
             finally:
-                profiler_conflicts.release(self)
+                conflicts.release(self)
 
     def save(self, path: Path) -> None:
         """Write the trace as plain JSON: torch would compress anything else while it blocks every thread."""
@@ -190,7 +190,7 @@ class Recording:
             enabled = getattr(torch.autograd, "_profiler_enabled", None)
             if enabled is None or not enabled():
                 self.stopped = True
-                profiler_conflicts.release(self)
+                conflicts.release(self)
             raise
 
     def preempt(self) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from rankscope.capture import profiler_conflicts
+from rankscope.capture.script_profilers import conflicts
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.versions import release
 
@@ -120,8 +120,8 @@ def other_threads_run_during_stop(activities: Sequence[torch.profiler.ProfilerAc
             ran.append(True)
 
     profile: Any = torch.profiler.profile(activities=list(activities))
-    profiler_conflicts.mark_own(profile)
-    profiler_conflicts.prepare(profile.prepare_trace)
+    conflicts.mark_own(profile)
+    conflicts.prepare(profile.prepare_trace)
     profile.start_trace()
     stopped = False
     usual = sys.getswitchinterval()

@@ -15,15 +15,17 @@ from pathlib import Path
 
 import torch
 
-from rankscope.capture import environment, packing, profiler_conflicts, staging
+from rankscope.capture import environment, packing
 from rankscope.capture import process as processes
-from rankscope.capture.adopted_window import AdoptedWindow
 from rankscope.capture.notices import warn
 from rankscope.capture.parallelism import Wrappers, mesh_groups
+from rankscope.capture.script_profilers import conflicts
+from rankscope.capture.script_profilers.adopted_window import AdoptedWindow
 from rankscope.capture.step_log import RunSnapshot
 from rankscope.capture.stop_mode import LOOP, THREAD, choose_stop_mode
 from rankscope.capture.uploads import Uploads
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, without_credentials
+from rankscope.rundir import staging
 from rankscope.rundir.atomic import write_atomic, write_new
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.directory import directory_of
@@ -33,10 +35,9 @@ from rankscope.rundir.manifest import (
     read_run_manifest,
     redact,
     to_json,
-    without_user,
 )
 from rankscope.rundir.metadata import Mesh, ProcessGroup, TraceMetadata
-from rankscope.rundir.names import ENDINGS, RUN_MANIFEST, format_trace_name, rank_folder
+from rankscope.rundir.names import ENDINGS, RUN_MANIFEST, TraceIdentity, format_trace_name, rank_folder
 from rankscope.rundir.ranks import parse_ranks
 
 _SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
@@ -79,22 +80,20 @@ class ThisRank:
     def trace_path(self, first: int, last: int) -> Path:
         """Where the trace of these steps goes."""
         process = self.process
-        name = format_trace_name(
-            template=self.config.name_template,
-            compression=self.config.compression,
-            rank=process.rank,
-            world_size=process.world_size,
-            local_rank=process.local_rank,
-            host=process.host,
-            first=first,
-            last=last,
+        identity = TraceIdentity(
+            process.rank,
+            first,
+            last,
+            process.world_size,
+            process.local_rank,
+            process.host,
             mesh=self.mesh.by_name() if self.mesh else None,
             restart=process.restart_count,
             time=time.strftime("%Y%m%d-%H%M%S"),
             time_ns=time.time_ns(),
             pid=os.getpid(),
         )
-        return self.folder() / name
+        return self.folder() / format_trace_name(identity, self.config.name_template, self.config.compression)
 
     def folder(self) -> Path:
         """The folder of this rank's traces; a trace's name may have further folders in it."""
@@ -181,7 +180,7 @@ class ThisRank:
             device=environment.describe_device(),
             mesh=self.mesh,
             capture=self.capture,
-            upload_to=without_user(self.config.upload_to) if self.config.upload_to else None,
+            upload_to=without_credentials(self.config.upload_to) if self.config.upload_to else None,
             environment=environment.describe_environment(),
             requested_steps=self.config.repeat * self.config.active or None,
         )
@@ -243,12 +242,13 @@ def resolve_rank(
         return None
     for doubt in choice.doubts(process.rank, process.local_rank, process.world_size):
         warn(doubt)
-    profiler_conflicts.watch()
-    if selected and profiler_conflicts.another_profiler_runs():
+    conflicts.watch()
+    if selected and conflicts.another_profiler_runs():
         warn("another torch profiler is running in this process: this one stays inactive")
         selected = False
     run_id, run_id_doubt = processes.resolve_run_id(config.run_id, process)
     run_dir = processes.resolve_run_dir(config.save_dir, run_id, process)
+    process = processes.agree_on_attempt(process, run_dir, run_id)
     kinds = tuple(activities if activities is not None else environment.default_activities())
     capture: dict[str, str] = {}
     if selected:

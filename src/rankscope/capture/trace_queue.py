@@ -14,18 +14,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankscope.capture import staging
-from rankscope.capture.adopted_window import AdoptedWindow
 from rankscope.capture.environment import describe_device
 from rankscope.capture.notices import logger
 from rankscope.capture.packing import finish_trace
 from rankscope.capture.rank_log import LostWindows, RankLog
 from rankscope.capture.recording import Recording
+from rankscope.capture.script_profilers.adopted_window import AdoptedWindow
 from rankscope.capture.step_log import RunSnapshot
 from rankscope.capture.this_rank import ThisRank
 from rankscope.capture.trace_edits import Edits
 from rankscope.capture.votes import WindowVotes
 from rankscope.capture.writer import Writer
+from rankscope.rundir import staging
 from rankscope.rundir.manifest import WrittenTrace
 from rankscope.rundir.metadata import METADATA_KEY
 

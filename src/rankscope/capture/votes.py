@@ -11,7 +11,8 @@ that was to be skipped is dropped then. Without a store (neither torchrun nor a 
 each rank records every window, as long as it can hold the recordings: the same rule for all.
 
 A rank on which the script's own profiler is adopted records that one's windows and no others. It leaves a note in the
-store, and the other ranks then vote to skip every window: those that it lacks.
+store, and the other ranks then vote to skip every window of the schedule: those that it lacks. Windows that the watch
+asks for are voted on as before.
 
 In: votes. Out: decisions.
 """
@@ -20,16 +21,18 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rankscope.capture import profiler_conflicts
 from rankscope.capture.process import CONNECT_LIMIT_S, job_store
+from rankscope.capture.script_profilers import conflicts
 from rankscope.capture.writer import Writer
 from rankscope.rundir.schedule import Window
 
 BUSY = "the previous trace was still being written"
 OTHER_PROFILER = "another torch profiler was running"
+PREEMPTED = "the job started a torch profiler of its own"
 WAITING_LIMIT = 3
 """How many recordings may wait to be written: each may be held in memory."""
 SKIP_LEAD_STEPS, RECORD_LEAD_STEPS = 4, 2
@@ -71,7 +74,7 @@ class WindowDecisions:
             close = self._steps_between < SKIP_LEAD_STEPS and self._waiting() < WAITING_LIMIT
             why_not = "" if close else self._why_not_ready()
             if why_not or step >= to_record:
-                self._votes.vote(window.first, why_not)
+                self._votes.vote(window.first, why_not, requested=window.requested)
         return next((due for due in (to_skip, to_record) if due > step), window.warmup)
 
     def why_skipped(self, step: int, window: Window) -> str:
@@ -81,7 +84,7 @@ class WindowDecisions:
         self.vote(step, window)
         if skip := self._votes.decision(window.first):
             return skip
-        if profiler_conflicts.another_profiler_runs():
+        if conflicts.another_profiler_runs():
             cannot = OTHER_PROFILER
         elif self._waiting() >= WAITING_LIMIT:
             cannot = f"{WAITING_LIMIT} recordings were waiting to be written"
@@ -115,12 +118,17 @@ class WindowDecisions:
         """Why the schedule is no longer recorded on any rank; empty if it is, as far as this rank can find out."""
         return self.deferred or (self._votes.why_deferred() if self._votes is not None else "")
 
+    def script_profiler(self) -> str:
+        """The script's own profiler that a rank defers to, as far as is known without asking; else empty."""
+        why = self.deferred or (self._votes.deferred if self._votes is not None else "")
+        return why.partition(": ")[2]
+
     def _why_not_ready(self) -> str:
         """Why this rank votes to skip the next window; empty if it can record it."""
         on_rank = f" on rank {self._rank}" if self._votes is not None else ""
         if self._waiting():
             return BUSY + on_rank
-        return OTHER_PROFILER + on_rank if profiler_conflicts.another_profiler_runs() else ""
+        return OTHER_PROFILER + on_rank if conflicts.another_profiler_runs() else ""
 
 
 class WindowVotes:
@@ -141,7 +149,9 @@ class WindowVotes:
         self._answers: dict[int, str] = {}
         self.voted: dict[int, str] = {}
         """By first step: why this rank voted to skip a window; empty if it voted to record it."""
-        self._deferred = ""
+        self._requested: deque[int] = deque(maxlen=_KEPT)
+        self.deferred = ""
+        """Why a rank no longer records the schedule, as far as is known; empty if all do."""
         self._changed = threading.Condition()
 
     def connect(self) -> None:
@@ -149,13 +159,16 @@ class WindowVotes:
         votes of the process that had this rank before a restart count until then."""
         self._thread.submit(self._note)
 
-    def vote(self, first: int, skip: str = "") -> None:
+    def vote(self, first: int, skip: str = "", *, requested: bool = False) -> None:
         """Vote on the window that begins at step ``first``, once; returns at once.
 
         Args:
             skip: why it should be skipped; empty to record it.
+            requested: it is recorded though a rank defers to a script's profiler.
         """
         if first not in self.voted:
+            if requested:
+                self._requested.append(first)
             self.voted[first] = skip
             self.voted = dict(list(self.voted.items())[-_KEPT:])
             self._submit(first, "", skip or _RECORD)
@@ -180,7 +193,7 @@ class WindowVotes:
         if not self._failed:
             self._thread.submit(self._note)
             self._thread.drain(_EXIT_LIMIT_S)
-        return self._deferred
+        return self.deferred
 
     def decision(self, first: int) -> str | None:
         """Why the window is skipped; empty if it is recorded, ``None`` if that is not known yet."""
@@ -205,9 +218,9 @@ class WindowVotes:
             self._thread.submit(lambda: self._ask_about(first, expected, wanted))
 
     def _ask_about(self, first: int, expected: str, wanted: str) -> None:
-        if wanted == _RECORD:
+        if wanted == _RECORD and first not in self._requested:
             self._note()
-            wanted = self._deferred or _RECORD
+            wanted = self.deferred or _RECORD
         answer = self._ask(f"{self._scope}/{first}", expected, wanted)
         with self._changed:
             self._answers[first] = "" if answer in ("", _RECORD) else answer
@@ -217,7 +230,7 @@ class WindowVotes:
 
     def _note(self, why: str = "") -> None:
         """Read why a rank defers; ``why`` is the reason of this one, if it is the first."""
-        self._deferred = self._deferred or self._ask(f"{self._scope}/deferred", "", why)
+        self.deferred = self.deferred or self._ask(f"{self._scope}/deferred", "", why)
 
     def _ask(self, key: str, expected: str, wanted: str) -> str:
         """The value of a key once it is ``wanted`` if it was ``expected``; empty without a store that works."""

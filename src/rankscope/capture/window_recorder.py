@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -23,7 +23,7 @@ from rankscope.capture.step_log import ClockAnchors, RunSnapshot, StepTimes
 from rankscope.capture.this_rank import ThisRank
 from rankscope.capture.torch_compat import UserMetadata
 from rankscope.capture.trace_queue import EndedRecording, TraceQueue
-from rankscope.capture.votes import WindowDecisions
+from rankscope.capture.votes import PREEMPTED, WindowDecisions
 from rankscope.capture.watch.requests import TOO_LATE
 from rankscope.capture.watch.watcher import Watcher
 from rankscope.capture.writer import Writer
@@ -50,8 +50,10 @@ class WindowRecorder:
         self.step_num = 0
         """The number of the current step."""
         self._next = 1  # the next step that is not merely counted; without a start, the first one warns
-        self._windows: Iterator[Window] = iter(())
+        self._windows = WindowPlan(iter(()))
         self._window: Window | None = None
+        self._requested: set[int] = set()
+        """First steps of the windows that the watch has asked for."""
         self._recording: Recording | None = None
         self._rank: ThisRank | None = None
         self._log: RankLog | None = None
@@ -75,14 +77,13 @@ class WindowRecorder:
     def _take_requested_windows(self) -> None:
         """Add the windows that the watch asks for to those of the schedule."""
         for window in self._watcher.take_windows() if self._watcher is not None else ():
-            reason = f"{TOO_LATE} for step {self.step_num}" if self.step_num >= window.warmup else ""
-            if not isinstance(self._windows, WindowPlan):
-                reason = "the script's own profiler records instead"
-            if reason or not isinstance(self._windows, WindowPlan):
+            if self.step_num >= window.warmup:
+                reason = f"{TOO_LATE} for step {self.step_num}"
                 skip = self._decisions.withdraw(window, reason) if self._decisions is not None else reason
                 self._lost.skipped(window.first, window.last, skip)
                 continue
             self._windows.add(window)
+            self._requested.add(window.first)
             if self._log is not None and (requested := self._log.manifest.requested_steps) is not None:
                 self._log.update(requested_steps=requested + window.last - window.first + 1)
             if self._recording is None:
@@ -203,7 +204,7 @@ class WindowRecorder:
         """The job starts its own profiler while this one records: the job's has priority."""
         window, self._recording = self._window, None
         if window is not None and self._decisions is not None:
-            reason = self._decisions.withdraw(window, "the job started a torch profiler of its own")
+            reason = self._decisions.withdraw(window, PREEMPTED)
             self._lost.skipped(window.first, window.last, reason)
         self._advance()
 

@@ -12,13 +12,19 @@ import typer
 from rankscope.cli.capture_options import CAPTURE, OTHER_OPTIONS, PANELS, CaptureCommand
 from rankscope.cli.capture_options import CONTEXT_SETTINGS as CONTEXT_SETTINGS
 from rankscope.cli.signature import with_options
+from rankscope.errors import without_credentials
 from rankscope.jobs.exec import profiled_environment, take_options
 from rankscope.jobs.run import JobResult, run_job
-from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, installed_options
+from rankscope.jobs.torchrun import (
+    RUN_DIR_VARIABLE,
+    RUN_ID_VARIABLE,
+    installed_options,
+    is_supported_torch_installed,
+)
 from rankscope.rundir.capture_files import BY_RUN, HOOK_VARIABLE
 from rankscope.rundir.config import CaptureConfig, variable_of
-from rankscope.rundir.manifest import without_user
-from rankscope.rundir.plurals import counted
+from rankscope.rundir.plurals import counted, plural
+from rankscope.rundir.staging import kept_traces
 
 
 class COMMAND(CaptureCommand):
@@ -91,7 +97,7 @@ def _explain(result: JobResult, variables: Mapping[str, str]) -> None:
     """Print why there is no trace, if it is known."""
     if profilers := script_profilers(result.run_dir):
         typer.echo(SCRIPT_PROFILERS.format(run_dir=result.run_dir, profilers="\n".join(profilers)), err=True, nl=False)
-    elif result.exit_code == 0:
+    elif result.exit_code == 0 and is_supported_torch_installed():  # else a rank has said why
         typer.echo(NO_TRACES.format(run_dir=result.run_dir), err=True, nl=False)
         if chosen := variables.get(_RANKS, os.environ.get(_RANKS)):
             typer.echo(f"The job must also have some of the chosen ranks: {chosen}.", err=True)
@@ -99,8 +105,6 @@ def _explain(result: JobResult, variables: Mapping[str, str]) -> None:
 
 def _unwritten_traces(run_dir: Path, variables: Mapping[str, str], since: float) -> str:
     """Paths of this host's traces that could not be written to the run directory; empty if there are none."""
-    from rankscope.capture.staging import kept_traces
-
     folders = kept_traces(variables.get(_STAGING, os.environ.get(_STAGING)), run_dir, since)
     return "\n".join(
         f"{counted(count, 'trace')} could not be written to {run_dir}, kept in {folder}\n"
@@ -117,15 +121,18 @@ def script_profilers(run_dir: Path) -> list[str]:
 
 
 def recorded_by_script(run_dir: Path) -> str:
-    """A note if only the script's profiler recorded traces, and not on all ranks; else empty."""
+    """A note if only the script's profiler recorded traces, and not on all ranks, or some were killed; else empty."""
     from rankscope.jobs.gather.complete import ranges
     from rankscope.jobs.gather.merge import rank_manifests
 
     manifests = [manifest for manifest in rank_manifests(run_dir) if manifest.rank is not None]
     adopted = {manifest.rank or 0 for manifest in manifests if any(trace.adopted for trace in manifest.written)}
-    without = {manifest.rank or 0 for manifest in manifests if not manifest.written} - adopted
+    without = {manifest.rank or 0: manifest.state for manifest in manifests if not manifest.written}
+    without = {rank: state for rank, state in without.items() if rank not in adopted}
     if not adopted or not without:
         return ""
+    if ended := tuple(sorted(rank for rank, state in without.items() if state != "finished")):
+        return f"No trace of {ranges(ended)}: {plural('it', len(ended), 'they')} ended before one was written."
     names = sorted({trace.recorded_by or "" for manifest in manifests for trace in manifest.written if trace.adopted})
     return (
         f"The script's own profiler ({'; '.join(names[:3])}) recorded {ranges(tuple(sorted(adopted)))} alone; "
@@ -135,7 +142,7 @@ def recorded_by_script(run_dir: Path) -> str:
 
 def _uploads(result: JobResult, url: str) -> str:
     """A note on which of this host's traces were uploaded."""
-    url, kept = without_user(url), result.not_uploaded()
+    url, kept = without_credentials(url), result.not_uploaded()
     if not kept:
         return f"Uploaded to {url}"
     names = ", ".join(kept[:3]) + (f" and {len(kept) - 3} more" if len(kept) > 3 else "")

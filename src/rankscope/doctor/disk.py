@@ -33,6 +33,8 @@ def checks(run: Path | None, environ: Mapping[str, str], cache: Path | None) -> 
         *([("cache", cache, "RANKSCOPE_CACHE")] if cache is not None else []),
     ]
     for name, path, option in places:
+        if path == run and run.is_file():
+            continue  # the check of the run says what it is
         yield look(name, path, option)
     kind = _file_system(Path(staging))
     if kind in ("tmpfs", "ramfs"):

@@ -112,7 +112,15 @@ def exec_command(arguments: Sequence[str]) -> NoReturn:
         raise LaunchError("no command", hint="rankscope exec [options] python train.py [arguments]")
     if command[0].endswith(".py"):
         command.insert(0, sys.executable)
-    environ = profiled_environment({**os.environ, **variables})
+    replace_process(command, profiled_environment({**os.environ, **variables}))
+
+
+def replace_process(command: list[str], environ: Mapping[str, str]) -> NoReturn:
+    """Become another command.
+
+    Raises:
+        LaunchError: it cannot be started.
+    """
     try:
         if sys.platform == "win32":
             # An exec there leaves the caller behind before the command has ended.

@@ -15,6 +15,7 @@ import ast
 import difflib
 import importlib.util
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -22,10 +23,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from rankscope.errors import LaunchError
+from rankscope.jobs.exec import leading_options, profiled_environment, replace_process, take_options
 from rankscope.rundir.config import OPTIONS
 from rankscope.rundir.launcher import identify
+from rankscope.rundir.versions import is_supported_torch
 
 RUN_DIR_VARIABLE = "RANKSCOPE_RUN_DIR"
 RUN_ID_VARIABLE = "RANKSCOPE_RUN_ID"
@@ -58,12 +62,19 @@ class Options:
 def installed_options() -> Options:
     """The options of the torchrun that is installed here: each version has others."""
     try:
+        return _options_in(ast.parse(_torch_source("distributed", "run.py")))
+    except (ValueError, SyntaxError):
+        return Options()
+
+
+def _torch_source(*path: str) -> str:
+    """The source of a file of the torch that is installed here, which is not imported; empty if there is none."""
+    try:
         torch = importlib.util.find_spec("torch")
         folders = list(torch.submodule_search_locations or ()) if torch is not None else []
-        source = (Path(folders[0]) / "distributed" / "run.py").read_text(encoding="utf-8")
-        return _options_in(ast.parse(source))
-    except (OSError, ValueError, IndexError, SyntaxError, ImportError):
-        return Options()
+        return Path(folders[0], *path).read_text(encoding="utf-8")
+    except (OSError, ValueError, IndexError, ImportError):
+        return ""
 
 
 def _options_in(tree: ast.AST) -> Options:
@@ -152,7 +163,7 @@ def store_settings(options: Sequence[str], environ: Mapping[str, str]) -> dict[s
 
 def _value(name: str, line: Sequence[str]) -> str | None:
     """The value of an option in a command line that is written out; ``None`` if it is not given."""
-    for word, following in zip(line, [*line[1:], ""], strict=False):
+    for word, following in zip(line, [*line[1:], ""]):  # noqa: B905  # for Python 3.8
         if _name(word) == name and word.startswith("-"):
             return word.partition("=")[2] if "=" in word else following
     return None
@@ -187,8 +198,34 @@ def command(options: Sequence[str], script: Sequence[str], environ: Mapping[str,
         # A rendezvous of its own, on a port that the system says is free: two jobs on one host do not meet.
         added.append("--standalone")
     if "nproc-per-node" not in given and "PET_NPROC_PER_NODE" not in environ:
-        added.append(f"--nproc-per-node={_workers()}")
+        added.append(f"--nproc_per_node={_workers()}")  # an old torch has this spelling alone
     return [sys.executable, "-m", "rankscope.jobs.torchrun", *added, *options, *script]
+
+
+def is_supported_torch_installed() -> bool:
+    """Whether capture works with the torch that is installed here, found out without importing it; true if that is not
+    known."""
+    version = re.search(r"__version__\s*=\s*['\"]([^'\"]+)", _torch_source("version.py"))
+    return version is None or is_supported_torch(version[1])
+
+
+def exec_plainly(arguments: Sequence[str]) -> NoReturn:
+    """``rankscope run`` on a Python that capture does not support: become torchrun. The ranks' hook warns once.
+
+    Args:
+        arguments: those of ``rankscope run``.
+
+    Raises:
+        LaunchError: an option that neither has, no script, or torchrun cannot be started.
+        ConfigError: an invalid value of an option.
+    """
+    flags = installed_options().flags
+    variables, rest = take_options(arguments, flags)
+    options, script = leading_options(rest, flags)
+    environ = profiled_environment({**os.environ, **variables})
+    refuse_to_nest(environ)
+    script = script[1:] if script[:1] == ["--"] else script
+    replace_process(command([word for words in options for word in words], script, environ), environ)
 
 
 def refuse_to_nest(environ: Mapping[str, str]) -> None:

@@ -30,6 +30,7 @@ MAX_RATIO, FREE_BYTES = 300, 64 << 20
 """Traces shrink 10 to 30 times. What grows more than 300 times, and beyond 64 MiB, is a decompression bomb."""
 _ENDINGS = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip", ".pickle")
 _HEAD_BYTES = 4096
+_TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 _BLOCK_BYTES = 1 << 20
 _TRACE = (b'"traceEvents"', b'"schemaVersion"', b'{"rankscope"')
 
@@ -51,6 +52,45 @@ def is_packed_run(path: Path) -> bool:
             if found > 1:
                 return True
     return False
+
+
+def describe_file(path: Path) -> tuple[str, str]:
+    """What a file is that was named as a run directory, and what to name instead."""
+    damage, found = "", 0
+    try:
+        if path.stat().st_size == 0:
+            return "is empty", "copy it again: a copy, or an export, was interrupted"
+        with closing(_members(path)) as members:
+            found = sum(_is_part_of_a_run(member.file.read(_HEAD_BYTES), member.path) for member in members)
+    except Exception as error:
+        damage = str(error)
+    head = _head(path)
+    is_archive = head.startswith(ZIP) or head[_TAR_MAGIC_AT:].startswith(_TAR_MAGIC)
+    if is_archive and damage:
+        hint = "copy it again; or unpack it with tar or unzip, as far as that goes, and name the directory"
+        return f"is a damaged archive: {damage}", hint
+    if found and is_packed_run(path):
+        hint = f"rankscope gather DIR {path} copies what is in the archive into a directory"
+        return "is a file, not a directory", hint
+    if found or any(key in head for key in _TRACE):
+        return "is a trace, not a run directory", "name the directory that it is in"
+    hint = "name the directory that traces were written to"
+    return ("is an archive without a trace" if is_archive else "is a file, not a directory"), hint
+
+
+def _head(path: Path) -> bytes:
+    """The beginning of a file, decompressed where that is possible."""
+    with ExitStack() as stack, suppress(Exception):
+        raw = stack.enter_context(path.open("rb"))
+        start = raw.read(4)
+        raw.seek(0)
+        stream: Any = raw
+        if start[:2] == GZIP:
+            stream = stack.enter_context(gzip.GzipFile(fileobj=raw))
+        elif start == ZSTD:
+            stream = stack.enter_context(open_zstandard(raw))
+        return bytes(getattr(stream, "read1", stream.read)(_HEAD_BYTES))
+    return b""
 
 
 def unpack_run(archive: Path, into: Path) -> list[str]:

@@ -138,53 +138,55 @@ def check_template(template: str) -> str:
     return template
 
 
-def format_trace_name(
-    *,
-    rank: int,
-    first: int,
-    last: int,
-    template: str = DEFAULT_TEMPLATE,
-    compressed: bool = True,
-    compression: str | None = None,
-    world_size: int | None = None,
-    local_rank: int | None = None,
-    host: str | None = None,
-    mesh: Mapping[str, int] | None = None,
-    restart: int = 0,
-    time: str | None = None,
-    time_ns: int | None = None,
-    pid: int | None = None,
-) -> str:
+@dataclass(frozen=True)
+class TraceIdentity:
+    """What a new trace's name is made from."""
+
+    rank: int
+    first: int
+    """The first ``ProfilerStep#`` in the file."""
+    last: int
+    """The last ``ProfilerStep#`` in the file, inclusive."""
+    world_size: int | None = None
+    local_rank: int | None = None
+    host: str | None = None
+    mesh: Mapping[str, int] | None = field(default=None, hash=False)
+    """This rank's coordinate by dimension name."""
+    restart: int = 0
+    """How often the job was restarted; in the name when above zero."""
+    time: str | None = None
+    """The time of writing, as it appears in the name."""
+    time_ns: int | None = None
+    """The time of writing in nanoseconds since 1970."""
+    pid: int | None = None
+
+
+def format_trace_name(trace: TraceIdentity, template: str = DEFAULT_TEMPLATE, compression: str = "gz") -> str:
     """The path of a trace relative to the run directory, with ``/`` between folders.
 
     Args:
-        rank: the global rank.
-        first, last: the first and last ``ProfilerStep#`` in the file, both inclusive.
+        trace: what goes into it.
         template: what the name is made of, or one of :data:`LAYOUTS`; see the module's docstring.
-        compressed: whether the file is gzip.
-        compression: how the file is compressed, one of :data:`ENDINGS`, where ``compressed`` does not say enough.
-        mesh: this rank's coordinate by dimension name.
-        restart: how often the job was restarted; in the name when above zero.
-        time, time_ns: the time of writing, as it appears in the name, and in nanoseconds since 1970.
+        compression: how the file is compressed, one of :data:`ENDINGS`.
 
     Raises:
         ConfigError: the template is not usable.
     """
     template = check_template(template)
     values = {
-        "rank": str(rank),
-        "world_size": _text(world_size),
-        "local_rank": _text(local_rank),
-        "host": re.sub(r"[^A-Za-z0-9.-]", "-", host or "").strip("."),
-        "first": str(first),
-        "last": str(last),
-        "next": str(last + 1),
-        "mesh": format_mesh(mesh) if mesh else "",
-        "coord": "-".join(map(str, mesh.values())) if mesh else "",
-        "time": re.sub(r"[^A-Za-z0-9.-]", "-", time or ""),
-        "time_ns": _text(time_ns),
-        "restart": str(restart) if restart > 0 else "",
-        "pid": _text(pid),
+        "rank": str(trace.rank),
+        "world_size": _text(trace.world_size),
+        "local_rank": _text(trace.local_rank),
+        "host": re.sub(r"[^A-Za-z0-9.-]", "-", trace.host or "").strip("."),
+        "first": str(trace.first),
+        "last": str(trace.last),
+        "next": str(trace.last + 1),
+        "mesh": format_mesh(trace.mesh) if trace.mesh else "",
+        "coord": "-".join(map(str, trace.mesh.values())) if trace.mesh else "",
+        "time": re.sub(r"[^A-Za-z0-9.-]", "-", trace.time or ""),
+        "time_ns": _text(trace.time_ns),
+        "restart": str(trace.restart) if trace.restart > 0 else "",
+        "pid": _text(trace.pid),
     }
 
     def fill(text: str) -> str:
@@ -196,11 +198,11 @@ def format_trace_name(
         return "" if empty else fill(inner)
 
     stem = fill(re.sub(r"\[([^\[\]]*)\]", optional, template))
-    if restart > 0 and "{restart}" not in template:
+    if trace.restart > 0 and "{restart}" not in template:
         # Ranks can change at a restart: a file written after it must not look like one from before.
         bare = stem.removesuffix(".json")
-        stem = f"{bare}_restart{restart}{stem[len(bare) :]}"
-    ending = ENDINGS[compression or ("gz" if compressed else "none")]
+        stem = f"{bare}_restart{trace.restart}{stem[len(bare) :]}"
+    ending = ENDINGS[compression]
     if not stem.endswith(".json"):
         return stem + ending
     return stem + ending.removeprefix(TRACE_SUFFIX) if ending.startswith(TRACE_SUFFIX) else stem[:-5] + ".tar.gz"

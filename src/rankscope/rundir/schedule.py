@@ -28,6 +28,8 @@ class Window:
     """The first recorded step."""
     last: int
     """The last recorded step, inclusive."""
+    requested: bool = False
+    """Whether the watch asked for it; else it is one of the schedule."""
 
 
 def windows(config: CaptureConfig, start_step: int) -> Iterator[Window]:
@@ -63,18 +65,23 @@ class WindowPlan(Iterator[Window]):
 
     def __init__(self, scheduled: Iterator[Window]) -> None:
         self._scheduled = scheduled
-        self._next_scheduled = next(scheduled, None)
+        self.next_scheduled = next(scheduled, None)
+        """The next window of the schedule."""
         self._added: list[Window] = []
 
     def add(self, window: Window) -> None:
         """Add a window that overlaps with no other."""
         insort(self._added, window, key=lambda each: each.first)
 
+    def drop_schedule(self) -> None:
+        """Keep only the windows that were added."""
+        self._scheduled, self.next_scheduled = iter(()), None
+
     def __next__(self) -> Window:
-        scheduled = self._next_scheduled
+        scheduled = self.next_scheduled
         if self._added and (scheduled is None or self._added[0].first < scheduled.first):
             return self._added.pop(0)
         if scheduled is None:
             raise StopIteration
-        self._next_scheduled = next(self._scheduled, None)
+        self.next_scheduled = next(self._scheduled, None)
         return scheduled

@@ -15,7 +15,7 @@ from rankscope.errors import ConfigError
 from rankscope.rundir.atomic import write_atomic
 from rankscope.rundir.manifest import RunManifest, to_json
 from rankscope.rundir.metadata import Mesh
-from rankscope.rundir.names import RUN_MANIFEST, format_trace_name, rank_folder
+from rankscope.rundir.names import RUN_MANIFEST, TraceIdentity, format_trace_name, rank_folder
 from rankscope.simulate import engine as engines
 from rankscope.simulate.clocks import EPOCH_NS
 from rankscope.simulate.engine import Engine
@@ -141,14 +141,13 @@ class RankWriter:
         coordinate = dict(zip(layout.dims, layout.coordinate(rank), strict=True))
         trace = RankTrace(self.engine, stage, self._tables[number], rank)
         first, last, _ = trace.steps_inside()
-        name = format_trace_name(
-            rank=rank,
-            first=job.first_step if first is None else first,
-            last=job.first_step + job.steps - 1 if last is None else last,
-            compressed=False,
+        identity = TraceIdentity(
+            rank,
+            job.first_step if first is None else first,
+            job.first_step + job.steps - 1 if last is None else last,
             mesh=coordinate if len(coordinate) > 1 else None,
         )
-        name += SUFFIXES[job.recording.compression]
+        name = format_trace_name(identity, compression="none") + SUFFIXES[job.recording.compression]
         file = "/".join(part for part in (rank_folder(rank, job.ranks), name) if part)
         keep = job.recording.truncated.get(rank)
         size = write(self.out / file, trace.chunks(name), job.recording.compression, keep)

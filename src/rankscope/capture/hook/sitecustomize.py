@@ -90,7 +90,7 @@ def _install(module: Any) -> None:
 
 def _watch_profilers(module: Any) -> None:
     # If torch loads it before the optimizers, `install` finds it loaded.
-    script_profilers = sys.modules.get("rankscope.capture.script_profilers")
+    script_profilers = sys.modules.get("rankscope.capture.script_profilers.interception")
     if script_profilers is not None:
         script_profilers.watch(module)
 

@@ -14,6 +14,7 @@ from rankscope.errors import ConfigError
 from rankscope.jobs.gather.endings import wrong_ends
 from rankscope.jobs.gather.merge import rank_manifests
 from rankscope.jobs.gather.traces import TraceHead, find_traces, read_head
+from rankscope.rundir.archives import describe_file
 from rankscope.rundir.coverage import Gap, Span, gaps, kept_trace
 from rankscope.rundir.fields import MAX_RANKS
 from rankscope.rundir.manifest import RankManifest, RunManifest, attempts, read_run_manifest
@@ -129,6 +130,9 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
     """
     if world_size is not None and not 1 <= world_size <= MAX_RANKS:
         raise ConfigError(f"--world-size {world_size} is not a number of ranks", hint=f"give 1 to {MAX_RANKS}")
+    if run.is_file():
+        what, hint = describe_file(run)
+        raise ConfigError(what, path=run, hint=hint)
     if not run.is_dir():
         raise ConfigError("is not a run directory", path=run, hint="name the directory that traces were written to")
     manifests = rank_manifests(run)

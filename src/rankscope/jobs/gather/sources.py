@@ -15,7 +15,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -25,7 +25,7 @@ from typing import IO, Any, Protocol
 from weakref import finalize
 
 from rankscope.errors import ConfigError, RankscopeError
-from rankscope.rundir.archives import is_packed_run, unpack_run
+from rankscope.rundir.archives import describe_file, is_packed_run, unpack_run
 from rankscope.rundir.directory import is_store_url
 from rankscope.rundir.names import RANKS_FOLDER
 
@@ -64,6 +64,7 @@ def parse_source(text: str, shell: str = "ssh") -> Source:
 
     Raises:
         ConfigError: it is none of these.
+        RankscopeError: it is another file, or a damaged archive.
     """
     match = _REMOTE.fullmatch(text)
     if text.startswith("-") or "\0" in text:
@@ -71,7 +72,11 @@ def parse_source(text: str, shell: str = "ssh") -> Source:
     if is_store_url(text):
         return StoreFolder(text)
     if match is None or Path(text).exists():
-        return PackedFolder(text) if is_packed_run(Path(text).expanduser()) else LocalFolder(text)
+        path = Path(text).expanduser()
+        if path.is_file() and not is_packed_run(path):
+            what, hint = describe_file(path)
+            raise RankscopeError(what, path=text, hint=hint)
+        return PackedFolder(text) if path.is_file() else LocalFolder(text)
     if not match[2]:
         raise ConfigError(f"{text!r} names no directory", hint="HOST:DIR, for example node07:/tmp/run")
     return RemoteFolder(text, match[1], match[2], tuple(shlex.split(shell)))
@@ -191,6 +196,9 @@ class StoreFolder:
             details = system.find(root, detail=True)
         found = {path[len(root) :].lstrip("/"): int(detail["size"]) for path, detail in details.items()}
         if not found:
+            # `find` of some kinds of URL, such as http, passes over an error.
+            with self._errors("cannot be listed"), suppress(FileNotFoundError):
+                system.ls(root)
             raise RankscopeError("has no files", path=self.shown, hint="check the URL")
         return {path: size for path, size in found.items() if not hidden(path)}
 

@@ -16,10 +16,11 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from rankscope.capture import script_profilers, signals
-from rankscope.capture.adopted_window import AdoptedWindow
+from rankscope.capture import signals
 from rankscope.capture.profiler import Profiler
 from rankscope.capture.rank_log import RankLog
+from rankscope.capture.script_profilers import interception
+from rankscope.capture.script_profilers.adopted_window import AdoptedWindow
 from rankscope.capture.step_log import RunSnapshot
 from rankscope.capture.trace_queue import EndedRecording
 from rankscope.rundir.manifest import ScriptProfiler
@@ -63,16 +64,17 @@ class AdoptingProfiler(Profiler):
         if self._log is None:
             return
         if script_profiler_is_open:
-            self._deferred_to = script_profilers.name_of_open()
+            self._deferred_to = interception.name_of_open()
             self._defer_on_all_ranks()
         if self._deferring == script_profiler_is_open:
             return
         if not self._deferring:
             self._deferring = True
-            self._windows = iter(())
-            if self._recording is None:  # else it ends by itself, or before the script's begins
-                self._window = None
-                self._rest_until(None)
+            self._windows.drop_schedule()
+            scheduled = self._window is not None and not self._window.requested
+            if self._recording is None and scheduled:  # else it ends by itself, or before the script's begins
+                self._window = next(self._windows, None)
+                self._rest_until(self._window)
         elif self.step_num == 1:
             self._deferring = False
             self._plan_windows(self.step_num)
@@ -83,9 +85,11 @@ class AdoptingProfiler(Profiler):
         if self._decisions is None or self._decisions.deferred:
             return
         # A window that is being recorded ends by itself, or before the script's profiler begins.
-        planned = self._window or next(windows(self.config, AUTO_START_STEP), None)
+        planned = self._window
+        if planned is None or planned.requested:
+            planned = self._windows.next_scheduled or next(windows(self.config, AUTO_START_STEP), None)
         upcoming = planned if self._recording is None else None
-        self._decisions.defer(upcoming, script_profilers.name_of_open())
+        self._decisions.defer(upcoming, interception.name_of_open())
 
     # --- windows of the script's profilers ------------------------------------------------------------------
 
@@ -139,8 +143,8 @@ class AdoptingProfiler(Profiler):
                 self._writer.submit(log.save)
         self._earlier_stall_ns += time.perf_counter_ns() - began
         self._recorded += 1
-        if self._window is None:
-            self._rest_until(None)
+        if self._recording is None:
+            self._rest_until(self._window)
 
     def note_export(self, source: str, path: str) -> None:
         """The script exports a trace to ``path``."""
@@ -179,12 +183,19 @@ class AdoptingProfiler(Profiler):
     def _amend_manifest(self, log: RankLog) -> None:
         """No manifest has the schedule if profilers of the script's own recorded instead."""
         rank, decisions = self._rank, self._decisions
-        if rank is None or decisions is None or not all(each.adopted for each in log.manifest.written):
+        own = (each for each in log.manifest.written if not each.adopted)
+        scheduled = [each for each in own if each.first_step not in self._requested]
+        if rank is None or decisions is None or scheduled:
             return
         if decisions.deferred or (rank.process.rank == 0 and decisions.why_deferred()):
             log.update(requested_steps=None)
             rank.drop_schedule()
 
+    def _script_profiler(self) -> tuple[str, bool]:
+        _, records = super()._script_profiler()
+        known = self._decisions.script_profiler() if self._decisions is not None else ""
+        return (self._deferred_to or known or interception.name_of_open() if records else known), records
+
     def _stop_at_exit(self) -> None:
-        script_profilers.stop_recording()
+        interception.stop_recording()
         super()._stop_at_exit()

@@ -28,16 +28,16 @@ from typing import Any, Protocol
 
 import torch
 
-from rankscope.capture import profiler_conflicts
-from rankscope.capture.adopted_window import AdoptedWindow
 from rankscope.capture.notices import warn
+from rankscope.capture.script_profilers import conflicts
+from rankscope.capture.script_profilers.adopted_window import AdoptedWindow
 from rankscope.capture.torch_compat import InertProfile
 
 TORCH_PROFILER = "torch.profiler.profiler"
 # On the script's profilers.
 _WINDOW, _CREATED, _ENDED = "_rankscope_window", "_rankscope_created", "_rankscope_ended"
 _TORCH = str(Path(torch.__file__).parent) + os.sep
-_OWN = str(Path(__file__).parent) + os.sep
+_OWN = str(Path(__file__).parents[1]) + os.sep
 _PROFILER_FILES = (f"{_TORCH}profiler{os.sep}", str(Path(_TORCH, "autograd", "profiler.py")))
 
 
@@ -167,7 +167,7 @@ def _within(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **options: Any) -> Any:
-        if profiler_conflicts.is_own(self) or vars(self).get(_CREATED) == "":
+        if conflicts.is_own(self) or vars(self).get(_CREATED) == "":
             return original(self, *args, **options)
         if name == "start":
             _open.add(self)
@@ -184,14 +184,14 @@ def _within(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _warm_up(profile: Any, *_args: Any, **_options: Any) -> None:
     vars(profile).pop(_WINDOW, None)
-    if profiler_conflicts.is_preparing() or _adopter is None or _taken_over:
+    if conflicts.is_preparing() or _adopter is None or _taken_over:
         return
     calls = _calls()
     owner = calls[-1].owner if calls else None
     created = vars(owner).get(_CREATED) if owner is not None else None
     created = _place() if created is None else created
     if created:
-        profiler_conflicts.import_before_recording()
+        conflicts.import_before_recording()
         window = _adopter.window(profile, owner, f"{_class_name(profile if owner is None else owner)}, {created}")
         vars(profile)[_WINDOW] = window
 
@@ -248,7 +248,7 @@ def _note_export(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def export_chrome_trace(self: Any, path: Any, *args: Any, **options: Any) -> Any:
-        if _adopter is not None and not profiler_conflicts.is_own(self) and (created := vars(self).get(_CREATED)):
+        if _adopter is not None and not conflicts.is_own(self) and (created := vars(self).get(_CREATED)):
             _safely(_adopter.exported, f"{_class_name(self)}, {created}", str(path))
         return original(self, path, *args, **options)
 
@@ -264,7 +264,7 @@ def _inert(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **options: Any) -> Any:
         running = self.profiler is not None and not isinstance(self.profiler, InertProfile)
-        if profiler_conflicts.is_own(self) or vars(self).get(_CREATED) == "" or running:
+        if conflicts.is_own(self) or vars(self).get(_CREATED) == "" or running:
             return original(self, *args, **options)
         self.profiler = self.profiler or InertProfile()
         if name == "step":

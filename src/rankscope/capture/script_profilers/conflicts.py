@@ -97,6 +97,11 @@ def another_profiler_runs() -> bool:
     return bool(in_process) or bool(callable(in_thread) and in_thread())
 
 
+def script_profiler_runs() -> bool:
+    """Whether a profiler of the job's own warms up or records."""
+    return not _active and another_profiler_runs()
+
+
 def watch() -> None:
     """Notice the job's profilers from now on; once per process."""
     kind: Any = torch.autograd.profiler.profile

@@ -23,8 +23,8 @@ from rankscope.capture.inflight import InFlight
 from rankscope.capture.notices import warn
 from rankscope.capture.packing import verify_json
 from rankscope.capture.recording import SETTLE_AT_STOP_S
-from rankscope.capture.staging import remove_saved, staging_path
 from rankscope.capture.trace_edits import StepRange
+from rankscope.rundir.staging import remove_saved, staging_path
 
 _SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
 
