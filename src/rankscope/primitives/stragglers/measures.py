@@ -45,7 +45,7 @@ class Measure:
 
 def measures(seen: Observations, limits: Thresholds) -> list[Measure]:
     """What is known of the ranks, to look at one by one."""
-    device, host = limits.floor_device, limits.floor_host
+    device, calls, host = limits.floor_device, limits.floor_calls, limits.floor_host
     zero: Int64 = np.zeros(seen.known.shape, dtype=np.int64)
     of_host: Int64 = np.sum([seen.parts.get(part, zero) for part in HOST_PARTS], axis=0)
     parts: dict[str, tuple[Int64, float, bool, bool]] = {
@@ -54,7 +54,7 @@ def measures(seen: Observations, limits: Thresholds) -> list[Measure]:
         # change: one step of `compute` tells nothing.
         "compute": (seen.parts.get("compute", zero), device, True, False),
         "copies": (seen.parts.get("copies", zero), device, True, True),
-        ALLOCATION: (seen.parts.get(ALLOCATION, zero), host, False, True),
+        ALLOCATION: (seen.parts.get(ALLOCATION, zero), calls, False, True),
         # Else only `steady` may find it, whose excess is another than that of the local time.
         "data_loading": (seen.parts.get("data_loading", zero), host, False, False),
         "host": (of_host, host, False, False),

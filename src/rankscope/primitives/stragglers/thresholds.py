@@ -32,6 +32,7 @@ class Thresholds:
     tail_device: float = 3.0  # a device's long kernels take 1.25 times their median at most (measured)
     # Chance is not taken for less than this, of a step.
     floor_device: float = 0.001  # kernels of one device differ by that from step to step (H100 set)
+    floor_calls: float = 0.002  # … of calls for memory, which cost more than they take (test_detectors)
     floor_host: float = 0.004  # seeds 0–99; doubled, one of 71 small faults less is found (21000–22109)
     floor_few: float = 0.01  # … with fewer than `FEW` values of others; seeds 0–99
     floor_few_hosts: float = 0.03  # … likewise, where the hosts compute (Gloo sets: up to 0.05)
