@@ -22,6 +22,8 @@ HAS_NODE := $(VENV)/.installed-node
 HAS_SITE := $(VENV)/.installed-site
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
+# The compiled reader: installing builds it where there is cargo, and does without elsewhere.
+READER := hatch_build.py native/Cargo.toml native/Cargo.lock $(wildcard native/src/*.rs)
 UI := src/rankscope/web/ui
 PAGE := src/rankscope/report/static
 HAS_UI := $(UI)/node_modules/.package-lock.json
@@ -131,11 +133,11 @@ traces: $(HAS_DEV) ## fetch the public traces that some tests read: make traces 
 	$(BIN)/python -m tests.fetch_traces $(MIRROR)
 
 clean: ## remove caches and build products
-	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf build dist site native/target .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks docs -name __pycache__ -type d -not -path '*/node_modules/*' -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv, .torch and node_modules as well
-	rm -rf $(VENV) .torch $(UI)/node_modules
+	rm -rf $(VENV) .torch $(UI)/node_modules src/rankscope/ingest/librankscope_reader.*
 
 # What the targets above stand on.
 
@@ -146,11 +148,12 @@ $(BIN)/python:
 
 # The pip that comes with an older Python knows no --group, so it is brought up to the pinned one first. The build backend
 # is installed beside it, pinned too, because constraints do not reach into an isolated build.
-$(HAS_RUN): pyproject.toml constraints.txt | $(BIN)/python
+$(HAS_RUN): pyproject.toml constraints.txt $(READER) | $(BIN)/python
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
 	$(PIP_INSTALL) --upgrade pip
 	$(PIP_INSTALL) hatchling editables
 	$(PIP_INSTALL) --no-build-isolation -e '.[capture]'
+	@command -v cargo >/dev/null || echo "no cargo here: traces are read by Python alone, in twice the time"
 	@touch $@
 
 $(HAS_DEV): $(HAS_RUN)

@@ -121,7 +121,7 @@ def collective(
     **args: Any,
 ) -> Event:
     """A collective's kernel with its metadata, as NCCL kernels of torch 2.3 and newer carry it."""
-    told = {
+    metadata = {
         "Collective name": kind,
         "In msg nelems": elements,
         "Out msg nelems": elements if out_elements is None else out_elements,
@@ -134,7 +134,7 @@ def collective(
         **args,
     }
     shown = name or f"ncclDevKernel_{kind}_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    return _device(shown, ts, dur, "kernel", stream, device, correlation, external, told)
+    return _device(shown, ts, dur, "kernel", stream, device, correlation, external, metadata)
 
 
 def launch(
@@ -150,8 +150,8 @@ def launch(
     **args: Any,
 ) -> Event:
     """A call of the host into the device's runtime."""
-    told = _ids(correlation, external) | args
-    return event(name, ts, dur, cat=cat, pid=pid, tid=tid, args=told)
+    metadata = _ids(correlation, external) | args
+    return event(name, ts, dur, cat=cat, pid=pid, tid=tid, args=metadata)
 
 
 def op(
@@ -169,13 +169,13 @@ def op(
     **args: Any,
 ) -> Event:
     """A host operator; `dims` are the shapes of its inputs."""
-    told = {
+    metadata = {
         "External id": external,
         "Sequence number": sequence,
         "Fwd thread id": forward_thread,
         "Input Dims": dims,
     }
-    present = {key: value for key, value in told.items() if value is not None}
+    present = {key: value for key, value in metadata.items() if value is not None}
     return event(name, ts, dur, cat=cat, pid=pid, tid=tid, args=present | args)
 
 
@@ -222,8 +222,8 @@ def frame(
     **args: Any,
 ) -> Event:
     """A Python frame: ``"train.py(12): forward"`` or ``"nn.Module: Linear_0"``."""
-    told = {"Python id": python_id, "Python parent id": parent, "Python thread": 0}
-    present = {key: value for key, value in told.items() if value is not None}
+    metadata = {"Python id": python_id, "Python parent id": parent, "Python thread": 0}
+    present = {key: value for key, value in metadata.items() if value is not None}
     return event(name, ts, dur, cat="python_function", tid=tid, args=present | args)
 
 
@@ -238,7 +238,7 @@ def memory(
     device_type: int = 1,
 ) -> Event:
     """An allocation (`size` above 0) or a release (below)."""
-    told = {
+    metadata = {
         "Addr": address,
         "Bytes": size,
         "Device Id": device,
@@ -246,7 +246,7 @@ def memory(
         "Total Allocated": allocated,
         "Total Reserved": reserved,
     }
-    present = {key: value for key, value in told.items() if value is not None}
+    present = {key: value for key, value in metadata.items() if value is not None}
     return event("[memory]", ts, ph="i", cat="cpu_instant_event", args=present, s="t")
 
 
@@ -356,8 +356,8 @@ def small_step(ts: float = 0.0, number: int = 1, *, correlation: int = 1, waitin
 
 
 def _ids(correlation: int | None, external: int | None) -> dict[str, Any]:
-    told = {"External id": external, "correlation": correlation}
-    return {key: value for key, value in told.items() if value is not None}
+    metadata = {"External id": external, "correlation": correlation}
+    return {key: value for key, value in metadata.items() if value is not None}
 
 
 def _device(
@@ -371,5 +371,5 @@ def _device(
     external: int | None,
     args: Mapping[str, Any],
 ) -> Event:
-    told = _ids(correlation, external) | {"device": device, "stream": stream} | dict(args)
-    return event(name, ts, dur, cat=cat, pid=device, tid=stream, args=told)
+    metadata = _ids(correlation, external) | {"device": device, "stream": stream} | dict(args)
+    return event(name, ts, dur, cat=cat, pid=device, tid=stream, args=metadata)

@@ -79,19 +79,21 @@ def told_by(call: Call) -> dict[str, Any] | None:
     operators = [event for event in call.members if event.name.startswith("c10d::")]
     if not ranges and not operators:
         return None
-    told = {"source": "range", "range": (ranges or operators)[0].name}
+    metadata = {"source": "range", "range": (ranges or operators)[0].name}
     if ranges:
-        told["In msg nelems"] = elements(ranges[0].args.get("Input Dims"))
-        told["dtype"] = next((t for t in ranges[0].args.get("Input type") or () if t and "List" not in t), None)
+        metadata["In msg nelems"] = elements(ranges[0].args.get("Input Dims"))
+        metadata["dtype"] = next((t for t in ranges[0].args.get("Input type") or () if t and "List" not in t), None)
     if operators:
         shapes = operators[0].args.get("Input Dims") or []
         first = elements(shapes[:1])
         second = elements(shapes[1:2]) if GIVEN_OUT_FIRST.match(operators[0].name) else first
-        told["Out msg nelems"] = first
-        told["In msg nelems"] = told.get("In msg nelems") or second
+        metadata["Out msg nelems"] = first
+        metadata["In msg nelems"] = metadata.get("In msg nelems") or second
         types = operators[0].args.get("Input type") or ()
-        told["dtype"] = told.get("dtype") or next((t for t in types if t and "List" not in t and t != "Scalar"), None)
-    return told
+        metadata["dtype"] = metadata.get("dtype") or next(
+            (t for t in types if t and "List" not in t and t != "Scalar"), None
+        )
+    return metadata
 
 
 def collectives(trace: Plain) -> list[dict[str, Any]]:
@@ -109,15 +111,15 @@ def collectives(trace: Plain) -> list[dict[str, Any]]:
         external = event.args.get("External id", event.args.get("external id", 0)) or 0
         call = called[id(event)]
         own = "Collective name" in event.args
-        told = event.args if own else (told_by(call) if call is not None else None) or {}
-        if not told and id(event) in gathered:
+        metadata = event.args if own else (told_by(call) if call is not None else None) or {}
+        if not metadata and id(event) in gathered:
             every = [record for one in gathered[id(event)] for record in one.records]
-            told = {**_together(every), "source": "coalesced"}
-        source = "kernel" if own else told.get("source", "name")
-        dtype, size = told.get("dtype"), told.get("Group size")
+            metadata = {**_together(every), "source": "coalesced"}
+        source = "kernel" if own else metadata.get("source", "name")
+        dtype, size = metadata.get("dtype"), metadata.get("Group size")
         if source == "name" and (custom := CUSTOM.search(event.name)):
             dtype, size = TYPES[custom[1]], int(custom[2])
-        name, description = told.get("Process Group Name"), told.get("Process Group Description")
+        name, description = metadata.get("Process Group Name"), metadata.get("Process Group Description")
         label = f"{name} {description}" if description and description != "undefined" else name
         key = (call and id(call), external if source == "kernel" and external > 0 else None)
         found.append(
@@ -125,10 +127,12 @@ def collectives(trace: Plain) -> list[dict[str, Any]]:
                 "key": (event.args.get("device"), event.args.get("stream"), *key) if any(key) else len(found),
                 "start_ns": event.start, "end_ns": event.end, "name": event.name, "launch_ns": event.launch,
                 "stream": event.args.get("stream"), "device": event.args.get("device"), "group": label,
-                "group_size": size, "in_elements": told.get("In msg nelems"),
-                "out_elements": told.get("Out msg nelems"), "dtype": dtype, "sequence": told.get("Seq"),
-                "source": source, "kernels": 1, "ranks": str(told.get("Process Group Ranks") or "") or None,
-                "label": told.get("Collective name") or told.get("range"), "recorded": told.get("Seq") is not None,
+                "group_size": size, "in_elements": metadata.get("In msg nelems"),
+                "out_elements": metadata.get("Out msg nelems"), "dtype": dtype, "sequence": metadata.get("Seq"),
+                "source": source, "kernels": 1, "ranks": str(metadata.get("Process Group Ranks") or "") or None,
+                "label": metadata.get("Collective name") or metadata.get("range"),
+                "recorded": metadata.get("Seq") is not None,
+                "peer": metadata.get("Dst Rank", metadata.get("Src Rank")),
             }
         )  # fmt: skip
     _name_groups(found)
@@ -147,14 +151,14 @@ def collectives(trace: Plain) -> list[dict[str, Any]]:
 
 
 def _together(records: list[Event]) -> dict[str, Any]:
-    told = dict(records[0].args)
+    metadata = dict(records[0].args)
     for name in ("In msg nelems", "Out msg nelems"):
         sizes = [record.args.get(name) for record in records]
-        told[name] = None if None in sizes else sum(sizes)
+        metadata[name] = None if None in sizes else sum(sizes)
     for name in ("dtype", "Process Group Name", "Process Group Description", "Group size"):
         if len({record.args.get(name) for record in records}) > 1:
-            told[name] = None
-    return told
+            metadata[name] = None
+    return metadata
 
 
 def _call_of(event: Event, calls: list[Call], launches: dict[int, Event]) -> Call | None:
@@ -204,13 +208,13 @@ def _name_groups(rows: list[dict[str, Any]]) -> None:
 
     Kernels of libraries other than NCCL are of no group that NCCL's kernels name.
     """
-    told = ("group", "group_size", "ranks")
+    metadata = ("group", "group_size", "ranks")
     others = ("nvshmem", "deepep", "deep_ep", "intranode::", "internode::", "intranode_ll::", "internode_ll::",
               "cross_device_reduce", "multimem", "symmmem", "symm_mem")  # fmt: skip
-    seen: dict[tuple[Any, Any], dict[str, set[Any]]] = defaultdict(lambda: {name: set() for name in told})
+    seen: dict[tuple[Any, Any], dict[str, set[Any]]] = defaultdict(lambda: {name: set() for name in metadata})
     for row in rows:
         if row["group"] is not None:
-            for name in told:
+            for name in metadata:
                 seen[row["device"], row["stream"]][name] |= {row[name]} - {None}
     for row in rows:
         if row["group"] is None:

@@ -140,12 +140,12 @@ def utilization(trace: Plain) -> dict[Any, dict[str, Any]]:
             # Ends before begins may come in either order at one instant: pairs cancel.
             blocks = _cancelled(blocks)
             before = instant
-        told = [
+        occupancies = [
             (float(e.args["est. achieved occupancy %"]), b - a)
             for a, b, e in cut
             if e.args.get("est. achieved occupancy %") is not None
         ]
-        weight = sum(lasted for _, lasted in told)
+        weight = sum(lasted for _, lasted in occupancies)
         running = length((a, b) for a, b, _ in cut)
         computing = length((a, b) for a, b, e in cut if category(e) == "compute")
         sized = end > start and any("blocks per SM" in e.args for e in kernels)
@@ -155,7 +155,7 @@ def utilization(trace: Plain) -> dict[Any, dict[str, Any]]:
             "utilization": running / (end - start) if end > start else None,
             "compute_utilization": computing / (end - start) if end > start else None,
             "sm_efficiency": efficient / (end - start) if sized else None,
-            "occupancy": sum(value * lasted for value, lasted in told) / weight if weight else None,
+            "occupancy": sum(value * lasted for value, lasted in occupancies) / weight if weight else None,
         }
     return rows
 

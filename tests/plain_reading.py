@@ -339,6 +339,6 @@ def kernels(trace: Plain) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def _weighted(events: Sequence[Event], name: str) -> float | None:
-    told = [(float(e.args[name]), e.end - e.start) for e in events if e.args.get(name) is not None]
-    weight = sum(length for _, length in told)
-    return sum(value * length for value, length in told) / weight if weight else None
+    occupancies = [(float(e.args[name]), e.end - e.start) for e in events if e.args.get(name) is not None]
+    weight = sum(length for _, length in occupancies)
+    return sum(value * length for value, length in occupancies) / weight if weight else None

@@ -41,9 +41,9 @@ def test_one_that_fails_everywhere_is_an_error_alone_and_a_finding_among_others(
     with pytest.raises(AnalysisError, match=r"broken: .*in an analysis"):
         run.analyze("broken")
     assert set(run.attempt("device_time", "broken", "kernels")) == {"device_time", "kernels"}
-    told = [finding for finding in run.findings if finding.id == "not-diagnosed"]
-    assert len(told) == 1
-    assert "broken" in told[0].title
+    failures = [finding for finding in run.findings if finding.id == "not-diagnosed"]
+    assert len(failures) == 1
+    assert "broken" in failures[0].title
 
 
 @pytest.mark.usefixtures("registry")

@@ -95,12 +95,12 @@ def test_what_runs_in_a_measured_job_loads_the_jobs_side_alone() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    told = python("import rankscope\ntry: rankscope.nothing\nexcept AttributeError as error: print(error)")
-    assert "'nothing'" in told
+    printed = python("import rankscope\ntry: rankscope.nothing\nexcept AttributeError as error: print(error)")
+    assert "'nothing'" in printed
 
 
 def test_no_module_outside_the_job_loads_torch() -> None:
-    told = python(
+    printed = python(
         "import sys\n"
         + ALL_MODULES
         + f"names = [n for n in names if not n.startswith({tuple(WITH_TORCH)!r})]\n"
@@ -109,12 +109,12 @@ def test_no_module_outside_the_job_loads_torch() -> None:
         + "    assert 'torch' not in sys.modules, name\n"
         + "print(len(names))"
     )
-    assert int(told) > 0
+    assert int(printed) > 0
 
 
 @pytest.mark.parametrize("package", BARE)
 def test_needs_the_standard_library_alone(package: str) -> None:
-    told = python(
+    printed = python(
         "import sys\n"
         "class Bare:\n"
         "    @staticmethod\n"
@@ -128,7 +128,7 @@ def test_needs_the_standard_library_alone(package: str) -> None:
         + "for name in names: importlib.import_module(name)\n"
         + "print(len(names))"
     )
-    assert int(told) > 0, f"{package} is not there"
+    assert int(printed) > 0, f"{package} is not there"
 
 
 # --- what no committed file may name: where packages were fetched from, paths of the machine that made it ---

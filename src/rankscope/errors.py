@@ -9,7 +9,23 @@ In: a problem, its file and a hint. Out: an exception with these three as fields
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
+
+_CUT = "<redacted>"
+# What URLs contain of credentials: a user, and the values of a signature and its kin.
+_USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_SECRET_IN_URL = re.compile(
+    r"([?&][\w.%-]*(?:sig|signature|token|credential|secret|password|passwd|auth|key|accesskeyid)=)[^&#\s'\"]+",
+    re.IGNORECASE,
+)
+
+
+def without_credentials(text: str) -> str:
+    """A URL, or a text with URLs, without the credentials in them."""
+    if "://" not in text:
+        return text
+    return _SECRET_IN_URL.sub(rf"\g<1>{_CUT}", _USER_IN_URL.sub(_CUT, text))
 
 
 class RankscopeError(Exception):
@@ -22,8 +38,8 @@ class RankscopeError(Exception):
     """
 
     def __init__(self, what: str, *, path: str | os.PathLike[str] | None = None, hint: str | None = None) -> None:
-        self.what = what
-        self.path = None if path is None else os.fspath(path)
+        self.what = without_credentials(what)
+        self.path = None if path is None else without_credentials(os.fspath(path))
         self.hint = hint
         super().__init__(str(self))
 

@@ -65,11 +65,11 @@ def _device_events(draw: st.DrawFn, at: Any, lasting: Any, unit: Any, length: An
         events.append(kineto.launch(at(start), lasting(spent), correlation=number))
     groups = draw(st.lists(st.tuples(unit, st.sampled_from(("0", "1"))), max_size=3))
     for number, (start, group) in enumerate(groups, 1):
-        told = {
+        metadata = {
             "Collective name": "allreduce", "In msg nelems": 8 * number, "Out msg nelems": 8 * number,
             "Group size": 2, "dtype": "Float", "Process Group Name": group, "Process Group Description": "undefined",
         }  # fmt: skip
-        events.append(kineto.op("record_param_comms", at(start), lasting(5), external=number, **told))
+        events.append(kineto.op("record_param_comms", at(start), lasting(5), external=number, **metadata))
     kind = st.sampled_from(("kernel", "kernel", "kernel", "collective", "memcpy", "memset"))
     # Several kernels of one launch (a graph), launches that are not in the file, streams that overlap.
     drawn = st.tuples(kind, unit, length, st.integers(0, 10), st.sampled_from((0, 7, 20)), st.integers(0, 5))

@@ -19,10 +19,10 @@ LOADS = [[10, 20, 30, 140], [10, 20, 30, 140], [20, 20, 20, 140], [0, 40, 20, 14
 
 def exchange(at: float, sent: Sequence[int] | str, received: Sequence[int] | str, **more: Any) -> kineto.Event:
     """An all-to-all of tokens."""
-    told = {"kind": "all_to_allv", "dtype": "BFloat16", "ranks": range(4), "description": "mesh_ep", **more}
+    metadata = {"kind": "all_to_allv", "dtype": "BFloat16", "ranks": range(4), "description": "mesh_ep", **more}
     sizes = {"elements": _elements(sent), "out_elements": _elements(received)}
     return kineto.collective(
-        at, 5, **{**sizes, **told}, **{"In split size": str(sent), "Out split size": str(received)}
+        at, 5, **{**sizes, **metadata}, **{"In split size": str(sent), "Out split size": str(received)}
     )  # fmt: skip
 
 
@@ -101,11 +101,11 @@ def test_what_is_shortened_or_unknown_is_left_out(tmp_path: Path) -> None:
 
 
 def test_the_host_tells_where_kernels_do_not(tmp_path: Path) -> None:
-    told = {
+    metadata = {
         "Collective name": "all_to_allv", "In msg nelems": 10, "Out msg nelems": 12, "dtype": "Float",
         "In split size": "[4, 6]", "Out split size": "[6, 6]", "Process Group Name": "0",
         "Process Group Description": "undefined", "Process Group Ranks": "[2, 5]", "Group size": 2,
     }  # fmt: skip
-    events = [kineto.op("record_param_comms", 0, 5, **told), kineto.kernel("ncclDevKernel_SendRecv", 10, 5)]
+    events = [kineto.op("record_param_comms", 0, 5, **metadata), kineto.kernel("ncclDevKernel_SendRecv", 10, 5)]
     found = rankscope.open(kineto.write_ranks(tmp_path, {0: events}), executor="serial").all_to_all()
     assert found.select("group", "peer", "sent_bytes", "received_bytes").rows() == [("0", 2, 16, 24), ("0", 5, 24, 24)]

@@ -48,23 +48,23 @@ def hosted(folder: Path, hosts: tuple[str, ...], late_us: tuple[float, ...], spr
     return rankscope.open(folder, executor="serial")
 
 
-def said(run: rankscope.Run) -> dict[str, tuple[int, ...]]:
+def differing_ranks(run: rankscope.Run) -> dict[str, tuple[int, ...]]:
     return {each.id: each.ranks for each in run.analyze("clock")["clock"].findings}
 
 
 def test_hosts_have_clocks_and_ranks_have_none_of_their_own(tmp_path: Path) -> None:
     run = hosted(tmp_path, ("a", "a", "b", "b"), (0.0, 0.0, 7000.0, 7000.0))
-    assert said(run) == {"clocks-differ": (2, 3)}
+    assert differing_ranks(run) == {"clocks-differ": (2, 3)}
     assert run.analyze("clock")["clock"].findings[0].title.startswith("The hosts' wall clocks differ")
 
 
 def test_ranks_of_one_host_have_one_clock(tmp_path: Path) -> None:
-    assert said(hosted(tmp_path, ("a", "a", "a"), (0.0, 0.0, 7000.0))) == {"times-differ-on-host": (2,)}
+    assert differing_ranks(hosted(tmp_path, ("a", "a", "a"), (0.0, 0.0, 7000.0))) == {"times-differ-on-host": (2,)}
 
 
 def test_less_than_the_residuals_is_no_difference(tmp_path: Path) -> None:
     # 2 ms apart, but ends agree to some milliseconds only.
-    assert said(hosted(tmp_path, ("a", "b"), (0.0, 2000.0), spread_us=4000.0)) == {}
+    assert differing_ranks(hosted(tmp_path, ("a", "b"), (0.0, 2000.0), spread_us=4000.0)) == {}
 
 
 def test_two_collectives_state_a_bound(tmp_path: Path) -> None:

@@ -72,9 +72,9 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
     recording = Recording(sequence_numbers=True, window_spread_ns=0)
     simulate(folder, replace(JOB, recording=recording), costs=False)
     frame, _ = opened(folder)
-    told = frame.filter(pl.col("match_method") == "sequence")
-    assert told.height > 0.97 * frame.height
-    return told.select(
+    by_sequence = frame.filter(pl.col("match_method") == "sequence")
+    assert by_sequence.height > 0.97 * frame.height
+    return by_sequence.select(
         "rank", "stream", "true_ns", pl.col("match").alias("truth"), pl.col("wait_ns").alias("waited_ns")
     )
 
@@ -105,20 +105,20 @@ def test_what_belongs_together_is_found(known: pl.DataFrame, tmp_path: Path, fau
     drifts = bool(recording.drift_ppm or recording.drift_spread_ppm)
     assert off is None or off <= (10_000 if drifts else 0)  # type: ignore[operator]
     # And what was not found is said, with its number.
-    said = {finding.id: finding for finding in findings}
+    by_id = {finding.id: finding for finding in findings}
     unmatched = found["match"].null_count()
-    assert ("collectives-matched" in said) == (unmatched == 0)
-    assert ("unmatched-collectives" in said) == (unmatched > 0)
-    counted = said["unmatched-collectives" if unmatched else "collectives-matched"].evidence
+    assert ("collectives-matched" in by_id) == (unmatched == 0)
+    assert ("unmatched-collectives" in by_id) == (unmatched > 0)
+    counted = by_id["unmatched-collectives" if unmatched else "collectives-matched"].evidence
     assert [each.value for each in counted[:2]] == [found.height, found.height - unmatched]
     if unmatched:
         reasons = [each.value for each in counted[2:] if not each.name.startswith("matched by")]
         assert sum(reasons) == unmatched  # type: ignore[arg-type]
-    assert ("incomplete-groups" in said) or not recording.missing
+    assert ("incomplete-groups" in by_id) or not recording.missing
     if recording.missing:
         whole = found.group_by("group_ranks", "group_size").agg(pl.col("rank").n_unique())
         partly = whole.filter(pl.col("rank") < pl.col("group_size"))
-        assert said["incomplete-groups"].evidence[0].value == partly.height
+        assert by_id["incomplete-groups"].evidence[0].value == partly.height
         of_missing = found.filter(~pl.col("collective").is_in(["send", "recv"])).join(
             partly, on="group_ranks", how="semi"
         )
@@ -234,8 +234,8 @@ def test_without_all_ranks_of_the_job_a_group_is_not_inferred(tmp_path: Path) ->
     assert result.frame["match"].null_count() == 0
     assert result.frame["group_size"].null_count() == result.frame.height
     assert result.frame["wait_ns"].null_count() == result.frame.height
-    said = {finding.id: finding for finding in result.findings}
-    assert "ranks of the job have no trace" in {each.name for each in said["unknown-groups"].evidence}
+    by_id = {finding.id: finding for finding in result.findings}
+    assert "ranks of the job have no trace" in {each.name for each in by_id["unknown-groups"].evidence}
 
 
 def unmatched(result: rankscope.Result) -> dict[str, object]:
@@ -247,9 +247,9 @@ def unmatched(result: rankscope.Result) -> dict[str, object]:
 def test_what_is_missing_on_other_ranks_is_said_only_where_it_is(tmp_path: Path) -> None:
     parts = {rank: decode(rank, streams=(20, 21), launched=False, lost=rank) for rank in range(2)}
     result = rankscope.open(kineto.write_ranks(tmp_path, parts), executor="serial").analyze("collectives")
-    said = unmatched(result["collectives"])
-    assert said["missing on other ranks, between matched ones"] == 2
-    assert said["matched across ranks"] == 4 * 23
+    reasons = unmatched(result["collectives"])
+    assert reasons["missing on other ranks, between matched ones"] == 2
+    assert reasons["matched across ranks"] == 4 * 23
 
 
 def test_as_many_on_each_rank_are_not_called_missing(tmp_path: Path) -> None:
@@ -263,11 +263,11 @@ def test_as_many_on_each_rank_are_not_called_missing(tmp_path: Path) -> None:
         for rank in (0, 1)
     }
     result = rankscope.open(kineto.write_ranks(tmp_path, parts), executor="serial").analyze("collectives")
-    said = unmatched(result["collectives"])
-    assert said["matched across ranks"] == 16
-    assert said["recorded on other ranks too, but the ends do not agree"] == 4
-    assert said["all_reduce recorded per rank"] == 10
-    assert "missing on other ranks, between matched ones" not in said
+    reasons = unmatched(result["collectives"])
+    assert reasons["matched across ranks"] == 16
+    assert reasons["recorded on other ranks too, but the ends do not agree"] == 4
+    assert reasons["all_reduce recorded per rank"] == 10
+    assert "missing on other ranks, between matched ones" not in reasons
 
 
 def test_kernels_that_one_rank_alone_has(tmp_path: Path) -> None:
@@ -275,6 +275,6 @@ def test_kernels_that_one_rank_alone_has(tmp_path: Path) -> None:
     own = "void deep_ep::intranode::notify_combine(int)"
     parts[1] += [kineto.kernel(own, 1500 + 3000 * n, 9, stream=33) for n in range(3)]
     result = rankscope.open(kineto.write_ranks(tmp_path, parts), executor="serial").analyze("collectives")
-    said = unmatched(result["collectives"])
-    assert said["recorded on no other rank"] == 3
-    assert said["matched across ranks"] == 4 * 24
+    reasons = unmatched(result["collectives"])
+    assert reasons["recorded on no other rank"] == 3
+    assert reasons["matched across ranks"] == 4 * 24

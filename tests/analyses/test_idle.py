@@ -58,6 +58,36 @@ def test_by_hand(tmp_path: Path) -> None:
     assert sum(whole.values()) == 5 + 35 + 35 + 10
 
 
+def test_where_the_longest_is(tmp_path: Path) -> None:
+    path = kineto.write(tmp_path / "r.json", kineto.trace(made(), rank=0))
+    found = rankscope.open(path, executor="serial").idle()
+    longest = {
+        (row["stream"], row["cause"]): (row["longest_start_ns"] // US, row["max_ns"] // US) for row in found.to_dicts()
+    }
+    assert longest == {
+        (7, "kernel_wait"): (10, 5), (7, "host_wait"): (35, 35), (7, "other"): (80, 50), (7, "unknown"): (140, 10),
+        (None, "data_loading"): (35, 15), (None, "runtime"): (60, 2), (None, "operator"): (52, 8),
+        (None, "synchronisation"): (100, 10), (None, "python"): (95, 5), (None, "nothing"): (115, 15),
+    }  # fmt: skip
+    assert found["window"].to_list() == [0] * found.height
+
+
+def test_the_longest_is_in_the_file_that_has_it(tmp_path: Path) -> None:
+    for window, gap in enumerate((30, 70, 50)):
+        at = 1000.0 * window
+        events = [
+            kineto.step(10 * window, at, 200),
+            kineto.kernel("a", at + 10, 10),
+            kineto.launch(at + 25, 1, correlation=1),
+            kineto.kernel("b", at + 20 + gap, 10, correlation=1),
+        ]
+        kineto.write(tmp_path / f"rank0_iter{10 * window}.json", kineto.trace(events, rank=0))
+    found = rankscope.open(tmp_path, executor="serial").idle()
+    (row,) = found.filter(found["cause"] == "host_wait").to_dicts()
+    assert (row["gaps"], row["idle_ns"] // US, row["max_ns"] // US) == (3, 150, 70)
+    assert (row["window"], row["longest_start_ns"] // US) == (1, 1020)
+
+
 def test_streams_or_devices_alone(tmp_path: Path) -> None:
     run = rankscope.open(kineto.write(tmp_path / "r.json", kineto.trace(made(), rank=0)), executor="serial")
     whole = run.idle()
@@ -76,6 +106,9 @@ def test_two_threads_have_an_operator_each(tmp_path: Path) -> None:
     assert found[None, "operator", "first"][1] == 30
     assert found[None, "operator", "second"][1] == 20
     assert found[None, "nothing", None][1] == 40
+    run = rankscope.open(tmp_path / "r.json", executor="serial")
+    starts = {row["detail"]: row["longest_start_ns"] // US for row in run.idle().to_dicts()}
+    assert (starts["first"], starts["second"]) == (20, 40)  # of the calls, though second's part begins at 50
 
 
 def test_in_chosen_steps(tmp_path: Path) -> None:

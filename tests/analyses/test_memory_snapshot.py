@@ -138,8 +138,8 @@ def test_the_real_snapshot(shared_traces: Path) -> None:
                 free.append(one["size"])
             if one["state"] == "active_allocated":
                 frames = [f for f in one.get("frames", []) if f["filename"].endswith(".py")] or one.get("frames", [])
-                told = [f"{f['filename'][-200:]}:{f['line']} {f['name'][:200]}" for f in frames[:64]]
-                stacks["\n".join(told) or None] += one["size"]
+                lines = [f"{f['filename'][-200:]}:{f['line']} {f['name'][:200]}" for f in frames[:64]]
+                stacks["\n".join(lines) or None] += one["size"]
                 sizes["rounding"] += one["size"] - one["requested_size"]
     assert (row["reserved"], row["allocated"]) == (sizes["reserved"], sizes["active_allocated"])
     assert row["allocated"] == sum(segment["allocated_size"] for segment in content["segments"])

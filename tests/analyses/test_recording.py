@@ -12,10 +12,11 @@ from rankscope.rundir.manifest import LostWindow, RankManifest, WrittenTrace, to
 
 
 def test_a_row_for_each_manifest(tmp_path: Path) -> None:
-    told = {"schema_version": 1, "run_id": "r"}
+    metadata = {"schema_version": 1, "run_id": "r"}
     for rank in (0, 1):
         kineto.write(
-            tmp_path / f"rank{rank}.json", kineto.trace(kineto.small_step(), rank=rank, world_size=2, rankscope=told)
+            tmp_path / f"rank{rank}.json",
+            kineto.trace(kineto.small_step(), rank=rank, world_size=2, rankscope=metadata),
         )
     written = (
         WrittenTrace("rank0.json", 1, 1, bytes=100, json_bytes=900, stall_ns=5_000, off_loop_ns=7_000),

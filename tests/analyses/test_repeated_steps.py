@@ -79,12 +79,12 @@ def test_the_verdict_is_that_of_steps_with_numbers_of_their_own(tmp_path: Path) 
         alike = opened(tmp_path / f"{name}-alike", chosen, alike=True)
         apart = opened(tmp_path / f"{name}-apart", chosen, alike=False)
         assert alike.stragglers().equals(apart.stragglers())
-        assert said(alike) == said(apart)
+        assert results_of(alike) == results_of(apart)
         by_step, expected = (each.stragglers(by="step").drop("step") for each in (alike, apart))
         assert by_step.equals(expected)
 
 
-def said(run: rankscope.Run) -> list[Any]:
+def results_of(run: rankscope.Run) -> list[Any]:
     """The findings but for the one that steps begin again."""
     found = [each for each in run.findings if each.id != "run-doubtful"]
     return [(each.id, each.severity, each.title, each.ranks, each.saving_ns) for each in found]

@@ -18,7 +18,7 @@ from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.stragglers.causes import ADVICE, CAUSES, STALLS, Cause
 from rankscope.primitives.stragglers.stragglers import Straggler
 from rankscope.results import Inputs, Options, Tables
-from rankscope.simulate import Fault, Job, Recording, simulate
+from rankscope.simulate import Fault, Job, Lost, Recording, simulate
 from rankscope.store.cache import CachedTrace
 
 REAL = [
@@ -78,7 +78,7 @@ def test_three_states(tmp_path: Path) -> None:
     simulate(tmp_path, Job(ranks=8, steps=6, seed=2, jitter=0.5, faults=(fault,)), costs=False)
     found = rankscope.open(tmp_path, executor="serial").stragglers()
     verdicts = dict(found.select("rank", "verdict").rows())
-    assert verdicts.pop(2).startswith("significant (mean excess in standard errors, ")
+    assert verdicts.pop(2).startswith("significant (mean excess against its standard error, ")
     assert all(each.startswith(("not significant (", "too few steps to tell (")) for each in verdicts.values())
 
 
@@ -295,14 +295,14 @@ def test_a_rank_that_is_not_the_only_slow_one_saves_nothing_by_itself() -> None:
     cause = Cause("slow_host", 1.0, "why")
     verdict = Verdict(Significance.SIGNIFICANT, "a test", (2,))
     blamed = [
-        Straggler((3,), "rank 3", cause, 10, saving, others, (1, 2), 2, "always_late", verdict)
+        Straggler((3,), "rank 3", cause, 10, saving, others, (1, 2), 2, 2, "always_late", verdict)
         for saving, others in ((0, (4, 7)), (9, ()))
     ]
     none, some = stragglers._findings(blamed, table)
     assert (none.saving_ns, some.saving_ns) == (None, 9)
     assert none.title == "Rank 3 delays the other ranks: its host is slow"
     assert set(CAUSES) == set(STALLS) == set(ADVICE)  # every cause has its words
-    assert some.evidence[-2].value == "significant (a test, 2 steps)"
+    assert some.evidence[-2].value == "a test, 2 steps"
     assert none.evidence[-2].value == "4, 7"
 
 
@@ -410,6 +410,26 @@ def test_a_rank_that_lost_events_is_compared_with_nobody(tmp_path: Path) -> None
     assert found["cause"].null_count() == 6
     assert found.filter(pl.col("rank") == 2)["significance"].to_list() == [None]
     assert [each.ranks for each in run.findings if each.id == "not-judged"] == [(2,)]
+
+
+@pytest.mark.parametrize(("magnitude", "named"), [(0.4, ["slow_device"]), (0.0, [])])
+def test_a_rank_that_lost_collectives_in_every_step_is_compared_by_its_device(
+    tmp_path: Path, magnitude: float, named: list[str]
+) -> None:
+    """It was compared in no step: "none significant", next to a finding that it computes 53 % longer."""
+    faults = (Fault("slow_device", ranks=(5,), magnitude=magnitude),) if magnitude else ()
+    recording = Recording(lost=(Lost(5, count=8, what="collective"),))
+    simulate(tmp_path, Job(ranks=8, steps=4, seed=88201, faults=faults, recording=recording), costs=False)
+    run = rankscope.open(tmp_path, executor="serial")
+    steps = run.collectives().filter(pl.col("rank") == 5).group_by("step").len()
+    assert steps.drop_nulls()["len"].n_unique() > 1  # Some are lost.
+    assert run.stragglers()["cause"].drop_nulls().to_list() == named
+    first = run.diagnosis().findings[0] if named else None
+    assert run.diagnosis().stragglers.ranks == ((5,) if named else ())
+    if first is not None:
+        assert (first.id, first.ranks) == ("straggler", (5,))
+        same = [each for each in first.symptoms if each.id == "imbalance"]
+        assert [(each.ranks, each.advice) for each in same] == [((5,), "")]
 
 
 def test_without_collectives_nothing_is_compared(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def _rocm(events: Sequence[kineto.Event]) -> list[kineto.Event]:
 
 def _xpu(events: Sequence[kineto.Event]) -> list[kineto.Event]:
     """XPU has queues for streams and no launch shape; what a collective is, its call says and not its kernels."""
-    told = {
+    metadata = {
         event["args"]["External id"]: {key: value for key, value in event["args"].items() if key in _COLLECTIVE}
         for event in events
         if event.get("cat") == "kernel" and "Collective name" in event.get("args", {})
@@ -128,7 +128,7 @@ def _xpu(events: Sequence[kineto.Event]) -> list[kineto.Event]:
         elif event.get("name") == "[memory]":
             made = _args(made, **{"Device Type": 12})
         elif event.get("name") == "record_param_comms":
-            made = _args(made, **told.get(event["args"]["External id"], {}))
+            made = _args(made, **metadata.get(event["args"]["External id"], {}))
         written.append(made)
     return written
 

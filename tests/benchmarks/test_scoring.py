@@ -9,14 +9,14 @@ def done(rank: int, cause: str, cost: float = 0.1) -> Done:
     return Done(frozenset([rank]), (cause,), cost, cause)
 
 
-def said(rank: int, cause: str) -> Said:
+def diagnosis(rank: int, cause: str) -> Said:
     return Said(frozenset([rank]), cause, 1)
 
 
 def test_one_thing_done_must_be_said_first() -> None:
-    right = Case("a", (done(3, "memory"),), (said(3, "memory"), said(1, "memory")))
-    second = Case("b", (done(3, "memory"),), (said(1, "memory"), said(3, "memory")))
-    cause = Case("c", (done(3, "memory"),), (said(3, "unclear"),))
+    right = Case("a", (done(3, "memory"),), (diagnosis(3, "memory"), diagnosis(1, "memory")))
+    second = Case("b", (done(3, "memory"),), (diagnosis(1, "memory"), diagnosis(3, "memory")))
+    cause = Case("c", (done(3, "memory"),), (diagnosis(3, "unclear"),))
     assert [(v.rank, v.cause) for case in (right, second, cause) for v in verdicts(case)] == [
         (True, True),
         (False, False),
@@ -26,7 +26,9 @@ def test_one_thing_done_must_be_said_first() -> None:
 
 def test_of_two_things_done_each_must_be_among_the_first_two() -> None:
     case = Case(
-        "a", (done(3, "memory"), done(5, "slow_host")), (said(5, "slow_host"), said(3, "slow_host"), said(9, "x"))
+        "a",
+        (done(3, "memory"), done(5, "slow_host")),
+        (diagnosis(5, "slow_host"), diagnosis(3, "slow_host"), diagnosis(9, "x")),
     )
     assert [(v.rank, v.cause) for v in verdicts(case)] == [(True, False), (True, True)]
 
@@ -38,8 +40,8 @@ def test_a_whole_that_holds_others_too_is_not_right() -> None:
 
 def test_figures() -> None:
     cases = [
-        Case("a", (done(3, "memory", 0.06),), (said(3, "memory"),)),
-        Case("b", (), (said(1, "x"),)),
+        Case("a", (done(3, "memory", 0.06),), (diagnosis(3, "memory"),)),
+        Case("b", (), (diagnosis(1, "x"),)),
         Case("c", (), ()),
     ]
     assert summary(cases) == [

@@ -32,6 +32,10 @@ def nothing_left_running():
     yield
     from rankscope.capture.script_profilers import conflicts
 
+    from .two_ranks import end_started
+
+    end_started()
+
     assert conflicts._active == []
     assert not conflicts.another_profiler_runs()
 

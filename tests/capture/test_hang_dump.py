@@ -88,10 +88,10 @@ def test_a_part_that_hangs_or_fails_is_named_and_the_rest_is_written(tmp_path, m
         released.wait(60)
 
     monkeypatch.setattr(hang_dump, part, broken)
-    dump = read(write_hang_dump(tmp_path, "test", limit_s=0.2))
+    dump = read(write_hang_dump(tmp_path, "test", limit_s=2.0))
     released.set()
     (why,) = dump.failed.values()
-    assert why == ("RuntimeError: driver error" if harm == "raises" else "no answer within 0.2 s")
+    assert why == ("RuntimeError: driver error" if harm == "raises" else "no answer within 2 s")
     assert dump.threads
 
 

@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 import torch.distributed as dist
 
-from rankscope.capture.votes import SKIP_LEAD_STEPS
+from rankscope.capture.votes import BUSY, OTHER_PROFILER, SKIP_LEAD_STEPS
 from rankscope.capture.watch.board import FileBoard, LocalBoard, StoreBoard
 from rankscope.capture.watch.requests import MOST_STEPS, TRIES, Pace, Planned, Requests, automatic_request
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.schedule import Window, WindowPlan, windows
-from rankscope.rundir.watch_files import Request, answer_path, read_answer, write_request
+from rankscope.rundir.watch_files import Request, answer_path, read_answer, request_path, write_request
 
 PACE = Pace(100, 100_000_000)
 
@@ -108,24 +108,95 @@ def test_what_cannot_be_recorded_is_refused(tmp_path, request_, why):
     assert why in read_answer(answer_path(tmp_path, "a")).refused
 
 
-def test_a_window_that_came_too_late_is_tried_further_ahead_by_one_rank(tmp_path):
+BUSY_ON_0 = f"{BUSY} on rank 0"
+
+
+def test_a_window_that_was_not_recorded_is_tried_further_ahead_by_one_rank(tmp_path):
     board, (one, other) = LocalBoard(), ranks(tmp_path)
-    one.add(Request("a", 3))
+    write_request(tmp_path, Request("a", 3))
+    one.look_for_files()
     tried = one.agree(board, PACE)
     other.agree(board, PACE)
     ahead = [tried[0].window.warmup - PACE.step]
     for number in range(1, TRIES):
-        pace = Pace(1000 * number, 100_000_000)
-        assert one.retry(tried[-1])
-        assert other.retry(tried[-1])
+        pace = Pace(10_000 * number, 100_000_000)
+        assert one.lost(tried[-1], BUSY_ON_0)
         again = one.agree(board, pace)
-        assert other.agree(board, pace) == again
+        # The other rank hears of the next try before it finds that the one before was lost, or after that.
+        if number % 2:
+            assert other.agree(board, pace) == again
+        assert other.lost(tried[-1], BUSY_ON_0)
+        assert other.agree(board, pace) == ([] if number % 2 else again)
+        assert one.agree(board, pace) == []
         assert len(again) == 1
         tried += again
         ahead.append(again[0].window.warmup - pace.step)
-    assert ahead == sorted(ahead)
-    assert ahead[1] == 4 * ahead[0]
-    assert not one.retry(tried[-1])
+        answer = read_answer(answer_path(tmp_path, "a"))
+        assert (answer.first_step, answer.tries, answer.refused) == (again[0].window.first, number + 1, "")
+    assert ahead == [ahead[0] * 2**number for number in range(TRIES)]
+    assert not one.lost(tried[-1], BUSY_ON_0)
+    assert one.agree(board, PACE) == other.agree(board, PACE) == []
+    assert read_answer(answer_path(tmp_path, "a")).refused == BUSY_ON_0
+
+
+def test_a_rank_that_was_not_chosen_passes_on_that_a_request_was_given_up(tmp_path):
+    board, (one, other) = LocalBoard(), ranks(tmp_path)
+    write_request(tmp_path, Request("a", 3, ranks="1"))
+    one.look_for_files()  # the other rank does not see this directory
+    assert one.agree(board, PACE) == []
+    (planned,) = other.agree(board, PACE)
+    for _ in range(1, TRIES):
+        assert other.lost(planned, f"{BUSY} on rank 1")
+        (planned,) = other.agree(board, PACE)
+        assert one.agree(board, PACE) == []
+    assert not other.lost(planned, f"{BUSY} on rank 1")
+    other.agree(board, PACE)
+    assert one.agree(board, PACE) == []
+    assert read_answer(answer_path(tmp_path, "a")).refused == f"{BUSY} on rank 1"
+
+
+def test_the_rank_whose_profiler_was_faster_asks_again(tmp_path):
+    board, (one, other) = LocalBoard(), ranks(tmp_path)
+    one.add(Request("a", 3))
+    (planned,) = one.agree(board, PACE)
+    other.agree(board, PACE)
+    assert other.lost(planned, f"{OTHER_PROFILER} on rank 0", elsewhere=True)
+    assert other.agree(board, PACE) == []
+    assert one.lost(planned, f"{OTHER_PROFILER} on rank 0")
+    (again,) = one.agree(board, PACE)
+    assert (again.tries, other.agree(board, PACE)) == (2, [again])
+
+
+def test_the_trace_of_the_window_before_has_time_to_be_written(tmp_path):
+    board, (one,) = LocalBoard(), ranks(tmp_path, 1)
+    one.add(Request("a", 3))
+    one.add(Request("b", 3))
+    first, second = one.agree(board, PACE)
+    assert (second.window.warmup - first.window.last) * PACE.usual_ns >= 3e9  # as long as it takes to reach all ranks
+
+
+def test_more_requests_than_fit_wait_in_a_queue(tmp_path):
+    board, (one,) = LocalBoard(), ranks(tmp_path, 1)
+    for number in range(600):
+        write_request(tmp_path, Request(f"r{number:03}", 1))
+    found, step = [], 100
+    for _ in range(1000):
+        one.look_for_files()
+        new = one.agree(board, Pace(step, 100_000_000))
+        found += [each.request.id for each in new]
+        assert len(new) <= 64
+        step += 40
+    assert found == [f"r{number:03}" for number in range(600)]
+    assert all(read_answer(answer_path(tmp_path, f"r{number:03}")) is not None for number in range(600))
+
+
+def test_a_request_that_was_withdrawn_is_not_recorded(tmp_path):
+    (one,) = ranks(tmp_path, 1)
+    write_request(tmp_path, Request("a", 3))
+    one.look_for_files()
+    assert one.agree(LocalBoard(), Pace(2, 0)) == []
+    request_path(tmp_path, "a").unlink()
+    assert one.agree(LocalBoard(), PACE) == []
 
 
 def test_a_request_waits_for_the_end_of_a_script_profiler(tmp_path):

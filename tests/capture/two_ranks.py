@@ -50,24 +50,52 @@ class Ended:
     errors: str
 
 
-def start(code: str, cwd: Path, *, profiled: bool = True, **variables: str) -> list[subprocess.Popen[str]]:
-    """Both ranks."""
+_started: list[subprocess.Popen[str]] = []
+
+
+def end_when_the_test_ends(job: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    """Whatever becomes of the test, its processes end and their pipes are closed: they would spoil another test."""
+    _started.append(job)
+    return job
+
+
+def end_started() -> None:
+    """End what the test has started."""
+    for job in _started:
+        job.kill()
+        job.wait()
+        for pipe in (job.stdout, job.stderr):
+            if pipe is not None:
+                pipe.close()
+    _started.clear()
+
+
+def start(
+    code: str, cwd: Path, *, profiled: bool = True, world_size: int = 2, **variables: str
+) -> list[subprocess.Popen[str]]:
+    """Both ranks, or another number of them."""
     cwd.mkdir(exist_ok=True)
     (cwd / "job.py").write_text(code)
-    environ = clean_environ() | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    environ = clean_environ() | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(world_size),
+    }
     environ |= variables
     if profiled:
         environ = profiled_environment({"RANKSCOPE_RUN_DIR": "run", "RANKSCOPE_RUN_ID": "one"} | environ)
     return [
-        subprocess.Popen(
-            [sys.executable, "job.py"],
-            cwd=cwd,
-            env=environ | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        end_when_the_test_ends(
+            subprocess.Popen(
+                [sys.executable, "job.py"],
+                cwd=cwd,
+                env=environ | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
         )
-        for rank in range(2)
+        for rank in range(world_size)
     ]
 
 

@@ -84,7 +84,7 @@ def exposed_communication(claim: Claim, raw: Raw) -> None:
         missing = missing_ranks(raw, known)
         said = str(claim.take("ranks without a complete trace, at least").value)
         claim.require(int(said.split()[0].replace(",", "")) == missing > 0, f"{missing} ranks are missing")
-        claim.require(claim.finding.saving_ns is None and "not known" in claim.finding.title, "nobody knows")
+        claim.require(claim.finding.saving_ns is None and "is unknown" in claim.finding.title, "nobody knows")
         return
     claim.require(not missing_ranks(raw, known), "ranks are missing")
     name = next(each.name for each in claim.left if each.name.startswith("without waiting, rank "))
@@ -95,7 +95,7 @@ def exposed_communication(claim: Claim, raw: Raw) -> None:
     if claim.has("compute that could run"):
         claim.require(claim.number("compute that could run") <= least["saved"] + room, "it does not compute as long")
     saves_at_most(claim, min(shown, least["saved"] + room), step)
-    title = re.search(r"takes (\d+) %", claim.finding.title)
+    title = re.match(r"(\d+) % of .* is exposed communication", claim.finding.title)
     claim.require(title, "no share in the title")
     assert title is not None
     claim.same(float(title[1]), 100 * shown / step, "the title's share", within=0.51)

@@ -58,6 +58,8 @@ class Exchange:
     step: int | None
     sequence: int | None
     stream: Any
+    peer: int | None = None
+    """Of send and recv, the rank at the other end."""
     match: int | None = None
 
     @property
@@ -65,6 +67,15 @@ class Exchange:
         count = self.got if self.kind == "all_gather" else self.sent
         width = WIDTHS.get((self.dtype or "").lower().removeprefix("const ").strip())
         return None if count is None or width is None else count * width
+
+    @property
+    def channel(self) -> Any:
+        """What its partners have too: the kind, or of send and recv from which rank to which; None if not known."""
+        if self.kind not in P2P:
+            return self.kind
+        if self.peer is None:
+            return None
+        return (self.rank, self.peer) if self.kind == "send" else (self.peer, self.rank)
 
     @property
     def duration(self) -> int:
@@ -122,7 +133,7 @@ def exchanges_of(rank: int, file: File) -> list[Exchange]:
                 rank, file, kind_of(str(row["label"] or row["name"])), row["group"], row["group_size"],
                 members_of(row["ranks"]), row["dtype"], row["in_elements"], row["out_elements"], row["start_ns"],
                 row["end_ns"], row["launch_ns"], row["step"],
-                row["sequence"] if row["recorded"] else None, row["stream"],
+                row["sequence"] if row["recorded"] else None, row["stream"], row["peer"],
             )
             for row in collectives(file.plain)
         ]  # fmt: skip
@@ -169,8 +180,8 @@ class Exchanges:
         for row in self.rows:
             if row.sequence is not None:
                 numbered[row.group, row.members, row.kind, row.sequence].append(row)
-            elif row.step is not None or not stepped:
-                alike[row.step, row.group, row.members, row.kind, row.dtype, row.sent][row.rank].append(row)
+            elif (row.step is not None or not stepped) and row.channel is not None:
+                alike[row.step, row.group, row.members, row.channel, row.dtype, row.sent][row.rank].append(row)
         found = [rows for rows in numbered.values() if len(rows) > 1]
         for ranks in alike.values():
             if len(ranks) > 1 and len({len(rows) for rows in ranks.values()}) == 1:
@@ -184,8 +195,8 @@ class Exchanges:
         behind = offsets([row for row in self.rows if row.match is not None], self.raw.ranks)
         rest: dict[Any, list[Exchange]] = defaultdict(list)
         for row in self.rows:
-            if row.match is None and row.rank in behind:
-                rest[row.group, row.members, row.kind, row.dtype, row.sent].append(row)
+            if row.match is None and row.rank in behind and row.channel is not None:
+                rest[row.group, row.members, row.channel, row.dtype, row.sent].append(row)
         number = max((row.match or 0 for row in self.rows), default=0)
         for rows in rest.values():
             rows.sort(key=lambda row: row.wall + behind[row.rank])

@@ -240,7 +240,7 @@ def stall(claim: Claim, raw: Raw) -> None:
     claim.require(claim.number("steps in which it is late") == 1, "it is late more often")
     _waited(claim, raw, claim.number("time other ranks waited for it"), set(claim.finding.ranks))
     claim.number("largest lateness per step, mean")
-    claim.take("significance")
+    claim.take("significance test")
     claim.left = [each for each in claim.left if not each.name.startswith("cause: ")]
     claim.require((claim.finding.saving_ns or 0) <= said * 1.1 + ROOM_NS, "the saving exceeds what it is late by")
 
@@ -249,7 +249,7 @@ def stall(claim: Claim, raw: Raw) -> None:
 def straggler(claim: Claim, raw: Raw) -> None:
     """Its own time per step exceeds the others'; they wait for it; and what is called the cause takes longer on it."""
     ranks = set(claim.finding.ranks)
-    claim.take("significance")
+    claim.take("significance test")
     times = local_times(raw)
     excess = excess_of(claim, raw, times)
     compared = claim.number("steps compared")

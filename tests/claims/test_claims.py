@@ -176,6 +176,15 @@ MORE = {
     "pipeline": Job(
         ranks=4, steps=4, seed=118, mesh={"pp": 4}, faults=(Fault("slow_device", ranks=(2,), magnitude=0.3),)
     ),
+    "pipeline_of_pairs": Job(ranks=4, steps=4, seed=991005, mesh={"dp": 2, "pp": 2}, host_scale=1.5, device_scale=0.3),
+    "slow_device_lost": Job(
+        ranks=8, steps=4, seed=126, faults=(Fault("slow_device", ranks=(5,), magnitude=0.4),),
+        recording=Recording(lost=(Lost(rank=5, fraction=0.02),)),
+    ),
+    "host_bound_work": Job(
+        ranks=2, steps=6, seed=991001, host_scale=1.5, device_scale=0.3, layers=2,
+        faults=(Fault("more_work", ranks=(0,), magnitude=0.2),),
+    ),
     "fsdp": Job(ranks=4, steps=5, seed=119, data_parallel="fsdp", network_scale=3.0),
     "unsynchronized": Job(
         ranks=4, steps=5, seed=121, synchronize=False, faults=(Fault("slow_device", ranks=(2,), magnitude=0.3),)

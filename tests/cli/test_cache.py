@@ -9,7 +9,7 @@ import rankscope.cli as cli_module
 from rankscope.pipeline import open_run
 
 
-def told(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+def cache(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     monkeypatch.setattr("sys.argv", ["rankscope", "cache", *arguments])
     with pytest.raises(SystemExit) as ended:
         cli_module.main()
@@ -18,14 +18,14 @@ def told(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *ar
 
 
 def test_lists_and_clears(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "0traces" in told(capfd, monkeypatch)
+    assert "0traces" in cache(capfd, monkeypatch)
     file = write(tmp_path / "[red]rank0.json", trace(small_step()))
     open_run(file).load()
-    listed = told(capfd, monkeypatch)
+    listed = cache(capfd, monkeypatch)
     assert "[red]rank0.json" in listed
     assert "1trace," in listed
-    assert "1removed" in told(capfd, monkeypatch, "--clear")
-    assert "0traces" in told(capfd, monkeypatch)
+    assert "1removed" in cache(capfd, monkeypatch, "--clear")
+    assert "0traces" in cache(capfd, monkeypatch)
     assert file.exists()
 
 
@@ -38,4 +38,4 @@ def test_a_relative_path_is_listed_whole(
         run = open_run("night")
         # The run itself is called as it was asked for.
         assert [info.path for info in run.load().traces] == [str(Path("night") / "rank0.json")]
-    assert str(tmp_path / "night" / "rank0.json") in told(capfd, monkeypatch)
+    assert str(tmp_path / "night" / "rank0.json") in cache(capfd, monkeypatch)

@@ -195,17 +195,19 @@ def test_the_list_of_analyses_and_one_of_them(capfdbinary: Capture, monkeypatch:
 def test_mistakes_are_named(
     run: Path, capfdbinary: Capture, monkeypatch: Patch, arguments: tuple[str, ...], says: str
 ) -> None:
-    said = failed(capfdbinary, monkeypatch, *(argument.replace("RUN", str(run)) for argument in arguments))
-    assert says in said
-    assert "→" in said or "regular expression" in said
+    message = failed(capfdbinary, monkeypatch, *(argument.replace("RUN", str(run)) for argument in arguments))
+    assert says in message
+    assert "→" in message or "regular expression" in message
 
 
 def test_a_report_that_finds_no_room_says_so(run: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
     file = run / "report.html"
     assert "--max-mb" not in called(capfdbinary, monkeypatch, "report", run, "-o", file).decode()
-    said = called(capfdbinary, monkeypatch, "report", run, "-o", file, "--max-mb", "0.1").decode()
+    message = called(capfdbinary, monkeypatch, "report", run, "-o", file, "--max-mb", "0.1").decode()
     assert file.stat().st_size > 100_000
-    assert "more than --max-mb 0.1, because the tables, which are always complete, are larger" in " ".join(said.split())
+    assert "more than --max-mb 0.1, because the tables, which are always complete, are larger" in " ".join(
+        message.split()
+    )
 
 
 def terminal(*arguments: object, columns: int = 80, **environment: str) -> str:
@@ -231,9 +233,9 @@ def terminal(*arguments: object, columns: int = 80, **environment: str) -> str:
         out += data
     os.close(master)
     assert process.stderr is not None
-    said = process.stderr.read()
+    message = process.stderr.read()
     process.stderr.close()
-    assert process.wait() == 0, said.decode()
+    assert process.wait() == 0, message.decode()
     return out.decode()
 
 
@@ -322,9 +324,9 @@ def test_an_error_does_not_repeat_what_a_file_tells_the_terminal(
 ) -> None:
     file = tmp_path / "bad\x1b[31m.json"
     file.write_text('{"\x9b31m": 1, "\u202e": 2}', encoding="utf-8")
-    said = failed(capfdbinary, monkeypatch, "summary", file)
-    assert not set(said) & ESCAPES
-    assert "traceEvents" in said
+    message = failed(capfdbinary, monkeypatch, "summary", file)
+    assert not set(message) & ESCAPES
+    assert "traceEvents" in message
 
 
 def test_the_summary_keeps_to_a_narrow_terminal(run: Path) -> None:
@@ -358,12 +360,12 @@ def test_bytes_that_are_no_text_do_not_end_a_terminals_output(capfd: pytest.Capt
 def test_a_misspelt_name_of_a_slice_is_told_its_like(
     run: Path, tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch
 ) -> None:
-    said = failed(capfdbinary, monkeypatch, "slices", "aten::linaer", run)
-    assert "no event is called 'aten::linaer'" in said
-    assert "nearest: aten::linear" in said
+    message = failed(capfdbinary, monkeypatch, "slices", "aten::linaer", run)
+    assert "no event is called 'aten::linaer'" in message
+    assert "nearest: aten::linear" in message
     assert "nearest: aten::linear" in failed(capfdbinary, monkeypatch, "slices", "LINEAR", run)
-    said = failed(capfdbinary, monkeypatch, "slices", "zzz+", run, "--regex")
-    assert "no event matches 'zzz+'" in said
+    message = failed(capfdbinary, monkeypatch, "slices", "zzz+", run, "--regex")
+    assert "no event matches 'zzz+'" in message
     # It is there, and only the chosen step has none of it.
     kineto.write(
         tmp_path / "other" / "rank0.json",

@@ -71,11 +71,11 @@ def test_the_head_names_what_was_chosen(tmp_path: Path, capfdbinary: Capture, mo
     status, out, err = called(capfdbinary, monkeypatch, *arguments, "--ranks", "1", "--executor", "serial")
     assert status == 0, err
     heads = out.split("\n\n")[0].splitlines()
-    told = [" ".join(line.split()) for line in heads]
-    assert told[0] == "A runs: run-first"
-    assert told[1].startswith("run run-first · rank 1 · steps 0–3")
-    assert told[3] == "B runs: run-second"
-    assert told[4].startswith("run run-second · rank 1 · steps 0–3")
+    heads_read = [" ".join(line.split()) for line in heads]
+    assert heads_read[0] == "A runs: run-first"
+    assert heads_read[1].startswith("run run-first · rank 1 · steps 0–3")
+    assert heads_read[3] == "B runs: run-second"
+    assert heads_read[4].startswith("run run-second · rank 1 · steps 0–3")
     verdict = " ".join(out.split())
     # Kernels of 100 and 101 µs against 150 and 151: fifty more than what alternates.
     assert "* marks significant changes" in verdict
@@ -119,12 +119,12 @@ def test_two_ranks_of_one_run(runs: tuple[Path, Path], capfdbinary: Capture, mon
 def test_a_rank_named_twice_is_looked_at_once(
     runs: tuple[Path, Path], capfdbinary: Capture, monkeypatch: Patch
 ) -> None:
-    told = [
+    heads_read = [
         called(capfdbinary, monkeypatch, "diff", *runs, "--ranks", ranks, "--executor", "serial", "-f", "json")
         for ranks in ("0", "0,0")
     ]
-    assert told[0] == told[1]
-    assert json.loads(told[0][1])["a"]["ranks"] == [0]
+    assert heads_read[0] == heads_read[1]
+    assert json.loads(heads_read[0][1])["a"]["ranks"] == [0]
 
 
 def test_findings_with_evidence(tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:

@@ -17,6 +17,8 @@ from rankscope.report.notebook import run_html
 from rankscope.report.summary import summary
 from rankscope.report.terminal import findings_list, not_judged_list
 from rankscope.results import rank_state, with_symptoms
+from rankscope.timeline.build import clock_of
+from rankscope.timeline.heat_map import heat_of
 
 WORDS = {
     "straggler": ("delays the other ranks", "delay the other ranks", "is the straggler", "are stragglers"),
@@ -94,6 +96,10 @@ def agree(run: Run, *, page: bool = False) -> str:
     printed(findings_list(found, steps, with_evidence=True), not_judged_list(diagnosis))
     json.dumps(diagnosis.to_json(), allow_nan=False)
     assert diagnosis.saving_ns <= (diagnosis.step_ns or 0)
+    heat = heat_of(run, clock_of(run))
+    if heat is not None and state == "not-compared":
+        # The map's colour would say who is late.
+        assert set(heat["waited_ns"]) | set(heat["lateness_ns"]) <= {None}
     if page:
         shown = payload(run)
         assert shown["diagnosis"] == diagnosis.to_json()

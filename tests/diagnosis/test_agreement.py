@@ -115,6 +115,17 @@ def test_every_state(state: str, works: list[list[float]], collective: bool) -> 
     assert agrees((events, None, 1.0), page=True) == state
 
 
+@pytest.mark.parametrize("device", [True, False])
+def test_a_pair_with_a_cut_file_is_not_compared(device: bool) -> None:
+    """The heat map of such a run was red, next to "not compared"."""
+    works = [EVEN, [each + 400 for each in EVEN]]
+    events = {
+        number: rank(each, marked=True, device=device, collective=True, arrivals=works[1])
+        for number, each in enumerate(works)
+    }
+    assert agrees((events, 0, 0.9), page=False) == "not-compared"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_simulated_jobs(tmp_path: Path, seed: int) -> None:

@@ -73,6 +73,13 @@ def test_the_cause_leads_and_what_it_makes_longer_hangs_below() -> None:
     assert "same compute takes longer" in only.symptoms[0].because
 
 
+def test_a_stall_costs_the_steps_to_come_nothing() -> None:
+    """It was a warning, before findings that save something: "up to 0 of the 4.35 ms step can be saved"."""
+    run = inputs({}, {"exposed_communication_ns": 400}, stragglers=stragglers(2, (0, "slow_host", 0, 400)))
+    [stall] = merged(run, found("stall", None, 0, severity="info"))
+    assert (stall.severity, stall.cost_ns, stall.weight_ns) == ("info", None, 0)
+
+
 def test_a_stall_leads_as_a_straggler_does() -> None:
     once = stragglers(3, (0, "slow_host", 200, 200))
     run = inputs({"host_op_ns": 300}, {}, {}, stragglers=once, launch_gaps=gaps(200, 0, 0))

@@ -74,11 +74,11 @@ FAULTS: dict[str, tuple[Job, str, tuple[int, ...], set[str]]] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_fault_leads(tmp_path: Path, name: str) -> None:
-    job, said, ranks, below = FAULTS[name]
+    job, wanted, ranks, below = FAULTS[name]
     simulate(tmp_path / "run", job, costs=False)
     run = rankscope.open(tmp_path / "run", executor="serial")
     first = run.diagnose()[0]
-    assert said in first.title
+    assert wanted in first.title
     assert not ranks or first.ranks == ranks
     diagnosis = run.diagnosis()
     assert not {each.id for each in diagnosis.findings[1:] if each.severity != "info"} & below
@@ -100,13 +100,13 @@ def everywhere(folder: Path, run: rankscope.Run, headline: str) -> None:
     assert listed[0].startswith(f"{first.severity:<8}{first.title}"[:70])
     if run.diagnosis().stragglers.ranks:
         assert f"rank {first.ranks[0]}: {first.title.partition(': ')[2]}" in out.getvalue()
-    told = folder.parent / "findings.json"
+    output = folder.parent / "findings.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["rankscope", "findings", str(folder), "--format", "json", "--output", str(told)])
+        patch.setattr("sys.argv", ["rankscope", "findings", str(folder), "--format", "json", "--output", str(output)])
         with pytest.raises(SystemExit) as left:
             main()
         assert not left.value.code
-    content = json.loads(told.read_text(encoding="utf-8"))
+    content = json.loads(output.read_text(encoding="utf-8"))
     assert content["findings"][0] == json.loads(json.dumps(first.to_json()))
     assert content["diagnosis"] == json.loads(json.dumps(run.diagnosis().to_json()))
     page, _ = read_report(write_report(run))

@@ -205,6 +205,14 @@ def test_packages(monkeypatch):
     assert not wrong(software.checks())
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_which_reader(monkeypatch, there):
+    monkeypatch.setattr(software, "_has_compiled_reader", lambda: there)
+    (found,) = (check for check in software.checks() if check.name == "reader")
+    assert found.status == "ok"
+    assert ("compiled" in found.what, "cargo" in found.what) == (there, not there)
+
+
 # --- launcher -------------------------------------------------------------------------------------------------
 
 SRUN = {
@@ -217,17 +225,17 @@ SRUN = {
 TORCH = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500", "RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
 
 
-def told(environ, **given):
+def checks_of_launch(environ, **given):
     return list(launcher.checks(environ, **{"cores": 8, "allowed": 8, **given}))
 
 
 def test_launchers():
-    assert told({})[0].what == "not started by a launcher"
-    assert told({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"})[0].what == (
+    assert checks_of_launch({})[0].what == "not started by a launcher"
+    assert checks_of_launch({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"})[0].what == (
         "in a batch script, not started as a rank, job slurm-7"
     )
-    assert not wrong(told({**SRUN, **TORCH}))
-    assert told(SRUN)[0].what == "rank 1 of 4, local rank 1, by slurm, job slurm-7"
+    assert not wrong(checks_of_launch({**SRUN, **TORCH}))
+    assert checks_of_launch(SRUN)[0].what == "rank 1 of 4, local rank 1, by slurm, job slurm-7"
 
 
 @pytest.mark.parametrize(
@@ -251,14 +259,14 @@ def test_launchers():
     ],
 )
 def test_what_is_wrong_with_the_launchers_variables(environ, given, name, text):
-    found = wrong(told(environ, **given))
+    found = wrong(checks_of_launch(environ, **given))
     assert list(found) == [name]
     assert text in found[name].what
     assert found[name].fix
 
 
 def test_a_name_that_was_mistyped_is_guessed():
-    assert "RANKSCOPE_WARMUP" in wrong(told({"RANKSCOPE_WARMPUP": "3"}))["settings"].fix
+    assert "RANKSCOPE_WARMUP" in wrong(checks_of_launch({"RANKSCOPE_WARMPUP": "3"}))["settings"].fix
 
 
 # --- network --------------------------------------------------------------------------------------------------

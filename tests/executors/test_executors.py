@@ -55,9 +55,9 @@ def test_the_kinds() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_outcomes_come_in_order_and_each_is_told(kind: str) -> None:
-    told: list[object] = []
-    assert run_tasks(kind, 2, double, [(n,) for n in range(20)], told.append) == list(range(0, 40, 2))
-    assert sorted(told) == list(range(0, 40, 2))  # type: ignore[type-var]
+    results: list[object] = []
+    assert run_tasks(kind, 2, double, [(n,) for n in range(20)], results.append) == list(range(0, 40, 2))
+    assert sorted(results) == list(range(0, 40, 2))  # type: ignore[type-var]
     assert run_tasks(kind, 2, double, []) == []
 
 
@@ -71,11 +71,11 @@ def test_a_task_that_fails_is_its_outcome(kind: str) -> None:
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 @pytest.mark.parametrize("bad", [(0,), (5,), (3, 9), (11,)])
 def test_a_worker_that_dies_costs_its_task_alone(bad: tuple[int, ...]) -> None:
-    told: list[object] = []
-    outcomes = run_tasks("processes", 2, die_on, [(n, bad) for n in range(12)], told.append)
+    results: list[object] = []
+    outcomes = run_tasks("processes", 2, die_on, [(n, bad) for n in range(12)], results.append)
     for number, outcome in enumerate(outcomes):
         assert isinstance(outcome, WorkerDiedError) if number in bad else outcome == number
-    assert len(told) == 12
+    assert len(results) == 12
 
 
 def test_workers_take_one_thread_each() -> None:
@@ -101,11 +101,11 @@ pool.close()
 @pytest.mark.parametrize("own", [False, True])
 def test_the_fork_server_has_one_thread_and_what_the_program_wants(own: bool) -> None:
     before = "forkserver.set_forkserver_preload(['colorsys'])" if own else ""
-    told = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", SERVER.format(before=before)], capture_output=True, text=True, timeout=300
     )
-    assert told.returncode == 0, told.stderr
-    threads, preloaded = json.loads(told.stdout)
+    assert ended.returncode == 0, ended.stderr
+    threads, preloaded = json.loads(ended.stdout)
     # A fork after threads may hang: whatever is preloaded must start none.
     assert threads == 1
     assert preloaded == ["colorsys"] if own else {"__main__", "inspect", "zstandard"} <= set(preloaded)
@@ -139,7 +139,7 @@ def test_a_script_without_a_main_guard(tmp_path: Path, how: str) -> None:
     script = tmp_path / "look.py"
     script.write_text(SCRIPT.format(folder=str(folder)))
     command = {"file": [str(script)], "stdin": ["-"], "module": ["-m", "look"]}[how]
-    told = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, *command],
         input=script.read_text() if how == "stdin" else "",
         cwd=tmp_path,
@@ -147,7 +147,7 @@ def test_a_script_without_a_main_guard(tmp_path: Path, how: str) -> None:
         text=True,
         timeout=300,
     )
-    assert (told.stdout, told.returncode) == ("2\n", 0), told.stderr
+    assert (ended.stdout, ended.returncode) == ("2\n", 0), ended.stderr
 
 
 def test_a_worker_killed_while_it_reads_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_a_worker_killed_while_it_reads_is_a_finding(tmp_path: Path, monkeypatch
     assert found["missing-ranks"].ranks == (2,)
 
 
-def killed_by_rank_2(path: str) -> object:
+def killed_by_rank_2(path: str, *rest: object) -> object:
     if path.endswith("rank2.json"):
         os.kill(os.getpid(), signal.SIGKILL)
     from rankscope.ingest.task import ingest_trace
@@ -230,13 +230,13 @@ def test_interrupted_without_orphans(tmp_path: Path, private_cache: Path, to: st
     assert children
     number = getattr(signal, sent)
     os.killpg(program.pid, number) if to == "group" else program.send_signal(number)
-    told, errors = program.communicate(timeout=300)
+    ended, errors = program.communicate(timeout=300)
     _, alive = psutil.wait_procs(children, timeout=300)
     for orphan in alive:
         orphan.kill()
     assert alive == []
     if sent == "SIGINT":
-        assert (told, program.returncode) == ("interrupted\n", 130), errors
+        assert (ended, program.returncode) == ("interrupted\n", 130), errors
         assert "Traceback" not in errors
     # What is in the cache is whole, and what was begun is gone.
     for folder in private_cache.glob("v*/??/*"):
@@ -268,7 +268,7 @@ def test_workers_that_are_ended_tidy_up(tmp_path: Path) -> None:
     assert all(future.cancelled() or future.exception() for future in futures)
 
 
-def said(process: psutil.Process) -> str:
+def command_line(process: psutil.Process) -> str:
     """A process's command line; nothing of one that has ended."""
     try:
         return " ".join(process.cmdline())
@@ -293,6 +293,6 @@ def test_workers_stay_from_one_level_to_the_next(tmp_path: Path, monkeypatch: py
     left = [each for each in psutil.Process().children(recursive=True) if each.pid not in before]
     # Python's own two stay as long as this process, and are new where no test before this one has started them.
     of_python = ("forkserver", "resource_tracker")
-    workers = [each for each in left if not any(name in said(each) for name in of_python)]
+    workers = [each for each in left if not any(name in command_line(each) for name in of_python)]
     _, alive = psutil.wait_procs(workers, timeout=120)
     assert alive == []

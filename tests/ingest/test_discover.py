@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
+import pytest
 from tests.kineto import kernel, op, step, trace, write
 
+from rankscope.errors import NoTracesError
 from rankscope.ingest.discover import find_traces, natural
 from rankscope.pipeline import open_run
 
@@ -65,3 +68,36 @@ def test_a_file_by_two_names_and_a_merged_one_are_read_once(tmp_path: Path) -> N
     assert find_traces([tmp_path / "merged-1764.5.trace.json.gz"]).doubled == []
     (link,) = find_traces(tmp_path / "latest.json.gz").traces
     assert link.endswith("latest.json.gz")
+
+
+@pytest.mark.parametrize(
+    ("names", "command"),
+    [
+        (
+            ["_dump_0", "_dump_1"],
+            "rankscope hang {folder}",
+        ),  # of the Flight Recorder
+        (["nccl_trace_rank_3"], "rankscope hang {folder}"),
+        (["mem.pickle", "notes.txt"], "rankscope summary {folder}/mem.pickle"),
+        (["step10.pkl", "step9.pkl"], "rankscope summary {folder}/step9.pkl"),
+    ],
+)
+def test_a_directory_of_dumps_alone_names_the_command_that_reads_them(
+    tmp_path: Path, names: list[str], command: str
+) -> None:
+    folder = tmp_path / "of dumps"
+    for name in names:
+        write(folder / name, b"\x80\x04N.", None)
+    with pytest.raises(NoTracesError) as caught:
+        find_traces(folder)
+    # Quoted, so that it can be pasted though the folder's name has a space.
+    hint = str(caught.value.hint)
+    words = shlex.split(hint.rsplit(": ", 1)[-1])
+    assert words == [part.replace("{folder}", str(folder)) for part in command.split()]
+
+
+def test_a_directory_without_dumps_lists_the_names_of_traces(tmp_path: Path) -> None:
+    write(tmp_path / "notes.txt", b"", None)
+    with pytest.raises(NoTracesError) as caught:
+        find_traces(tmp_path)
+    assert ".json.gz" in str(caught.value.hint) and "pickle" not in str(caught.value.hint).split("end in")[0]

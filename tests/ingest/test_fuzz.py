@@ -161,7 +161,7 @@ def test_anything_goes(tmp_path: Path, seed: int) -> None:
         if found is not None and packing is None:
             events = sum(found.counts.values())
             assert events <= text.count(b"{")
-            # Whatever did not become an event of the file is said.
+            # Whatever did not become an event of the file is counted.
             assert events or found.losses.reason or b"[" in text
         peak = max(peak, process.memory_info().rss - before)
     assert peak < 300 << 20

@@ -411,8 +411,8 @@ def test_choosing_between_runs_with_one_id(tmp_path: Path) -> None:
         for rank in range(2):
             pid = 100 + 10 * start + rank
             events = [step(1, 0, 100), {**op("aten::mm", 5, 9), "pid": pid, "tid": pid}, kernel(f"k{start}", 20, 30)]
-            said = {"schema_version": 1, "rank": rank, "world_size": 2, "run_id": "exp"}
-            made = trace(events, rankscope=said, base_time_ns=NOON + start * 600 * S)
+            metadata = {"schema_version": 1, "rank": rank, "world_size": 2, "run_id": "exp"}
+            made = trace(events, rankscope=metadata, base_time_ns=NOON + start * 600 * S)
             write(tmp_path / f"rank{rank}_iter1_1{'.2' * start}.trace.json", made)
     with pytest.raises(RunSelectionError, match="those with the run id exp have two processes"):
         open_run(tmp_path, executor="serial").load()

@@ -1,4 +1,4 @@
-"""A trace that was cut is noticed wherever it was cut, and a whole one is never accused."""
+"""A trace that was cut is noticed wherever it was cut, and a complete one is never called cut."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_whole_files_of_other_writers(tmp_path):
 def test_what_is_said_of_each(tmp_path):
     text = text_of()
     packed = gzip.compress(text)
-    said = {
+    cut_files = {
         "a.json": b"",
         "b.json": text[:500],
         "c.json.gz": packed[:500],
@@ -133,10 +133,10 @@ def test_what_is_said_of_each(tmp_path):
         "h.json.zst": zst(text)[:-9],
         "i.json.zst": b"no zstandard",
     }
-    for name, data in said.items():
+    for name, data in cut_files.items():
         (tmp_path / name).write_bytes(data)
     found = {path.name: wrong for path, wrong in wrong_ends(tmp_path.iterdir()).items()}
-    assert set(found) == set(said)
+    assert set(found) == set(cut_files)
     for name, word in {
         "a.json": "empty", "b.json": "JSON ends too early", "c.json.gz": "data ends too early", "d.json.gz": "empty",
         "e.json.gz": "damaged", "f.json.gz": "damaged", "g.json.gz": "JSON ends too early",

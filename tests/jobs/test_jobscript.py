@@ -203,7 +203,7 @@ def test_walltimes_in_each_schedulers_way():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"command": ()}, "no training script"),
         ({"scheduler": "sge"}, "not known"),
@@ -230,8 +230,8 @@ def test_walltimes_in_each_schedulers_way():
         ({"command": ("train.py", "a\0b")}, "NUL"),
     ],
 )
-def test_what_cannot_be_meant(given, said):
-    with pytest.raises(ConfigError, match=said):
+def test_what_cannot_be_meant(given, message):
+    with pytest.raises(ConfigError, match=message):
         script(**given)
 
 
@@ -459,14 +459,14 @@ def test_each_value_has_a_source_or_is_marked_and_the_script_says_which(name):
             assert {f"{key} {item}" for item in value} <= known, f"{key} has items without a source"
     assert {each.split(" ")[0] for each in known} <= set(values)
     text = job_script(JobRequest(machine.scheduler, ("t.py",), machine=machine))
-    said = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("# "))
-    assert "NOT VERIFIED" in said
-    assert all(value in said for value in machine.unverified)
-    assert all(page["url"] in said for page in pages)
+    comments = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("# "))
+    assert "NOT VERIFIED" in comments
+    assert all(value in comments for value in machine.unverified)
+    assert all(page["url"] in comments for page in pages)
     if name == "perlmutter":
         # With its value, as it stands further down.
-        assert "launch.arguments (--gpu-bind=none)" in said
-        assert "environment.FI_MR_CACHE_MONITOR (userfaultfd)" in said
+        assert "launch.arguments (--gpu-bind=none)" in comments
+        assert "environment.FI_MR_CACHE_MONITOR (userfaultfd)" in comments
 
 
 def test_a_site_that_looked_itself_says_so(tmp_path):
@@ -508,7 +508,7 @@ def test_a_site_adds_machines(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("title = ", "not valid TOML"),
         ("colour = 1", "'colour' is not a key"),
@@ -532,10 +532,10 @@ def test_a_site_adds_machines(tmp_path):
         ("[[source]]\nurl = 'x'\nvalues = ['node.ranks']", "is not set in this file"),
     ],
 )
-def test_a_file_that_cannot_be_meant_is_named(tmp_path, text, said):
+def test_a_file_that_cannot_be_meant_is_named(tmp_path, text, message):
     path = tmp_path / "odd.toml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=said) as raised:
+    with pytest.raises(ConfigError, match=message) as raised:
         find_machine(str(path), {})
     assert str(path) in str(raised.value)
 
@@ -584,7 +584,7 @@ def test_the_command_writes_a_file_and_overwrites_none(tmp_path, rankscope):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["slurm"], "no training script"),
         (["slurm", "--colour", "red", "train.py"], "is not an option of rankscope job slurm"),
@@ -596,10 +596,10 @@ def test_the_command_writes_a_file_and_overwrites_none(tmp_path, rankscope):
         (["slurm", "--nodes", "2", "--ranks", "2", "train.py"], "names rank 2, and the job has 2: 0 to 1"),
     ],
 )
-def test_the_command_says_what_is_wrong(rankscope, arguments, said):
+def test_the_command_says_what_is_wrong(rankscope, arguments, message):
     code, out, err = rankscope(*arguments)
     assert (code, out) == (2, "")
-    assert said in " ".join(err.split())
+    assert message in " ".join(err.split())
     assert "Traceback" not in err
 
 
@@ -610,15 +610,15 @@ def test_the_command_lists_machines(rankscope):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"filesystems": "home"}, "is not told which filesystems"),
         ({"directives": ("exclusive",)}, "is not an option of slurm"),
         ({"container": "image.sif", "container_command": "docker"}, "container command 'docker' is not known"),
     ],
 )
-def test_what_the_script_could_not_do_is_refused(given, said):
-    with pytest.raises(ConfigError, match=said):
+def test_what_the_script_could_not_do_is_refused(given, message):
+    with pytest.raises(ConfigError, match=message):
         JobRequest("slurm", ("train.py",), **given).resolved()
 
 

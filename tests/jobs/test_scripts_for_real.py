@@ -112,20 +112,20 @@ def ran(line: list[str], folder: Path, **environ: str) -> str:
 def test_slurm(tmp_path):
     (tmp_path / "slurm").mkdir()
     with slurm_cluster(tmp_path / "slurm") as environ:
-        said = {}
+        outputs = {}
         for name, given in (
             ("srun", {"nccl_debug": "INFO"}),
             ("torchrun", {"launcher": "torchrun", "traces": "local", "local_dir": str(tmp_path / "disk")}),
         ):
             path = job(tmp_path, name, scheduler="slurm", **given)
             ran(["sbatch", "--wait", f"--output={name}.out", str(path)], tmp_path, **environ)
-            said[name] = (tmp_path / f"{name}.out").read_text()
-    run = reported(tmp_path, "srun", said["srun"], launcher="env")
+            outputs[name] = (tmp_path / f"{name}.out").read_text()
+    run = reported(tmp_path, "srun", outputs["srun"], launcher="env")
     assert (run / "nccl").is_dir()
-    run = reported(tmp_path, "torchrun", said["torchrun"], launcher="torchrun")
+    run = reported(tmp_path, "torchrun", outputs["torchrun"], launcher="torchrun")
     # The traces went to the host's own disk first.
     (part,) = (tmp_path / "disk").iterdir()
-    assert f"{part}: " in said["torchrun"]
+    assert f"{part}: " in outputs["torchrun"]
     assert sorted(p.name for p in part.glob("*.gz")) == sorted(p.name for p in run.glob("*.gz"))
 
 
@@ -144,8 +144,8 @@ def test_open_mpi_under_pbs(tmp_path, launcher):
         tmp_path, launcher, scheduler="pbs", launcher=launcher, mpi="openmpi", mpiexec=mpiexec, launcher_arguments=extra
     )
     given = {"PBS_JOBID": "12.server", "PBS_NODEFILE": nodefile(tmp_path), "PBS_O_WORKDIR": str(tmp_path)}
-    said = ran(["bash", str(path)], Path("/"), **given)
-    reported(tmp_path, launcher, said, launcher="torchrun" if launcher == "torchrun" else "env")
+    outputs = ran(["bash", str(path)], Path("/"), **given)
+    reported(tmp_path, launcher, outputs, launcher="torchrun" if launcher == "torchrun" else "env")
 
 
 @pytest.mark.parametrize("traces", ["shared", "local"])
@@ -162,14 +162,14 @@ def test_open_mpi_goes_to_another_host_with_the_jobs_software(tmp_path, traces):
     )  # fmt: skip
     nodes = tmp_path / "nodes"
     nodes.write_text("127.0.0.1\n127.0.0.2\n")  # the second is not known as this host
-    said = ran(
+    outputs = ran(
         ["bash", str(path)], Path("/"), PBS_JOBID="12.server", PBS_NODEFILE=str(nodes), PBS_O_WORKDIR=str(tmp_path)
     )
     (run,) = (tmp_path / "runs two").iterdir()
-    assert run.name.startswith("E2_N2_R2_"), said
-    assert completeness(run).whole, said
+    assert run.name.startswith("E2_N2_R2_"), outputs
+    assert completeness(run).whole, outputs
     for rank in (0, 1):
-        assert f"rank {rank} of 2 local 0 --epochs 2 a b" in said, said
+        assert f"rank {rank} of 2 local 0 --epochs 2 a b" in outputs, outputs
 
 
 # Starts processes as PALS and Flux do, on this host alone, with the variables that they set.
@@ -212,15 +212,15 @@ def test_stand_ins(tmp_path, kind):
     stand_in = tmp_path / "env" / "bin" / {"pals": "mpiexec", "flux": "flux"}[kind]
     stand_in.write_text(STAND_IN)
     stand_in.chmod(0o755)
-    environ = {"SAID": str(tmp_path / "said")}
+    environ = {"SAID": str(tmp_path / "outputs")}
     if kind == "pals":
         environ |= {"PBS_JOBID": "12.server", "PBS_NODEFILE": nodefile(tmp_path), "PBS_O_WORKDIR": str(tmp_path)}
     else:
         # flux batch runs a script with the instance's own flux on PATH.
         environ |= {"PATH": f"{tmp_path}/env/bin:{os.environ['PATH']}"}
-    said = ran(["bash", str(path)], tmp_path, **environ)
-    run = reported(tmp_path, kind, said, launcher="env")
-    launched = (tmp_path / "said").read_text()
+    outputs = ran(["bash", str(path)], tmp_path, **environ)
+    run = reported(tmp_path, kind, outputs, launcher="env")
+    launched = (tmp_path / "outputs").read_text()
     if kind == "pals":
         assert "['-n', '2', '-ppn', '2', '--cpu-bind=list:0:0', '--pmi=pmix'" in launched
     else:
@@ -287,17 +287,17 @@ def test_two_hosts_meet_profile_and_are_gathered(tmp_path):
                 f"10.77.0.{number + 1}", f"--rdzv-conf=is_host={int(number == 0)}", "train.py", "--epochs", "2", "a b",
             ]  # fmt: skip
             environ = {**clean_environ(), "GLOO_SOCKET_IFNAME": interfaces[number]}
-            with (tmp_path / f"said{number}").open("w") as out:
+            with (tmp_path / f"outputs{number}").open("w") as out:
                 running.append(subprocess.Popen([*inside, *line], cwd=tmp_path, env=environ, stdout=out, stderr=out))
         try:
             codes = [process.wait(900) for process in running]
         finally:
             for process in running:
                 process.kill()
-        said = "".join((tmp_path / f"said{number}").read_text() for number in (0, 1))
-    assert codes == [0, 0], said
+        outputs = "".join((tmp_path / f"outputs{number}").read_text() for number in (0, 1))
+    assert codes == [0, 0], outputs
     disks = [tmp_path / "disk0", tmp_path / "disk1"]
-    assert [len(list(disk.glob("*.trace.json.gz"))) for disk in disks] == [2, 2], said
+    assert [len(list(disk.glob("*.trace.json.gz"))) for disk in disks] == [2, 2], outputs
     # One host alone is not the run.
     one = subprocess.run(
         [sys.executable, "-m", "rankscope", "gather", tmp_path / "run", disks[0]], capture_output=True, text=True

@@ -69,8 +69,8 @@ def test_every_option_of_the_installed_torchrun_goes_through(script):
     """Compared with torchrun's own parser, which is asked in another process, as it imports torch."""
     ask = "from torch.distributed.run import get_args_parser as p\nfor a in p()._actions:"
     ask += "\n  if a.option_strings: print(int(a.nargs == 0), *a.option_strings)"
-    said = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout
-    actions = [line.split() for line in said.splitlines()]
+    printed = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout
+    actions = [line.split() for line in printed.splitlines()]
     assert len(actions) > 15
     known = torchrun.installed_options()
     assert known.names == {name for _, *names in actions for name in names}

@@ -92,7 +92,7 @@ def machine(monkeypatch):
     monkeypatch.setattr("rankscope.measure.experiment.run", made.run)
     monkeypatch.setattr(
         "rankscope.measure.experiment.load_average", lambda: 0.1
-    )  # what is said of a busy machine differs
+    )  # what is calls of a busy machine differs
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     return made
 
@@ -129,7 +129,7 @@ def test_it_goes_on_where_it_was_ended(tmp_path, machine, script, kind):
 
     ended = len(every) - 1
     machine.started, machine.ends_at = [], ended
-    out, said = tmp_path / "out", []
+    out, calls = tmp_path / "out", []
     with pytest.raises(KeyboardInterrupt):
         measure(kind, [script], out)
     name = kind.partition(" ")[0]
@@ -139,9 +139,9 @@ def test_it_goes_on_where_it_was_ended(tmp_path, machine, script, kind):
     assert any("jobs are finished: run the same command" in note for note in part.setting.notes)
 
     machine.started, machine.ends_at = [], None
-    result = measure(kind, [script], out, on_progress=lambda *call: said.append(call))
+    result = measure(kind, [script], out, on_progress=lambda *call: calls.append(call))
     assert machine.started == [every[-1]]
-    assert any(within == KEPT and "finished from before" in job for job, _, _, within in said)
+    assert any(within == KEPT and "finished from before" in job for job, _, _, within in calls)
     same = {"created": "", "command": [], "load": None, "target": ""}
     assert replace(result, setting=replace(result.setting, **same)) == replace(
         whole, setting=replace(whole.setting, **same)
@@ -324,9 +324,9 @@ def test_how_to_go_on_is_said(tmp_path, machine, script, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["rankscope", "measure", "overhead", str(script)])
     with pytest.raises(KeyboardInterrupt), progress("overhead", out, None) as on_progress:
         measure("overhead", [script], out, on_progress=on_progress)
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "overhead: job, repeat 1 (1 of 2)"
-    assert said[-3:] == [
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[0] == "overhead: job, repeat 1 (1 of 2)"
+    assert errors[-3:] == [
         "overhead: interrupted",
         "overhead: 1 finished job is kept",
         f"  → to continue: rankscope measure overhead -o '{out}' {script}",
@@ -336,10 +336,10 @@ def test_how_to_go_on_is_said(tmp_path, machine, script, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["rankscope", "measure", "overhead", "-o", str(out), str(script), "--token", "abc"])
     with pytest.raises(LaunchError), progress("overhead", out, out) as on_progress:
         measure("overhead", [script], out, on_progress=on_progress)
-    said = capsys.readouterr().err
-    assert "overhead: 1 of 2 jobs are finished from before" in said
-    assert f"→ to continue: the same command with -o '{out}'" in said
-    assert "abc" not in said
+    errors = capsys.readouterr().err
+    assert "overhead: 1 of 2 jobs are finished from before" in errors
+    assert f"→ to continue: the same command with -o '{out}'" in errors
+    assert "abc" not in errors
     # Who is refused is not told to go on.
     with pytest.raises(ConfigError), progress("overhead", out, out) as on_progress:
         measure("overhead", [script], out, replace(FEW, seed=3), on_progress=on_progress)

@@ -230,7 +230,7 @@ def test_what_can_be_measured(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "cause"),
     [
         (["[rank1]: Traceback (most recent call last):", "[rank1]:   File", "[rank1]: ValueError: bad batch 20",
           "[rank0]: RuntimeError: Connection closed by peer"], ": rank 1: ValueError: bad batch 20"),
@@ -241,8 +241,8 @@ def test_what_can_be_measured(tmp_path):
         (["E1121 failed (exitcode: 1)", "an Error: not at its line's beginning", "killed"], ""),
     ],
 )  # fmt: skip
-def test_the_first_exception_is_the_cause(lines, said):
-    assert _cause([line + "\n" for line in lines]) == said
+def test_the_first_exception_is_the_cause(lines, cause):
+    assert _cause([line + "\n" for line in lines]) == cause
 
 
 def test_a_busy_machine_is_spoken_of(tmp_path):
@@ -278,11 +278,11 @@ def wandering(seed, correlation, rounds=20, apart=4 * MS):
 def test_a_machine_that_drifts_is_spoken_of():
     notes = [drift_note(wandering(seed, 0.8)) for seed in range(20)]
     assert sum(each is not None for each in notes) >= 15
-    said = next(each for each in notes if each is not None)
-    alike = float(re.search(r"correlation (\d\.\d\d)", said)[1])
-    times = float(re.search(r"(\d\.\d) times as wide", said)[1])
+    note = next(each for each in notes if each is not None)
+    alike = float(re.search(r"correlation (\d\.\d\d)", note)[1])
+    times = float(re.search(r"(\d\.\d) times as wide", note)[1])
     assert times == pytest.approx(((1 + alike) / (1 - alike)) ** 0.5, abs=0.1)
-    assert "--repeats" in said
+    assert "--repeats" in note
     # Of one that does not, and of few rounds, hardly ever.
     assert sum(drift_note(wandering(seed, 0.0)) is not None for seed in range(20)) <= 2
     assert drift_note(wandering(0, 0.9, rounds=9)) is None
@@ -302,9 +302,9 @@ def test_jobs_that_differ_are_spoken_of(tmp_path):
         jobs = [outcome_of(tmp_path, {"sync": each, "no_sync": 40}) for each in milliseconds]
         return [note for note in overhead_of(jobs, target, few, tmp_path, 0.1).setting.notes if "jobs differ" in note]
 
-    (said,) = notes(50, 56, 60)
+    (note,) = notes(50, 56, 60)
     # Rank 1, the slower by 1 ms.
-    assert said.startswith("the 3 jobs differ by more than their rounds explain, from 51 to 61 ms")
+    assert note.startswith("the 3 jobs differ by more than their rounds explain, from 51 to 61 ms")
     assert notes(50, 50, 50) == []
     assert notes(50, 50.5, 51) == []
     assert notes(50) == []
@@ -313,8 +313,8 @@ def test_jobs_that_differ_are_spoken_of(tmp_path):
         name: [outcome_of(tmp_path, {"sync": each}) for each in times]
         for name, times in {"plain": (50, 50), "1 rank": (50, 54), "2 ranks": (60, 70), "4 ranks": (70, 75)}.items()
     }
-    (said,) = job_to_job_notes(kinds, "sync")
-    assert said.startswith("the 2 jobs of 2 ranks differ by more than their rounds explain, from 61 to 71 ms")
+    (note,) = job_to_job_notes(kinds, "sync")
+    assert note.startswith("the 2 jobs of 2 ranks differ by more than their rounds explain, from 61 to 71 ms")
     assert job_to_job_notes({**kinds, "2 ranks": [], "1 rank": [], "4 ranks": []}, "sync") == []
 
 
@@ -333,8 +333,8 @@ def test_steps_that_did_unlike_work_are_spoken_of(tmp_path):
         found = overhead_of([Outcome(tmp_path, ranks)], target_of(["resnet18"]), few, tmp_path, 0.1)
         return [note for note in found.setting.notes if "closure" in note]
 
-    (said,) = notes((12, 20, 13), (4, 5, 4))
-    assert said.startswith("a step of sync ran 15 backward passes on average, a step of no_sync 4.33:")
+    (note,) = notes((12, 20, 13), (4, 5, 4))
+    assert note.startswith("a step of sync ran 15 backward passes on average, a step of no_sync 4.33:")
     # Gradient accumulation is the same in both; where no backward was seen nothing is known.
     assert notes((4, 4), (4, 4)) == []
     assert notes((), ()) == []

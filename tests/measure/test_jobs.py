@@ -1,4 +1,4 @@
-"""Real jobs under every experiment, and what is said of wrong use."""
+"""Real jobs under every experiment, and the errors for wrong use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the experiments write, and what a reader is told of a file that is none."""
+"""What the experiments write, and the error for a file that has none."""
 
 from __future__ import annotations
 

@@ -79,22 +79,22 @@ def test_devices_by_pci_class(tmp_path):
 
 
 def test_devices_in_the_order_of_nvidia_smi(tmp_path):
-    said = "0, NVIDIA H100, 00000000:65:00.0\n1, NVIDIA H100, 00000000:17:00.0\nnonsense\n"
-    host = host_of(tmp_path, devices=GPUS, ask=lambda command: said if command[0] == "nvidia-smi" else None)
+    answer = "0, NVIDIA H100, 00000000:65:00.0\n1, NVIDIA H100, 00000000:17:00.0\nnonsense\n"
+    host = host_of(tmp_path, devices=GPUS, ask=lambda command: answer if command[0] == "nvidia-smi" else None)
     assert [(d.index, d.pci, d.numa_node) for d in host.devices] == [(0, "0000:65:00.0", 0), (1, "0000:17:00.0", 1)]
     assert host.topology().source == ["/sys", "nvidia-smi"]
 
 
 def test_devices_of_xpu_smi(tmp_path):
-    said = json.dumps({"device_list": [{"device_name": "Max 1550", "pci_bdf_address": "0000:42:00.0"}]})
-    host = host_of(tmp_path, devices=INTEL, ask=lambda command: said if command[0] == "xpu-smi" else None)
+    answer = json.dumps({"device_list": [{"device_name": "Max 1550", "pci_bdf_address": "0000:42:00.0"}]})
+    host = host_of(tmp_path, devices=INTEL, ask=lambda command: answer if command[0] == "xpu-smi" else None)
     assert [(d.name, d.numa_node) for d in host.devices] == [("Max 1550", 1)]
     assert host.vendor == "Intel"
 
 
-@pytest.mark.parametrize("said", ["", "{", "[]", '{"device_list": 3}', '{"device_list": [1]}'])
-def test_a_tool_that_says_something_else(tmp_path, said):
-    assert host_of(tmp_path, ask=lambda command: said).devices == ()
+@pytest.mark.parametrize("answer", ["", "{", "[]", '{"device_list": 3}', '{"device_list": [1]}'])
+def test_a_tool_that_says_something_else(tmp_path, answer):
+    assert host_of(tmp_path, ask=lambda command: answer).devices == ()
 
 
 def test_compact_fills_the_first_socket_first(tmp_path):

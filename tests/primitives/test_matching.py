@@ -122,13 +122,13 @@ def test_unknown_communicators_have_streams_of_any_number() -> None:
 
 
 def test_send_meets_recv_of_its_channel() -> None:
-    told = {"source_rank": 0, "destination_rank": 1}
+    endpoints = {"source_rank": 0, "destination_rank": 1}
     back = {"source_rank": 1, "destination_rank": 0}
     both = {"group": "pp", "group_ranks": "[0, 1, 2, 3]", "group_size": 4}
     times = [1000, 2300, 4100, 7000, 9000, 14000]
     rows = frame(
         [
-            *(row for t in times for row in events((0, "send", t), (1, "recv", t + 5), **told, **both)),
+            *(row for t in times for row in events((0, "send", t), (1, "recv", t + 5), **endpoints, **both)),
             *(row for t in times for row in events((1, "send", t + 400), (0, "recv", t + 410), **back, **both)),
         ]
     )

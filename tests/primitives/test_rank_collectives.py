@@ -223,13 +223,13 @@ def test_without_metadata_a_job_reads_as_with_it(tmp_path: Path) -> None:
         job = Job(ranks=4, steps=2, mesh=parse_mesh("pp=2,dp=2"), layers=1, data_parallel="fsdp", recording=recording)
         simulate(tmp_path / str(metadata), job, costs=False)
         found.append(rankscope.open(tmp_path / str(metadata), executor="serial").collectives())
-    told, shown = found
-    assert set(shown["source"].unique()) == {"range"}
-    assert set(told["source"].unique()) == {"kernel"}
+    with_metadata, without = found
+    assert set(without["source"].unique()) == {"range"}
+    assert set(with_metadata["source"].unique()) == {"kernel"}
     for name in ("rank", "start_ns", "end_ns", "in_elements", "step", "launch_ns"):
-        assert told[name].to_list() == shown[name].to_list(), name
-    assert told["collective"].to_list() == shown["collective"].to_list()
+        assert with_metadata[name].to_list() == without[name].to_list(), name
+    assert with_metadata["collective"].to_list() == without["collective"].to_list()
     # Nothing names a group: the streams stand for them, and nearly all is found on the other ranks all the same.
     of_all = ("all_gather", "reduce_scatter", "all_reduce")
-    alone = shown.filter(pl.col("collective").is_in(of_all))["match"].null_count()
-    assert alone <= 0.02 * shown.height
+    alone = without.filter(pl.col("collective").is_in(of_all))["match"].null_count()
+    assert alone <= 0.02 * without.height

@@ -142,11 +142,11 @@ def test_numbers_and_order_stay(run: Run) -> None:
         # Captions and columns are our own.
         beside = {"data": 0, "headline": 0}
         assert {**nameless["analyses"][name], **beside} == {**table, **beside}
-        said, hidden = table["headline"], nameless["analyses"][name]["headline"]
-        assert (said is None) == (hidden is None)
-        if said is not None:
-            assert hidden["text"] == said["text"]
-            assert numbers(hidden["values"]) == numbers(said["values"])
+        headline, hidden = table["headline"], nameless["analyses"][name]["headline"]
+        assert (headline is None) == (hidden is None)
+        if headline is not None:
+            assert hidden["text"] == headline["text"]
+            assert numbers(hidden["values"]) == numbers(headline["values"])
     assert len(nameless["findings"]) == len(named["findings"])
 
 

@@ -43,13 +43,13 @@ class Opened:
     """A report in the browser, and all that it said and asked for."""
 
     def __init__(self, browser: Any, file: Path, colours: str = "light") -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.asked: list[str] = []
         self.page = browser.new_page(color_scheme=colours, viewport={"width": 1400, "height": 4000})
         self.page.set_default_timeout(WAIT_MS)
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.said.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.messages.append(f"dialog {dialog.message}"), dialog.dismiss()))
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(file.as_uri())
         self.page.wait_for_selector("#app[data-ready]")
@@ -123,7 +123,7 @@ def test_numbers_on_the_page_are_those_of_analyze(browser: Any, tmp_path: Path, 
     assert compared["kernels"] == run.kernels().height // 2
     assert compared["step_time"] == run.step_time().height
     assert compared["collectives"] == run.collectives().height
-    assert opened.said == []
+    assert opened.messages == []
     assert all(url.startswith(("file:", "data:", "blob:")) for url in opened.asked)
 
 
@@ -131,7 +131,7 @@ def test_hostile_names_do_nothing_on_the_page(browser: Any, tmp_path: Path) -> N
     opened = Opened(browser, reported(hostile_run(tmp_path / "run"), tmp_path))
     for view in opened.views():
         opened.show(view)
-    assert opened.said == []
+    assert opened.messages == []
     assert all(url.startswith(("file:", "data:", "blob:")) for url in opened.asked)
     assert opened.page.locator("script:not([data-rankscope])").count() == 2
 
@@ -145,5 +145,5 @@ def test_the_eight_h100_on_the_page(browser: Any, shared_traces: Path, tmp_path:
     assert opened.headline("stragglers") == "1"
     for view in opened.views():
         opened.show(view)
-    assert opened.said == []
+    assert opened.messages == []
     assert all(url.startswith(("file:", "data:", "blob:")) for url in opened.asked)

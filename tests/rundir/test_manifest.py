@@ -47,9 +47,9 @@ def test_odd_fields_keep_their_defaults(tmp_path):
     (tmp_path / "r.json").write_bytes(
         b'{"rank": -1, "written": [{"file": 3}, {"file": "a", "bytes": "x"}], "state": 7}'
     )
-    said = read_rank_manifest(tmp_path / "r.json")
-    assert said is not None
-    assert (said.rank, said.state, said.written) == (None, "running", (WrittenTrace("a"),))
+    manifest = read_rank_manifest(tmp_path / "r.json")
+    assert manifest is not None
+    assert (manifest.rank, manifest.state, manifest.written) == (None, "running", (WrittenTrace("a"),))
 
 
 def test_redact():

@@ -54,17 +54,17 @@ def test_everything_is_read_back():
 @calm
 @given(st.dictionaries(st.sampled_from(sorted(json.loads(FULL.to_json()))), json_values))
 def test_odd_content_never_raises(raw):
-    said = TraceMetadata.from_json(raw)
-    assert said.rank is None or said.rank >= 0
-    assert TraceMetadata.from_json(said.to_json()).rank == said.rank
+    metadata = TraceMetadata.from_json(raw)
+    assert metadata.rank is None or metadata.rank >= 0
+    assert TraceMetadata.from_json(metadata.to_json()).rank == metadata.rank
 
 
 def test_an_odd_field_does_not_cost_the_others():
-    said = TraceMetadata.from_json(
+    metadata = TraceMetadata.from_json(
         {"rank": "3", "world_size": 8, "mesh": [1], "process_groups": [7, {"name": "a", "ranks": [0, "x", 2]}]}
     )
-    assert (said.rank, said.world_size, said.mesh) == (None, 8, None)
-    assert said.process_groups == (ProcessGroup("a", "", (0, 2)),)
+    assert (metadata.rank, metadata.world_size, metadata.mesh) == (None, 8, None)
+    assert metadata.process_groups == (ProcessGroup("a", "", (0, 2)),)
     assert TraceMetadata.from_json("not json") == TraceMetadata()
 
 

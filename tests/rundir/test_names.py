@@ -53,8 +53,8 @@ def test_what_is_written_is_read_back(rank, first, length, mesh, restart, compre
         compression="gz" if compressed else "none",
     )
     assert name.endswith(".trace.json.gz" if compressed else ".trace.json")
-    said = parse_trace_name(f"/runs/3/{unique_name(name, attempt)}")
-    assert said == TraceName(
+    parsed = parse_trace_name(f"/runs/3/{unique_name(name, attempt)}")
+    assert parsed == TraceName(
         rank=rank,
         first=first,
         last=first + length,
@@ -73,8 +73,8 @@ def test_mesh_coordinates_are_read_back(mesh):
 @calm
 @given(st.text(max_size=60))
 def test_any_text_is_read_without_an_error(text):
-    said = parse_trace_name(text)
-    assert said.rank is None or said.rank >= 0
+    parsed = parse_trace_name(text)
+    assert parsed.rank is None or parsed.rank >= 0
 
 
 def test_the_names_of_the_design():
@@ -115,8 +115,8 @@ def test_layouts_of_others():
     assert name_of(template="d9d", **given) == "step_10/rank-3-trace.json.gz"
     assert name_of(template="tensorboard", **given) == "h_7.17.pt.trace.json.gz"
     assert name_of(template="of", **given) == "rank-3-of-8_iter8_9.trace.json.gz"
-    said = parse_trace_name("rank-3-of-8_iter8_9.trace.json.gz")
-    assert (said.rank, said.world_size, said.first, said.last) == (3, 8, 8, 9)
+    parsed = parse_trace_name("rank-3-of-8_iter8_9.trace.json.gz")
+    assert (parsed.rank, parsed.world_size, parsed.first, parsed.last) == (3, 8, 8, 9)
     # A restart goes before the ending, whatever that is.
     assert name_of(template="{rank}.pt.trace.json", restart=1, **given) == "3.pt.trace_restart1.json.gz"
 

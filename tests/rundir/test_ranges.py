@@ -17,15 +17,15 @@ def test_numbers_in_the_order_given(text, numbers):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "missing"), ("1,,2", "missing"), ("a", "not a number"), ("-1", "not a number"), ("1-", "not a number"),
         ("\u00b2", "not a number"), ("3-0", "backwards"), ("10", "not below 10"), ("0-999999999", "not below 10"),
         ("0-999999999999", "not a number"), (",".join(["0-9"] * 3), "more than once"),
     ],
 )  # fmt: skip
-def test_errors(text, said):
-    with pytest.raises(ValueError, match=said):
+def test_errors(text, message):
+    with pytest.raises(ValueError, match=message):
         parse_numbers(text, 10)
 
 

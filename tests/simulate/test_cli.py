@@ -23,16 +23,16 @@ def run(*arguments: str) -> str:
 
 def test_everything_that_can_be_asked_for(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    said = run(
+    output = run(
         *(str(out), "--ranks", "8", "--steps", "2", "--mesh", "dp=2,tp=2,pp=2", "--layers", "1", "--seed", "4"),
         *("--fault", "slow_device:rank=3,magnitude=0.05", "--fault", "data_loading:dp=1,ms=2,steps=11"),
         *("--clock-offset", "3=5s", "--clock-offset", "20us", "--drift", "50", "--drift", "2=-10.5"),
         *("--lose", "2=3", "--lose", "1=0.01:kernel", "--window", "1ms", "--window-start", "4=-2ms"),
         *("--missing", "7", "--truncate", "6=0.5", "--base-time", "per-rank"),
     )
-    assert "7 traces" in said
-    assert "slow_device (stretch): takes" in said
-    assert "jitter kernel_long" in said
+    assert "7 traces" in output
+    assert "slow_device (stretch): takes" in output
+    assert "jitter kernel_long" in output
     truth = json.loads((out / "truth.json").read_text())
     assert truth["schema"].startswith("rankscope.simulate.truth/")
     ranks = truth["ranks"]

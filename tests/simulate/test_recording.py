@@ -70,8 +70,8 @@ def test_lost_events_are_exactly_those_missing(
     before = Counter((e["ph"], e["name"], e["ts"]) for e in events(clean[1], clean[0], 1, read))
     after = Counter((e["ph"], e["name"], e["ts"]) for e in events(truth, tmp_path, 1, read))
     assert not after - before
-    said = Counter(("X", e.name, int(e.ts.replace(".", ""))) for e in truth.lost)
-    assert before - after == said
+    lost_events = Counter(("X", e.name, int(e.ts.replace(".", ""))) for e in truth.lost)
+    assert before - after == lost_events
     assert len(truth.lost) == lost.count or lost.fraction
     assert 0 < len(truth.lost) < 60
     if lost.what == "collective":

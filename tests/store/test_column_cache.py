@@ -33,20 +33,20 @@ def test_what_is_kept_is_what_is_on_disk(traces: list[CachedTrace], monkeypatch:
     first = columns.load(traces, "device_events", COLUMNS)
     assert first["window"].to_list() == [0, 0, 0, 1, 1]
     assert first["name"].to_list() == ["k0", "k1", "k2", "k0", "k1"]
-    monkeypatch.setattr(CachedTrace, "load", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(CachedTrace, "load_all", lambda *_: pytest.fail("read again"))
     again = columns.load(traces, "device_events", ("name", "end_ns"))
     assert again.equals(first.select("end_ns", "name", "window"))
 
 
 def test_only_what_is_missing_is_read(traces: list[CachedTrace], monkeypatch: pytest.MonkeyPatch) -> None:
     columns, read = Columns(), []
-    load = CachedTrace.load
+    load = CachedTrace.load_all
 
-    def counting(self: CachedTrace, table: str, names: list[str]) -> pl.DataFrame:
-        read.append(names)
-        return load(self, table, names)
+    def counting(self: CachedTrace, tables: dict[str, list[str]]) -> dict[str, pl.DataFrame]:
+        read.extend(tables.values())
+        return load(self, tables)
 
-    monkeypatch.setattr(CachedTrace, "load", counting)
+    monkeypatch.setattr(CachedTrace, "load_all", counting)
     columns.load(traces, "device_events", ("name",))
     whole = columns.load(traces, "device_events", COLUMNS)
     assert read == [["name"]] * 2 + [["end_ns", "start_ns"]] * 2

@@ -60,9 +60,9 @@ def run(block: Block, folder: Path, environ: Mapping[str, str]) -> None:
         _call(["bash", "-euo", "pipefail", "-c", block.text], folder, environ, where)
     elif block.language == "console":
         for command, wanted in commands(block.text):
-            said = _call(["bash", "-euo", "pipefail", "-c", command], folder, environ, f"{where}: {command}")
-            missing = first_missing(wanted, said)
-            assert missing is None, f"{where}: {command}\ndoes not print\n  {missing}\nbut\n{said}"
+            printed = _call(["bash", "-euo", "pipefail", "-c", command], folder, environ, f"{where}: {command}")
+            missing = first_missing(wanted, printed)
+            assert missing is None, f"{where}: {command}\ndoes not print\n  {missing}\nbut\n{printed}"
 
 
 def commands(text: str) -> list[tuple[str, list[str]]]:
@@ -80,9 +80,9 @@ def commands(text: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def first_missing(wanted: Sequence[str], said: str) -> str | None:
+def first_missing(wanted: Sequence[str], printed: str) -> str | None:
     """The first line that was to be printed and was not; lines follow one another unless ``…`` stands between."""
-    lines = [_even(line) for line in said.splitlines() if line.strip()]
+    lines = [_even(line) for line in printed.splitlines() if line.strip()]
     at, anywhere = 0, False
     for line in (line for line in map(_even, wanted) if line):
         if line == ANY:
@@ -107,6 +107,6 @@ def _call(line: Sequence[str], folder: Path, environ: Mapping[str, str], where: 
     done = subprocess.run(
         line, cwd=folder, env=dict(environ), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT_S
     )
-    said = done.stdout.decode("utf-8", "replace")
-    assert done.returncode == 0, f"{where} ended with {done.returncode}:\n{said}"
-    return said
+    printed = done.stdout.decode("utf-8", "replace")
+    assert done.returncode == 0, f"{where} ended with {done.returncode}:\n{printed}"
+    return printed

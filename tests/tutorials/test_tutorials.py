@@ -115,7 +115,7 @@ def test_what_is_not_as_the_page_says_fails(tmp_path, environ, language, text):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said", "missing"),
+    ("wanted", "printed", "missing"),
     [
         (["a …", "b"], "a 1\n\nb\n", None),
         (["a", "…", "d"], "a\nb\nc\nd\n", None),
@@ -127,5 +127,5 @@ def test_what_is_not_as_the_page_says_fails(tmp_path, environ, language, text):
         ([], "whatever\n", None),
     ],
 )
-def test_lines_are_compared(wanted, said, missing):
-    assert first_missing(wanted, said) == missing
+def test_lines_are_compared(wanted, printed, missing):
+    assert first_missing(wanted, printed) == missing

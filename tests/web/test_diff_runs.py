@@ -1,4 +1,4 @@
-"""`api/diff`: what the page is told is what `rankscope diff` says; and headlines and measured tables on the way."""
+"""`api/diff`: the page shows what `rankscope diff` prints; and headlines and measured tables on the way."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rankscope.measure.files import save
 
 
 def test_two_ranks_of_a_run(server: Asking, folder: Path) -> None:
-    told = server.ask("/api/diff?ranks=0,1").json()
+    answer = server.ask("/api/diff?ranks=0,1").json()
     wanted = rankscope.diff(folder, ranks=(0, 1)).to_json()
-    assert (told["a"]["ranks"], told["b"]["ranks"]) == ([0], [1])
+    assert (answer["a"]["ranks"], answer["b"]["ranks"]) == ([0], [1])
     columns = list(wanted["columns"])
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*told["table"]["data"].values(), strict=True)]
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*answer["table"]["data"].values(), strict=True)]
     assert rows == wanted["rows"]
-    assert told["gained"] == wanted["findings_gained"]
-    assert told["lost"] == wanted["findings_lost"]
+    assert answer["gained"] == wanted["findings_gained"]
+    assert answer["lost"] == wanted["findings_lost"]
 
 
 def test_two_runs_of_a_directory(tmp_path: Path, private_cache: Path) -> None:
@@ -35,9 +35,9 @@ def test_two_runs_of_a_directory(tmp_path: Path, private_cache: Path) -> None:
     first = server.ask(f"/api/diff?run={shown}&with={other}")
     assert first.status in (200, 409)  # the other one may still be on its way
     assert server.runs.get(other).loaded.wait(300)
-    told = server.ask(f"/api/diff?run={shown}&with={other}").json()
-    assert (told["a"]["id"], told["b"]["id"]) == ("second-id", "first-id")
-    assert "steps" in told["table"]["data"]["section"]
+    answer = server.ask(f"/api/diff?run={shown}&with={other}").json()
+    assert (answer["a"]["id"], answer["b"]["id"]) == ("second-id", "first-id")
+    assert "steps" in answer["table"]["data"]["section"]
 
 
 def test_what_cannot_be_compared_is_refused(server: Asking) -> None:
@@ -57,8 +57,8 @@ def test_sentences_and_what_was_measured(tmp_path: Path, private_cache: Path) ->
     run = server.runs.shown.loaded.run
     assert run is not None
     analyses = server.ask("/api/summary").json()["analyses"]
-    said = run.analyze("overview")["overview"].headline
-    assert said is not None and analyses["overview"]["headline"] == said.to_json()
+    headline = run.analyze("overview")["overview"].headline
+    assert headline is not None and analyses["overview"]["headline"] == headline.to_json()
     assert analyses["measured_scaling"]["state"] == "ready"
     table = server.ask("/api/table/measured_scaling").json()
     assert table["data"]["efficiency"] == [1.0, 0.5, None]

@@ -67,19 +67,19 @@ def test_the_token_becomes_a_cookie(server: Asking) -> None:
 
 def test_a_token_is_good_once(server: Asking) -> None:
     """Whoever finds it later, in a history or a list of processes, does not come in by it."""
-    told: list[str] = []
+    tokens: list[str] = []
     gate = Gate()
-    gate.renewed = lambda: told.append(gate.token)
+    gate.renewed = lambda: tokens.append(gate.token)
     app, host, first = make_app(server.runs, gate), ("host", "127.0.0.1:8000"), gate.token
     # What looks ahead at the link, or asks for it from another site, does not use it up.
     assert call(app, f"/?token={first}", [host], "HEAD").status == 401
     assert call(app, f"/?token={first}", [host, ("origin", "https://evil.example")]).status == 403
     assert call(app, f"/?token={first}x", [host]).status == 401
-    assert told == []
+    assert tokens == []
     opened = call(app, f"/?token={first}", [host])
     cookie = ("cookie", opened.headers["set-cookie"].partition(";")[0])
     assert opened.status == 303
-    assert told == [gate.token]
+    assert tokens == [gate.token]
     assert gate.token != first
     again = call(app, f"/?token={first}", [host])
     assert again.status == 401
@@ -90,10 +90,10 @@ def test_a_token_is_good_once(server: Asking) -> None:
     assert (back.status, "set-cookie" in back.headers) == (303, False)
     assert call(app, f"/?token={gate.token}", [host, cookie]).status == 303
     assert call(app, "/api/runs", [host, cookie]).status == 200
-    assert told == [gate.token]
+    assert tokens == [gate.token]
     other = call(app, f"/?token={gate.token}", [host])
     assert other.status == 303
-    assert len(told) == 2
+    assert len(tokens) == 2
 
 
 def test_one_of_many_at_once_comes_in(server: Asking) -> None:

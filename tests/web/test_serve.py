@@ -40,13 +40,13 @@ def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], str, int
     try:
         assert server.stdout is not None
         # Three lines, read here: what a reader has buffered, `communicate` would not see.
-        said = b"".join(server.stdout.readline() for _ in range(3))
-        found = STARTED.search(said)
-        if found is None or b"Ctrl-C" not in said:
+        printed = b"".join(server.stdout.readline() for _ in range(3))
+        found = STARTED.search(printed)
+        if found is None or b"Ctrl-C" not in printed:
             server.kill()
-            raise AssertionError(said + server.communicate()[1])
+            raise AssertionError(printed + server.communicate()[1])
         if found[2] == b"127.0.0.1":
-            assert f"ssh -L {int(found[3])}:127.0.0.1:{int(found[3])}".encode() in said
+            assert f"ssh -L {int(found[3])}:127.0.0.1:{int(found[3])}".encode() in printed
         yield server, found[1].decode(), int(found[3])
     finally:
         if server.poll() is None:
@@ -250,8 +250,8 @@ def ended_with(capfd: Any, patch: pytest.MonkeyPatch, *arguments: str) -> tuple[
     with pytest.raises(SystemExit) as ended:
         cli_module.main()
     assert ended.value.code == 2
-    said = capfd.readouterr()
-    return said.out, said.err
+    printed = capfd.readouterr()
+    return printed.out, printed.err
 
 
 @pytest.mark.parametrize(("options", "what"), WRONG)

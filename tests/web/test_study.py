@@ -71,14 +71,14 @@ def test_its_summary_is_its_result_and_where_its_jobs_are(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "500")
 
-    def said(*words: str) -> tuple[Any, str]:
+    def call(*words: str) -> tuple[Any, str]:
         monkeypatch.setattr("sys.argv", ["rankscope", *words])
         with pytest.raises(SystemExit) as ended:
             main()
         sys.stdout.flush()
         return ended.value.code, capfd.readouterr().out
 
-    status, out = said("summary", str(study))
+    status, out = call("summary", str(study))
     assert status in (0, None)
     assert "Strong scaling" in out
     assert "baseline T1: the plain process" in out
@@ -88,7 +88,7 @@ def test_its_summary_is_its_result_and_where_its_jobs_are(
         f"2 ranks rankscope summary {study / 'jobs/2-0'}",
         f"all rankscope serve {study}",
     ]
-    status, out = said("summary", str(study), "--run", "2-0", "--executor", "serial")
+    status, out = call("summary", str(study), "--run", "2-0", "--executor", "serial")
     assert status in (0, None)
     assert "Strong scaling" not in out
     assert "study: jobs/2-0" in out

@@ -88,7 +88,7 @@ train()
 time.sleep(1)
 before = set(gloos())
 train()
-# A thread that has been told to end is seen for a moment yet.
+# A thread that was asked to end remains visible for a moment.
 deadline = time.monotonic() + 60
 while set(gloos()) - before and time.monotonic() < deadline:
     time.sleep(0.05)

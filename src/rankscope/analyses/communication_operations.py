@@ -24,8 +24,8 @@ from rankscope.results import (
     Finding,
     Headline,
     Inputs,
-    greatest,
     over_ranks,
+    top_group,
 )
 from rankscope.rundir.plurals import plural
 
@@ -71,9 +71,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
-    most = greatest(
-        frame.group_by("collective", maintain_order=True).agg(pl.col("calls", "total_ns").sum()), "total_ns"
-    )
+    most = top_group(frame, "collective", "total_ns", "calls")
     if most is None:
         return None
     calls = f"{{calls}} {plural('call', most['calls'])}{over_ranks(frame)}"

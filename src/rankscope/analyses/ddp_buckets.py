@@ -81,9 +81,11 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _window_buckets(window: Tables, inputs: Inputs) -> pl.DataFrame:
     operators, annotations = window["host_ops"], window["annotations"]
+    accumulates = operators["name"].str.contains(_ACCUMULATES).fill_null(False).to_numpy()
+    if not accumulates.any():
+        return pl.DataFrame(schema=schema_of(COLUMNS))
     calls = collective_launches(window, inputs.options.communication)
     position, rows = with_ancestors(parent_rows(operators), calls["operator_row"].to_numpy())
-    accumulates = operators["name"].str.contains(_ACCUMULATES).fill_null(False).to_numpy()
     # FSDP communicates in hooks of the same operators, but with reduce_scatter.
     is_bucket = np.isin(np.arange(calls.height), position[accumulates[rows]])
     calls = calls.filter(pl.Series(is_bucket) & (pl.col("kind") == "all_reduce"))

@@ -32,8 +32,11 @@ gap begins that the event ends.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
+from polars.datatypes import DataTypeClass
 
 from rankscope.primitives.activity import (
     Activity,
@@ -47,15 +50,16 @@ from rankscope.primitives.activity import (
 from rankscope.primitives.allocations import device_name
 from rankscope.primitives.annotation_origin import garbage_collections
 from rankscope.primitives.call_stack import innermost
+from rankscope.primitives.columns import constant
 from rankscope.primitives.copies import PAGEABLE
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE
 from rankscope.primitives.late_launches import LateLaunches, before_short
 from rankscope.primitives.matrix_operators import matrix_operators
-from rankscope.primitives.steps import recorded_span, step_windows, with_step_row
+from rankscope.primitives.steps import Bool, recorded_span, step_rows, step_windows, with_step_row
 from rankscope.primitives.synchronization import host_waits, idle_after, without_profilers_wait
 from rankscope.primitives.unfilled import unfilled_time
-from rankscope.results import Analysis, Column, Inputs, Tables, in_steps, schema_of, steps_by_window
+from rankscope.results import Analysis, Column, Inputs, Tables, schema_of, steps_by_window
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
@@ -83,6 +87,7 @@ _COMPILER = (
 _WIDE = ("float32", "float64")
 _EVENT = ("start_ns", "end_ns", "name")
 _SCHEMA = schema_of([column for column in COLUMNS if column.name not in ("rank", "window", "step", "total_ns")])
+_NO_EVENTS = pl.DataFrame(schema=_SCHEMA)
 _RANGES = ("device_events", "host_ops", "runtime_calls", "annotations")
 
 
@@ -99,8 +104,8 @@ def _window_events(window: Tables, inputs: Inputs) -> pl.DataFrame:
         starts, ends = recorded_span({name: window[name] for name in _RANGES})
         number, host_starts, host_ends = pl.Series("step", [None] * starts.size, dtype=pl.Int64), starts, ends
     sets = activity(window["device_events"], window["host_ops"], window["annotations"], inputs.options.communication)
-    on_host = pl.concat([*_host_events(window, sets), *_peaks(window, inputs), _steps(steps)])
-    on_device = pl.concat([*_gaps(window, inputs), *_kernels(window, inputs, sets)])
+    on_host = _concat([*_host_events(window, sets), *_peaks(window, inputs), _steps(steps)])
+    on_device = _concat([*_gaps(window, inputs), *_kernels(window, inputs, sets, steps)])
     events_in_steps = pl.concat(
         [with_step_row(on_host, host_starts, host_ends), with_step_row(on_device, starts, ends)]
     )
@@ -111,46 +116,76 @@ def _window_events(window: Tables, inputs: Inputs) -> pl.DataFrame:
 def _costliest(events: pl.DataFrame) -> pl.DataFrame:
     """The most expensive events of each kind and step; of equal ones the shortest, which lies inside the others."""
     keyed = pl.when(pl.col("kind") == _COMPUTE).then(pl.col("name")).otherwise(pl.col("detail")).alias("key")
-    keys = ["step_row", "kind", "key"]
-    ordered = (
-        events.with_columns(keyed)
-        .with_columns(
-            pl.col("cost_ns").sum().over(keys).alias("total_ns"), (pl.col("end_ns") - pl.col("start_ns")).alias("d")
-        )
-        .sort(
-            "step_row", "kind", "key", "cost_ns", "d", "start_ns", descending=[False, False, False, True, False, False]
-        )
-        .filter(
-            pl.int_range(pl.len()).over(keys) < pl.when(pl.col("kind") == _COMMUNICATION).then(_TRANSFERS).otherwise(1)
-        )
+    ordered = events.with_columns(keyed, (pl.col("end_ns") - pl.col("start_ns")).alias("d")).sort(
+        "step_row", "kind", "key", "cost_ns", "d", "start_ns", descending=[False, False, False, True, False, False]
     )
-    sorted_events = ordered.sort(
-        "step_row", "kind", "total_ns", "cost_ns", "key", descending=[False, False, True, True, False]
+    first, place = _groups(ordered, ["step_row", "kind", "key"])
+    cost = ordered["cost_ns"].to_numpy()
+    total = np.repeat(np.add.reduceat(cost, first) if first.size else first, np.diff(first, append=cost.size))
+    several = (ordered["kind"] == _COMMUNICATION).to_numpy()
+    most = ordered.with_columns(pl.Series("total_ns", total, dtype=pl.Int64)).filter(
+        pl.Series(place < np.where(several, _TRANSFERS, 1))
     )
-    return sorted_events.filter(
-        (pl.col("kind") != _COMPUTE) | (pl.int_range(pl.len()).over("step_row", "kind") < _NAMES)
-    )
+    most = most.sort("step_row", "kind", "total_ns", "cost_ns", "key", descending=[False, False, True, True, False])
+    _, place = _groups(most, ["step_row", "kind"])
+    return most.filter(pl.Series((place < _NAMES) | (most["kind"] != _COMPUTE).to_numpy()))
 
 
-def _events(kind: str, frame: pl.DataFrame, cost: pl.Expr | Int64, detail: pl.Expr | None = None) -> pl.DataFrame:
+def _groups(ordered: pl.DataFrame, keys: Sequence[str]) -> tuple[Int64, Int64]:
+    """Of rows in the order of some keys, the first row of each group of equal keys; and each row's place in its group.
+
+    Faster than `over`, which looks each key up.
+    """
+    changes = ordered.select(pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift(1)) for key in keys))
+    begins = changes.to_series().to_numpy().copy()
+    begins[:1] = True
+    first = np.flatnonzero(begins)
+    return first, np.arange(begins.size) - np.repeat(first, np.diff(first, append=begins.size))
+
+
+def _concat(events: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    filled = [frame for frame in events if frame.height]
+    return pl.concat(filled) if filled else _NO_EVENTS
+
+
+def _events(kind: str, frame: pl.DataFrame, cost: Int64, detail: str | None = None) -> pl.DataFrame:
     """Events of a kind: those that cost something.
 
     Args:
         frame: start_ns, end_ns, name; since_ns where there is a gap.
         cost: ns, of each row.
+        detail: the column with the details.
     """
-    if frame.is_empty():
-        return pl.DataFrame(schema=_SCHEMA)
-    cost_ns = cost if isinstance(cost, pl.Expr) else pl.lit(pl.Series(cost, dtype=pl.Int64))
-    return frame.select(
-        pl.lit(kind).alias("kind"),
-        pl.col("name").fill_null(""),
-        (pl.lit(None, pl.String) if detail is None else detail).alias("detail"),
-        "start_ns",
-        "end_ns",
-        pl.col("since_ns") if "since_ns" in frame.columns else pl.lit(None, pl.Int64).alias("since_ns"),
-        cost_ns.cast(pl.Int64).alias("cost_ns"),
-    ).filter((pl.col("cost_ns") > 0) | pl.lit(kind in _WITHOUT_COST))
+    counts = cost > 0 if kind not in _WITHOUT_COST else np.ones(cost.size, dtype=np.bool_)
+    number = int(np.count_nonzero(counts))
+    if not number:
+        return _NO_EVENTS
+    # Series, as a query for a filter costs more than most of these.
+    rows = pl.Series(counts)
+
+    def column(name: str | None, alias: str, dtype: DataTypeClass) -> pl.Series:
+        if name not in frame.columns:
+            return constant(alias, None, dtype, number)
+        chosen: pl.Series = frame.get_column(name).filter(rows)
+        return chosen.alias(alias)
+
+    name = column("name", "name", pl.String)
+    return pl.DataFrame(
+        [
+            constant("kind", kind, pl.String, number),
+            name.fill_null("") if name.null_count() else name,
+            column(detail, "detail", pl.String),
+            column("start_ns", "start_ns", pl.Int64),
+            column("end_ns", "end_ns", pl.Int64),
+            column("since_ns", "since_ns", pl.Int64),
+            pl.Series("cost_ns", cost[counts], dtype=pl.Int64),
+        ]
+    )
+
+
+def _duration(frame: pl.DataFrame) -> Int64:
+    start, end = _span(frame)
+    return end - start
 
 
 def _span(frame: pl.DataFrame) -> tuple[Int64, Int64]:
@@ -159,7 +194,7 @@ def _span(frame: pl.DataFrame) -> tuple[Int64, Int64]:
 
 def _gaps(window: Tables, inputs: Inputs) -> list[pl.DataFrame]:
     """Work that was launched late, with the gap before it; and allocator calls in such gaps."""
-    work = LateLaunches.of(window, inputs.options.communication)
+    work = inputs.once("late launches", lambda: LateLaunches.of(window, inputs.options.communication))
     gaps = work.gaps.select(
         pl.col("end_ns").alias("start_ns"),
         pl.col("piece_end_ns").alias("end_ns"),
@@ -185,9 +220,14 @@ def _host_events(window: Tables, sets: Activity) -> list[pl.DataFrame]:
     waits = without_profilers_wait(host_waits(calls), window["host_ops"], device)
     loading = data_loading_ranges(annotations)
     host_ranges = annotations.filter(~pl.col("on_device"))
-    collections = garbage_collections(host_ranges.with_columns(pl.lit(0).alias("rank")))
-    named = pl.concat([window["host_ops"].select(_EVENT), host_ranges.select(_EVENT)])
-    compiler = named.filter(pl.col("name").str.contains(_COMPILER).fill_null(False))
+    collections = garbage_collections(host_ranges.with_columns(constant("rank", 0, pl.Int32, host_ranges.height)))
+    compiler = pl.concat(
+        [
+            frame.filter(compiles).select(_EVENT) if compiles.any() else _NO_EVENTS.select(_EVENT)
+            for frame in (window["host_ops"], host_ranges)
+            for compiles in [frame["name"].str.contains(_COMPILER).fill_null(False)]
+        ]
+    )
 
     def idle(frame: pl.DataFrame, busy: IntervalSet) -> Int64:
         start, end = _span(frame)
@@ -203,7 +243,7 @@ def _host_events(window: Tables, sets: Activity) -> list[pl.DataFrame]:
 
 
 def _steps(steps: pl.DataFrame) -> pl.DataFrame:
-    return _events("step", steps, pl.col("end_ns") - pl.col("start_ns"))
+    return _events("step", steps, _duration(steps))
 
 
 def _peaks(window: Tables, inputs: Inputs) -> list[pl.DataFrame]:
@@ -221,49 +261,57 @@ def _peaks(window: Tables, inputs: Inputs) -> list[pl.DataFrame]:
     )
     at_peak = at_peak.filter(rows >= 0)
     at_peak_operators = operators[rows.filter(rows >= 0)].select(_EVENT).with_columns(at_peak["on"].alias("detail"))
-    return [_events("memory_peak", at_peak_operators, pl.lit(0), pl.col("detail"))]
+    return [_events("memory_peak", at_peak_operators, np.zeros(at_peak_operators.height, dtype=np.int64), "detail")]
 
 
-def _kernels(window: Tables, inputs: Inputs, sets: Activity) -> list[pl.DataFrame]:
+def _kernels(window: Tables, inputs: Inputs, sets: Activity, steps: pl.DataFrame) -> list[pl.DataFrame]:
     """What the device ran, or without one the operators."""
     device, annotations, operators = window["device_events"], window["annotations"], window["host_ops"]
-    duration = pl.col("end_ns") - pl.col("start_ns")
-    labelled = with_category(device, inputs.options.communication).filter(in_steps(device["launch_ns"], annotations))
-    kernels = labelled.filter(pl.col("category") == COMPUTE)
+    extra = inputs.options.communication
+
+    def in_steps(launches: pl.Series) -> Bool:
+        return step_rows(steps, launches) >= 0 if steps.height else np.ones(launches.len(), dtype=np.bool_)
+
+    labelled = with_category(device, extra)
+    inside = in_steps(device["launch_ns"])
+    category, kind = labelled["category"], device["kind"]
+    computes = inside & (category == COMPUTE).to_numpy()
+    kernels = labelled.filter(pl.Series(computes))
     if device.is_empty():
         gloo = gloo_ranges(operators, annotations)
         compute, transfers = computing_operators(operators, gloo), gloo
     else:
-        compute, transfers = kernels, labelled.filter(pl.col("category") == COMMUNICATION)
-    copies = labelled.filter((pl.col("kind") == "memcpy") & pl.col("name").str.contains(PAGEABLE).fill_null(False))
-    others = covered_time(device.filter(pl.col("kind") != "memcpy"))
-    calls, products = matrix_operators(
-        window, np.ones(operators.height, dtype=np.bool_), device, inputs.options.communication
-    )
-    products = products.filter(in_steps(products["launch_ns"], annotations))
+        compute, transfers = kernels, labelled.filter(pl.Series(inside & (category == COMMUNICATION).to_numpy()))
+    is_copy = (kind == "memcpy").fill_null(False)
+    copies = labelled.filter(pl.Series(inside) & is_copy & pl.col("name").str.contains(PAGEABLE).fill_null(False))
+    others = covered_time(device.filter((kind != "memcpy").fill_null(False)))
+    calls, products = inputs.once("matrix operators", lambda: matrix_operators(window, None, device, extra))
+    products = products.filter(pl.Series(in_steps(products["launch_ns"])))
     wide = (calls if device.is_empty() else products).filter(pl.col("number").is_in(_WIDE))
+    off = products.filter("off")
 
     def alone(frame: pl.DataFrame, other: IntervalSet) -> Int64:
         start, end = _span(frame)
         return end - start - other.within(start, end)
 
-    unfilled = kernels.with_columns(
-        unfilled_time(device)
-        .filter(in_steps(device["launch_ns"], annotations))
-        .filter(labelled["category"] == COMPUTE)
-        .alias("unfilled")
-    )
-    unfilled = unfilled.filter((duration >= LONG_NS) & (pl.col("unfilled") > 0))
+    unfilled = _rounded(unfilled_time(device).filter(pl.Series(computes)))
     before_launch = device.filter(pl.col("launch_ns") > pl.col("start_ns"))
+    early = before_launch["launch_ns"].to_numpy() - before_launch["start_ns"].to_numpy()
     return [
-        _events(_COMPUTE, compute, duration),
+        _events(_COMPUTE, compute, _duration(compute)),
         _events(_COMMUNICATION, transfers, alone(transfers, sets.compute)),
         _events("pageable_copy", copies, alone(copies, others)),
-        _events("unfilled", unfilled, pl.col("unfilled").round()),
-        _events("ordinary_cores", products.filter("off"), pl.col("duration"), pl.col("number")),
-        _events("wide_type", wide, pl.col("duration"), pl.col("number")),
-        _events("before_launch", before_launch, pl.col("launch_ns") - pl.col("start_ns")),
+        _events("unfilled", kernels, np.where(_duration(kernels) >= LONG_NS, unfilled, 0)),
+        _events("ordinary_cores", off, _duration(off), "number"),
+        _events("wide_type", wide, _duration(wide), "number"),
+        _events("before_launch", before_launch, early.astype(np.int64)),
     ]
+
+
+def _rounded(times: pl.Series) -> Int64:
+    """Times as whole ns, 0 for null."""
+    rounded: Int64 = times.round().fill_null(0).cast(pl.Int64).to_numpy()
+    return rounded
 
 
 analysis = Analysis(

@@ -50,8 +50,8 @@ from rankscope.results import (
     Parameters,
     Tables,
     by_window,
-    greatest,
     schema_of,
+    top_group,
     total_of,
 )
 
@@ -68,11 +68,19 @@ COLUMNS = (
     Column("share", pl.Float64, "ratio", "share of the idle time of the stream, or of the device"),
     Column("mean_ns", pl.Float64, "ns", "mean duration"),
     Column("max_ns", pl.Int64, "ns", "longest duration"),
+    Column(
+        "longest_start_ns",
+        pl.Int64,
+        "ns",
+        "start of the longest, or of the operator's call, on the trace's clock",
+        instant=True,
+    ),
+    Column("window", pl.Int64, "", "index of the rank's trace file that has the longest, from 0"),
 )
 # HTA's default: shorter gaps are the normal distance between kernels.
 KERNEL_WAIT_NS = 30_000
 _KEYS = ("device", "stream", "cause", "detail")
-_SCHEMA = schema_of([column for column in COLUMNS if column.name not in ("rank", "share", "mean_ns")])
+_SCHEMA = schema_of([column for column in COLUMNS if column.name not in ("rank", "share", "mean_ns", "window")])
 _NO_ROWS = np.empty(0, dtype=np.int64)
 _CAUSES = ["host_wait", "kernel_wait", "other", "unknown"]
 
@@ -81,25 +89,26 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The gaps of a rank's streams and devices, by cause."""
     level = inputs.parameters.get("of", "all")
     parts = []
-    for window in by_window(tables, inputs):
+    for number, window in enumerate(by_window(tables, inputs)):
         device, selected = window["device_events"], _selected_time(window, inputs)
         if not device.height:
             continue
+        found = []
         if level != "devices":
-            parts.append(_stream_gaps(device, selected))
-        if level == "streams":
-            continue
+            found.append(_stream_gaps(device, selected))
         # The host's activity is the same for all devices.
-        host = _host_activity(window)
+        host = _host_activity(window) if level != "streams" else []
         device_indices = device["device"].unique()
-        for device_index in device_indices:
+        for device_index in device_indices if level != "streams" else ():
             device_events = (
                 device if len(device_indices) == 1 else device.filter(pl.col("device").eq_missing(device_index))
             )
-            parts += _device_gaps(device_index, covered_time(device_events), host, window["host_ops"]["name"], selected)
-    frame = pl.concat(parts) if parts else pl.DataFrame(schema=_SCHEMA)
+            found += _device_gaps(device_index, covered_time(device_events), host, window["host_ops"], selected)
+        parts += [part.with_columns(pl.lit(number, pl.Int64).alias("window")) for part in found]
+    frame = pl.concat(parts) if parts else pl.DataFrame(schema={**_SCHEMA, "window": pl.Int64})
     if len(inputs.traces) > 1:
-        frame = frame.group_by(_KEYS).agg(pl.col("gaps", "idle_ns").sum(), pl.col("max_ns").max())
+        longest = pl.col("max_ns", "longest_start_ns", "window").get(pl.col("max_ns").arg_max())
+        frame = frame.group_by(_KEYS).agg(pl.col("gaps", "idle_ns").sum(), longest)
         frame = frame.sort("cause", "detail", nulls_last=True)
     stream_index, idle = stream_numbers(frame), frame["idle_ns"].to_numpy()
     if len(parts) > 1:
@@ -114,7 +123,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
             *(frame[name] for name in (*_KEYS, "gaps", "idle_ns")),
             pl.Series("share", idle / total[stream_index]),
             pl.Series("mean_ns", idle / frame["gaps"].to_numpy()),
-            frame["max_ns"],
+            *(frame[name] for name in ("max_ns", "longest_start_ns", "window")),
         ]
     )
 
@@ -156,7 +165,7 @@ def _stream_gaps(device: pl.DataFrame, selected: IntervalSet | None) -> pl.DataF
     cause[~known[rows]] = _CAUSES.index("unknown")
     gap = ends - begins if selected is None else selected.within(begins, ends)
     stream = streams.number[after_gap]
-    group, gaps, total, longest = _by_group(stream * len(_CAUSES) + cause, gap)
+    group, gaps, total, longest, longest_start = _by_group(stream * len(_CAUSES) + cause, gap, begins)
     # Within a stream the largest first.
     order = np.lexsort((-total, group // len(_CAUSES)))
     stream, cause = np.divmod(group[order], len(_CAUSES))
@@ -169,6 +178,7 @@ def _stream_gaps(device: pl.DataFrame, selected: IntervalSet | None) -> pl.DataF
         gaps=gaps[order],
         idle_ns=total[order],
         max_ns=longest[order],
+        longest_start_ns=longest_start[order],
     )
 
 
@@ -191,24 +201,23 @@ def _rows(
     )
 
 
-def _by_group(group: Int64, gap: Int64) -> tuple[Int64, Int64, Int64, Int64]:
-    """Groups with gaps: the group, its number of gaps, their sum and the longest."""
+def _by_group(group: Int64, gap: Int64, begins: Int64) -> tuple[Int64, Int64, Int64, Int64, Int64]:
+    """Groups with gaps: the group, its number of gaps, their sum, the longest, and when the first of these starts."""
     positive = gap > 0
     if not positive.all():
-        group, gap = group[positive], gap[positive]
+        group, gap, begins = group[positive], gap[positive], begins[positive]
     # Small integers sort faster.
     small = group.astype(np.uint16) if group.max(initial=0) < 1 << 16 else group
     order = np.argsort(small, kind="stable")
-    group, gap = group[order], gap[order]
+    group, gap, begins = group[order], gap[order], begins[order]
     if not group.size:
-        return group, group, gap, gap
+        return group, group, gap, gap, begins
     first = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
-    return (
-        group[first],
-        np.diff(first, append=group.size),
-        np.add.reduceat(gap, first),
-        np.maximum.reduceat(gap, first),
-    )
+    gaps = np.diff(first, append=group.size)
+    longest = np.maximum.reduceat(gap, first)
+    is_longest = np.flatnonzero(gap == np.repeat(longest, gaps))
+    earliest = is_longest[np.searchsorted(is_longest, first)]
+    return group[first], gaps, np.add.reduceat(gap, first), longest, begins[earliest]
 
 
 def _host_activity(window: Tables) -> list[tuple[str, IntervalSet, Int64]]:
@@ -246,58 +255,66 @@ def _device_gaps(
     device: int | None,
     busy: IntervalSet,
     host: Sequence[tuple[str, IntervalSet, Int64]],
-    operators: pl.Series,
+    operators: pl.DataFrame,
     selected: IntervalSet | None,
 ) -> list[pl.DataFrame]:
     """The gaps of a device, split by what the host did.
 
     Args:
-        operators: the names of host_ops.
+        operators: host_ops.
     """
     if not len(busy):
         return []
     remaining = busy.complement(int(busy.starts[0]), int(busy.ends[-1]))
     remaining = remaining if selected is None else remaining & selected
     operator_rows: list[pl.DataFrame] = []
-    pieces: dict[str, Int64] = {}
+    pieces: dict[str, IntervalSet] = {}
     for cause, times, rows in host:
         inside, remaining, interval = remaining.split(times)
         if not len(inside):
             continue
         if cause == "operator":
-            operator_rows.append(_operator_rows(device, operators, rows[interval], inside.ends - inside.starts))
+            operator_rows.append(_operator_rows(device, operators, rows[interval], inside))
         else:
-            pieces[cause] = inside.ends - inside.starts
+            pieces[cause] = inside
     if len(remaining):
-        pieces["nothing"] = remaining.ends - remaining.starts
+        pieces["nothing"] = remaining
     causes = sorted(pieces)
     after = bisect_left(causes, "operator")
     before, behind = ({cause: pieces[cause] for cause in some} for some in (causes[:after], causes[after:]))
     return [_cause_rows(device, before), *operator_rows, _cause_rows(device, behind)]
 
 
-def _cause_rows(device: int | None, pieces: Mapping[str, Int64]) -> pl.DataFrame:
-    """Rows of causes other than operators, from the durations of their pieces."""
+def _cause_rows(device: int | None, pieces: Mapping[str, IntervalSet]) -> pl.DataFrame:
+    """Rows of causes other than operators, from their pieces."""
+    gaps = [piece.ends - piece.starts for piece in pieces.values()]
+    longest = [int(gap.argmax()) for gap in gaps]
     return _rows(
         device,
         None,
         pl.Series(list(pieces), dtype=pl.String),
-        gaps=[gap.size for gap in pieces.values()],
-        idle_ns=[int(gap.sum()) for gap in pieces.values()],
-        max_ns=[int(gap.max()) for gap in pieces.values()],
+        gaps=[gap.size for gap in gaps],
+        idle_ns=[int(gap.sum()) for gap in gaps],
+        max_ns=[int(gap[row]) for gap, row in zip(gaps, longest, strict=True)],
+        longest_start_ns=[int(piece.starts[row]) for piece, row in zip(pieces.values(), longest, strict=True)],
     )
 
 
-def _operator_rows(device: int | None, operators: pl.Series, row: Int64, gap: Int64) -> pl.DataFrame:
+def _operator_rows(device: int | None, operators: pl.DataFrame, row: Int64, pieces: IntervalSet) -> pl.DataFrame:
     """Time in operators by their names; the pieces of one call count as one gap."""
     first = np.flatnonzero(np.diff(row, prepend=-1))
-    spent = pl.DataFrame([operators[row[first]].alias("detail"), pl.Series("gap", np.add.reduceat(gap, first))])
+    gap = pl.Series("gap", np.add.reduceat(pieces.ends - pieces.starts, first))
+    calls = operators[row[first]].select(pl.col("name").alias("detail"), "start_ns")
+    spent = calls.with_columns(gap)
     length = pl.col("gap")
-    by_name = spent.group_by("detail").agg(
-        pl.len().cast(pl.Int64).alias("gaps"), length.sum().alias("idle_ns"), length.max().alias("max_ns")
+    by_name = spent.group_by("detail", maintain_order=True).agg(
+        pl.len().cast(pl.Int64).alias("gaps"),
+        length.sum().alias("idle_ns"),
+        length.max().alias("max_ns"),
+        pl.col("start_ns").get(length.arg_max()).alias("longest_start_ns"),
     )
     by_name = by_name.sort("detail", nulls_last=True)
-    figures = {name: by_name[name].to_numpy() for name in ("gaps", "idle_ns", "max_ns")}
+    figures = {name: by_name[name].to_numpy() for name in ("gaps", "idle_ns", "max_ns", "longest_start_ns")}
     return _rows(device, None, "operator", by_name["detail"], **figures)
 
 
@@ -305,7 +322,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     devices = frame.filter(pl.col("stream").is_null())
     total = total_of(devices, "idle_ns")
-    largest = greatest(devices.group_by("cause", maintain_order=True).agg(pl.col("idle_ns").sum()), "idle_ns")
+    largest = top_group(devices, "cause", "idle_ns")
     if largest is None:
         return None
     noun = "devices" if devices.select("rank", "device").n_unique() > 1 else "device"

@@ -33,9 +33,9 @@ from rankscope.results import (
     Tables,
     by_window,
     chosen_launches,
-    greatest,
     in_steps,
     over_ranks,
+    top_group,
     total_of,
 )
 from rankscope.rundir.plurals import plural
@@ -139,7 +139,7 @@ def _weighted(name: str) -> pl.Expr:
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     total = total_of(frame, "total_ns")
-    top = greatest(frame.group_by("name", maintain_order=True).agg(pl.col("total_ns", "calls").sum()), "total_ns")
+    top = top_group(frame, "name", "total_ns", "calls")
     if top is None:
         return None
     calls = f"{{calls}} {plural('call', top['calls'])}{over_ranks(frame)}"

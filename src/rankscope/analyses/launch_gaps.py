@@ -60,7 +60,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _window_gaps(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    work = LateLaunches.of(window, inputs.options.communication)
+    work = inputs.once("late launches", lambda: LateLaunches.of(window, inputs.options.communication))
     steps, windows = step_windows(window["annotations"], window["device_events"])
     number, starts, ends = steps["step"], windows.start, windows.end
     if not steps.height:

@@ -23,6 +23,8 @@ How to read it: float32 with most of its work off tensor cores means that TF32 i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 
 from rankscope.primitives.device_peaks import device_model, peak_flops
@@ -64,7 +66,10 @@ _WIDE = ("float64", "float32")
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's types."""
-    parts = [_window_types(window, inputs) for window in by_window(tables, inputs)]
+    parts = [
+        _window_types(window, replace(inputs, traces=inputs.traces[number : number + 1]))
+        for number, window in enumerate(by_window(tables, inputs))
+    ]
     frame = pl.concat(parts).group_by("number").agg(pl.col(_SUMS).sum()).sort("number", nulls_last=True)
     used = tables["device_events"]["device"].drop_nulls().unique()
     name = device_model((device for info in inputs.traces for device in info.devices), used)
@@ -90,10 +95,13 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _window_types(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    annotations = window["annotations"]
-    kept = chosen_starts(window["host_ops"], annotations, inputs).to_numpy()
-    device = chosen_launches(window["device_events"], annotations, inputs)
-    calls, kernels = matrix_operators(window, kept, device, inputs.options.communication)
+    annotations, device, extra = window["annotations"], window["device_events"], inputs.options.communication
+    if inputs.options.steps is None:
+        calls, kernels = inputs.once("matrix operators", lambda: matrix_operators(window, None, device, extra))
+    else:
+        kept = chosen_starts(window["host_ops"], annotations, inputs).to_numpy()
+        device = chosen_launches(device, annotations, inputs)
+        calls, kernels = matrix_operators(window, kept, device, extra)
     counted = calls.group_by("number").agg(
         pl.len().cast(pl.Int64).alias("calls"), pl.col("duration").sum().alias("host_ns")
     )

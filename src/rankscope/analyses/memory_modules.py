@@ -18,7 +18,7 @@ import polars as pl
 
 from rankscope.primitives.memory_by_place import memory_by_place
 from rankscope.primitives.memory_categories import CATEGORY_TABLES
-from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, greatest, over_ranks
+from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, over_ranks, top_group
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
@@ -47,7 +47,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     named = frame.filter(pl.col("module").is_not_null())
-    most = greatest(named.group_by("module", maintain_order=True).agg(pl.col("peak_bytes").sum()), "peak_bytes")
+    most = top_group(named, "module", "peak_bytes")
     if most is None or not most["peak_bytes"]:
         return None
     text = f"The module that holds the most at the peak: {{module}}, {{bytes}}{over_ranks(frame)}."

@@ -29,8 +29,8 @@ from rankscope.results import (
     Inputs,
     Tables,
     by_window,
-    greatest,
     over_ranks,
+    top_group,
 )
 
 COLUMNS = (
@@ -135,7 +135,7 @@ def _live_at_peak(found: pl.DataFrame) -> pl.Series:
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     named = frame.filter(pl.col("name").is_not_null())
-    most = greatest(named.group_by("name", maintain_order=True).agg(pl.col("self_increase").sum()), "self_increase")
+    most = top_group(named, "name", "self_increase")
     if most is None:
         return None
     text = f"Largest net allocation: {{name}}, {{increase}}{over_ranks(frame)}."

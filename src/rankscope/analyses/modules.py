@@ -33,8 +33,8 @@ from rankscope.results import (
     Inputs,
     Tables,
     by_window,
-    greatest,
     over_ranks,
+    top_group,
     total_of,
 )
 
@@ -142,7 +142,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     column = "device_self_ns" if total_of(frame, "device_self_ns") else "host_self_ns"
     total = total_of(frame, column)
-    top = greatest(frame.group_by("module", maintain_order=True).agg(pl.col(column).sum()), column)
+    top = top_group(frame, "module", column)
     if top is None:
         return None
     return Headline.of(

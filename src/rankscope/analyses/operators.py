@@ -56,8 +56,8 @@ from rankscope.results import (
     Tables,
     by_window,
     chosen_starts,
-    greatest,
     over_ranks,
+    top_group,
     total_of,
 )
 from rankscope.rundir.plurals import plural
@@ -354,7 +354,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     column = "device_self_ns" if total_of(frame, "device_self_ns") else "host_self_ns"
     total = total_of(frame, column)
-    top = greatest(frame.group_by("name", maintain_order=True).agg(pl.col(column, "calls").sum()), column)
+    top = top_group(frame, "name", column, "calls")
     if top is None:
         return None
     calls = f"{{calls}} {plural('call', top['calls'])}{over_ranks(frame)}"

@@ -179,7 +179,7 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None, compu
     if ideal is not None:
         beyond = worst["bubble_ns"] - ideal * worst["window_ns"]
         saving = max(0, round(min(beyond, worst["window_ns"] - compute / (1 - ideal))))
-    ideal_text = "" if ideal is None else f", {100 * ideal:.1f} % in a balanced pipeline"
+    ideal_text = "" if ideal is None else f" ({100 * ideal:.1f} % in a balanced pipeline)"
     evidence = [
         Evidence("mean bubble per step", round(worst["bubble_ns"]), "ns"),
         Evidence("mean window of a step", round(worst["window_ns"]), "ns"),
@@ -195,7 +195,7 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None, compu
         Finding(
             id="pipeline-bubble",
             severity="warning" if ideal is not None else "info",
-            title=f"{waits} for its neighbours {100 * ratio:.1f} % of the step{ideal_text}",
+            title=f"{waits} for its neighbours for {100 * ratio:.1f} % of the step{ideal_text}",
             ranks=tuple(ranks),
             evidence=tuple(evidence),
             saving_ns=saving,

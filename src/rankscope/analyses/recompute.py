@@ -34,8 +34,8 @@ from rankscope.results import (
     Inputs,
     Tables,
     by_window,
-    greatest,
     over_ranks,
+    top_group,
     total_of,
 )
 
@@ -158,7 +158,7 @@ def _recomputed(operators: pl.DataFrame, annotations: pl.DataFrame) -> tuple[Boo
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
-    most = greatest(frame.group_by("name", maintain_order=True).agg(pl.col("host_ns").sum()), "host_ns")
+    most = top_group(frame, "name", "host_ns")
     if most is None:
         return None
     host = f"{{host}} of host time{over_ranks(frame)}"

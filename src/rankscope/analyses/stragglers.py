@@ -31,7 +31,7 @@ The cause is the part of its late steps that exceeds the peers':
 
 - `slow_device`: the same kernels take longer; `more_work`: there are more, or larger ones (by name and launch grid; on
   the host operators by name and input shapes)
-- `data_loading`: the device was idle while the host was in its data loader, or because it was longer there than others
+- `data_loading`: the device was idle while the host was in its data loader
 - `slow_host`: the device was idle while the host ran operators, the runtime, or nothing that was recorded (sleeping)
 - `memory`: the device was idle in allocations, or copied; calls for device memory that no other rank makes include the
   idle time that they cause on the device
@@ -56,7 +56,7 @@ import polars as pl
 
 from rankscope.primitives.arrival_skew import totals_by_rank_and_step
 from rankscope.primitives.clocks import base_times
-from rankscope.primitives.communicators import POINT_TO_POINT, parse_group_ranks
+from rankscope.primitives.communicators import POINT_TO_POINT, named_group_ranks, parse_group_ranks
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
 from rankscope.primitives.statistics import Significance, Verdict
@@ -65,7 +65,7 @@ from rankscope.primitives.stragglers.causes import ADVICE
 from rankscope.primitives.stragglers.network import SlowLink, slow_links, with_numbers
 from rankscope.primitives.stragglers.observations import observe
 from rankscope.primitives.stragglers.paces import COLUMNS as PACES
-from rankscope.primitives.stragglers.paces import LOADING, StepBounds, device_places, host_paces, step_paces
+from rankscope.primitives.stragglers.paces import StepBounds, device_places, host_paces, step_paces
 from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 from rankscope.primitives.stragglers.timeline import (
     ENDED,
@@ -90,6 +90,7 @@ from rankscope.results import (
     by_window,
     schema_of,
 )
+from rankscope.rundir.plurals import counted
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
@@ -139,7 +140,7 @@ _PARTS = {
         | {"on_host": pl.Boolean}
     ),
     "launched": pl.Schema(dict.fromkeys(("rank", "window", "step", "work", *_WORK), pl.Int64)),
-    "paces": pl.Schema(dict.fromkeys(("rank", "window", *PACES, LOADING), pl.Int64) | {"of_host": pl.Boolean}),
+    "paces": pl.Schema(dict.fromkeys(("rank", "window", *PACES), pl.Int64) | {"of_host": pl.Boolean}),
 }
 
 
@@ -168,7 +169,8 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     own = own.filter(pl.col("match").is_not_null() & ~pl.col("collective").is_in(POINT_TO_POINT))
     own = own.sort("start_ns", "end_ns")
     start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
-    before = previous_collectives(own["group"].to_list(), _members(own), start, end)
+    members = {group: frozenset(ranks) for group, ranks in named_group_ranks(own)}
+    before = previous_collectives(own["group"].to_list(), members, start, end)
     match = own["match"].to_numpy()
     extra = inputs.options.communication
     at, code = device_places(window["device_events"], window["host_ops"], window["annotations"], extra)
@@ -189,9 +191,7 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     frames = {
         "collectives": collectives,
         "launched": step_work(window, extra),
-        "paces": pl.concat(
-            [of_rank.with_columns(of_host=pl.lit(False)), of_host.with_columns(of_host=pl.lit(True))], how="diagonal"
-        ),
+        "paces": pl.concat([of_rank.with_columns(of_host=pl.lit(False)), of_host.with_columns(of_host=pl.lit(True))]),
     }
     return {
         name: frame.with_columns(rank=pl.lit(inputs.rank, pl.Int64), window=pl.lit(number, pl.Int64))
@@ -206,43 +206,36 @@ def _bounds(own: pl.DataFrame, end: Int64, end_own: Int64) -> StepBounds:
     return StepBounds.of(rows.filter("whole"))
 
 
-def _members(own: pl.DataFrame) -> dict[str, frozenset[int]]:
-    pairs = own.select("group", "group_ranks").unique().drop_nulls().rows()
-    return {group: frozenset(found) for group, text in pairs if (found := parse_group_ranks(text)) is not None}
-
-
 def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Who is late, whom it delays, and why."""
     ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
     collectives = inputs.results["collectives"]
     named, (collectives, stretches, work, paces) = distinct_steps([collectives, *_concat(parts).values()])
     clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns", "component")
-    rows = with_aligned_arrivals(stretches, clock, base_times(inputs.traces))
-    if rows.is_empty():
-        return _complete(pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64})), []
     cut = _cut(inputs)
-    mesh = mesh_of(inputs)
     stretches, work, paces = (
         each.join(cut, on=["rank", "window"], how="anti", maintain_order="left") for each in (stretches, work, paces)
     )
+    rows = with_aligned_arrivals(stretches, clock, base_times(inputs.traces))
+    findings = _left_out(cut)
+    if rows.is_empty():
+        return _complete(pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64})), findings
+    mesh = mesh_of(inputs)
     role = _roles(mesh, inputs)
-    comparison = _comparison(stretches, work, paces, role, inputs) if stretches.height else None
+    comparison = _comparison(stretches, work, paces, role, inputs)
     table, by_step = totals_by_rank_and_step(ranks, attribute_waits(rows, role, collectives, comparison))
-    stragglers = comparison.stragglers() if comparison is not None else []
-    verdicts = dict.fromkeys(set(rows["rank"]) - set(cut["rank"]), Verdict(Significance.TOO_FEW))
-    verdicts |= comparison.verdicts() if comparison is not None else {}
+    stragglers = comparison.stragglers()
+    verdicts = dict.fromkeys(rows["rank"].unique(), Verdict(Significance.TOO_FEW)) | comparison.verdicts()
     said = [verdicts.get(rank) for rank in table["rank"]]
     table = _with_causes(table, [each for each in stragglers if not each.once]).with_columns(
         pl.Series("significance", [each and each.significance.value for each in said], dtype=pl.String),
         pl.Series("verdict", [each and str(each) for each in said], dtype=pl.String),
     )
-    findings = _left_out(cut)
-    if comparison is not None:
-        links = with_numbers(slow_links(collectives, comparison.seen.step_ns), named)
-        sliced = with_numbers(comparison.by_slice(stragglers, mesh_slices(mesh)), named)
-        findings = [*_findings(sliced, table), *_slow_networks(links, max(comparison.seen.steps.size, 1)), *findings]
+    links = with_numbers(slow_links(collectives, comparison.seen.step_ns), named)
+    sliced = with_numbers(comparison.by_slice(stragglers, mesh_slices(mesh)), named)
+    findings = [*_findings(sliced, table), *_slow_networks(links, max(comparison.seen.steps.size, 1)), *findings]
     if inputs.parameters.get("by") == "step":
-        table = _with_steps(by_step, comparison, stragglers) if comparison is not None else by_step
+        table = _with_steps(by_step, comparison, stragglers)
         windows = stretches.drop_nulls("step").group_by("step").agg(pl.col("window").min())
         table = table.join(windows, on="step", how="left", maintain_order="left")
         table = table.with_columns(pl.col("step").replace(named))
@@ -287,9 +280,7 @@ def _roles(mesh: Mesh, inputs: Inputs) -> dict[int, int]:
 
 def mesh_of(inputs: Inputs) -> Mesh:
     """The mesh of a run, from its metadata or its groups."""
-    groups = inputs.results["collectives"].select("group", "group_ranks").drop_nulls().unique().sort("group")
-    named = [(name, found) for name, text in groups.iter_rows() if (found := parse_group_ranks(text)) is not None]
-    return infer_mesh(inputs.traces, named)
+    return infer_mesh(inputs.traces, named_group_ranks(inputs.results["collectives"]))
 
 
 def _complete(table: pl.DataFrame) -> pl.DataFrame:
@@ -344,9 +335,9 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
                     Evidence(BUSY_EXCESS if each.without_idle else EXCESS, each.excess_ns, "ns"),
                     Evidence("largest lateness per step, mean", max(row["lateness_ns"] or 0 for row in mine), "ns"),
                     Evidence("time other ranks waited for it", max(row["waited_ns"] or 0 for row in mine), "ns"),
-                    Evidence("steps in which it is late", len(each.steps), "count"),
+                    Evidence("steps in which it is late", each.late_steps, "count"),
                     Evidence("steps compared", each.compared, "count"),
-                    Evidence("significance", str(each.verdict)),
+                    Evidence("significance test", f"{each.verdict.test}, {counted(each.compared, 'step')}"),
                     *_to_be_fixed_too(each),
                     Evidence(f"cause: {cause.replace('_', ' ')}", each.cause.evidence),
                 ),

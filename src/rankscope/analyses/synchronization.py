@@ -34,8 +34,8 @@ from rankscope.results import (
     Inputs,
     Tables,
     by_window,
-    greatest,
     over_ranks,
+    top_group,
     total_of,
 )
 from rankscope.rundir.plurals import plural
@@ -120,7 +120,7 @@ def _names_at(ranges: pl.DataFrame, rows: Int64) -> pl.Series:
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     idle, calls = total_of(frame, "idle_ns"), total_of(frame, "calls")
-    top = greatest(frame.group_by("call", maintain_order=True).agg(pl.col("idle_ns").sum()), "idle_ns")
+    top = top_group(frame, "call", "idle_ns")
     if top is None:
         return None
     return Headline.of(

@@ -24,7 +24,7 @@ from rankscope.capture.script_profilers.adopted_window import AdoptedWindow
 from rankscope.capture.step_log import RunSnapshot
 from rankscope.capture.stop_mode import LOOP, THREAD, choose_stop_mode
 from rankscope.capture.uploads import Uploads
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, without_credentials
 from rankscope.rundir import staging
 from rankscope.rundir.atomic import write_atomic, write_new
 from rankscope.rundir.config import CaptureConfig
@@ -35,7 +35,6 @@ from rankscope.rundir.manifest import (
     read_run_manifest,
     redact,
     to_json,
-    without_user,
 )
 from rankscope.rundir.metadata import Mesh, ProcessGroup, TraceMetadata
 from rankscope.rundir.names import ENDINGS, RUN_MANIFEST, TraceIdentity, format_trace_name, rank_folder
@@ -181,7 +180,7 @@ class ThisRank:
             device=environment.describe_device(),
             mesh=self.mesh,
             capture=self.capture,
-            upload_to=without_user(self.config.upload_to) if self.config.upload_to else None,
+            upload_to=without_credentials(self.config.upload_to) if self.config.upload_to else None,
             environment=environment.describe_environment(),
             requested_steps=self.config.repeat * self.config.active or None,
         )

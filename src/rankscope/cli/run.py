@@ -12,6 +12,7 @@ import typer
 from rankscope.cli.capture_options import CAPTURE, OTHER_OPTIONS, PANELS, CaptureCommand
 from rankscope.cli.capture_options import CONTEXT_SETTINGS as CONTEXT_SETTINGS
 from rankscope.cli.signature import with_options
+from rankscope.errors import without_credentials
 from rankscope.jobs.exec import profiled_environment, take_options
 from rankscope.jobs.run import JobResult, run_job
 from rankscope.jobs.torchrun import (
@@ -22,7 +23,6 @@ from rankscope.jobs.torchrun import (
 )
 from rankscope.rundir.capture_files import BY_RUN, HOOK_VARIABLE
 from rankscope.rundir.config import CaptureConfig, variable_of
-from rankscope.rundir.manifest import without_user
 from rankscope.rundir.plurals import counted, plural
 from rankscope.rundir.staging import kept_traces
 
@@ -142,7 +142,7 @@ def recorded_by_script(run_dir: Path) -> str:
 
 def _uploads(result: JobResult, url: str) -> str:
     """A note on which of this host's traces were uploaded."""
-    url, kept = without_user(url), result.not_uploaded()
+    url, kept = without_credentials(url), result.not_uploaded()
     if not kept:
         return f"Uploaded to {url}"
     names = ", ".join(kept[:3]) + (f" and {len(kept) - 3} more" if len(kept) > 3 else "")

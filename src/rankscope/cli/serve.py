@@ -26,6 +26,7 @@ from rankscope.pipeline import open_run
 from rankscope.report.errors import print_error
 from rankscope.report.experiments.tables import jobs_of
 from rankscope.report.formatting import plain
+from rankscope.rundir.watch_files import WATCH_FOLDER
 from rankscope.web.loading import LoadedRun
 from rankscope.web.runs import Runs
 from rankscope.web.security import LOCAL_NAMES, Gate, is_host_name
@@ -73,6 +74,8 @@ def serve(
     """
     _check_public_host(public_host, host)
     settings = {name: value for name, value in asdict(options).items() if name != "run"}
+    if follow is None and all(Path(path, WATCH_FOLDER).is_dir() for path in source):
+        follow = True  # a watched job may have no trace yet, and is worth seeing without one
     if follow and not Watch.supports(source):
         raise ConfigError("a URL cannot be followed", hint="leave --follow out, or name a directory of this machine")
     try:

@@ -74,7 +74,7 @@ class _Merge:
     """That a finding is a symptom, and of what."""
 
     cause: _Stated
-    why: str
+    effect: Effect
 
 
 def merge(findings: Sequence[Finding], rules: Iterable[Rule], inputs: Inputs, step: int | None) -> list[Finding]:
@@ -98,7 +98,10 @@ def merge(findings: Sequence[Finding], rules: Iterable[Rule], inputs: Inputs, st
         link = merged.get(id(each))
         if link is not None:
             root = _root(link.cause, merged)
-            symptoms.setdefault(id(root), []).append(replace(each.finding, because=link.why))
+            # What is the cause's own time needs the cause's advice: balancing work speeds up no slow device.
+            advice = "" if link.effect.same else each.finding.advice
+            symptom = replace(each.finding, because=link.effect.why, advice=advice)
+            symptoms.setdefault(id(root), []).append(symptom)
     leading = [each for each in stated if id(each) not in merged]
     for each in leading:
         each.finding = _beside_causes(each, step)
@@ -147,9 +150,13 @@ def _straggler(finding: Finding, capacity: Mapping[int, Parts], inputs: Inputs, 
         rank: _spread(own[rank], parts, has) if rank in own else _spread(waits.get(rank, 0.0), ("communication",), has)
         for rank, has in capacity.items()
     }
-    cost = min(round(max(saving, *waits.values(), 0.0)), step)
-    severity = finding.severity if finding.severity == "error" else severity_of(cost, step) or "info"
-    shown = replace(finding, severity=severity, cost_ns=cost or None)
+    if finding.id == STALL:
+        # It happened once: it costs the steps to come nothing.
+        shown = finding
+    else:
+        cost = min(round(max(saving, *waits.values(), 0.0)), step)
+        severity = finding.severity if finding.severity == "error" else severity_of(cost, step) or "info"
+        shown = replace(finding, severity=severity, cost_ns=cost or None)
     costs = RankCosts(dict.fromkeys(finding.ranks, saving), is_mean=False)
     return _Stated(shown, f"{STRAGGLER}:{cause}", Declared(parts), costs, taken, own)
 
@@ -194,12 +201,12 @@ def _cause_of(each: _Stated, stated: Sequence[_Stated], capacity: Mapping[int, P
             # Without a saving there is nothing to add up: it is about the same ranks, or it is not a symptom.
             ranks = {rank for one in causes for rank in one.own}
             if effect.same and each.finding.ranks and set(each.finding.ranks) <= ranks:
-                return _Merge(first, effect.why)
+                return _Merge(first, effect)
             continue
         rest = _left(each, causes, effect, capacity)
         left = each.costs.total(rest)
         if left <= (1 - COVERED) * total and left < WARNING_SHARE * step and (best is None or left < best[0]):
-            best = (left, _Merge(first, effect.why))
+            best = (left, _Merge(first, effect))
         each.rest = {rank: min(cost, rest[rank]) for rank, cost in each.rest.items()}
     return best[1] if best is not None else None
 

@@ -23,6 +23,8 @@ from rankscope.results import (
     RankState,
     Result,
     counted_steps,
+    incomplete_ranks,
+    longest_wait,
     rank_state,
     without_straggler,
 )
@@ -48,7 +50,7 @@ class RankVerdict:
         state: a significant straggler; none; too few steps to tell; nothing to compare ranks by; or a single rank.
         ranks: the stragglers, those of the most costly finding first.
         sentence: the same in words.
-        longest: which rank has the most local time, and by how much: an indication in every state but the last.
+        longest: for which rank the others waited longest, as a clause: an indication; None if they waited for none.
     """
 
     state: RankState
@@ -175,13 +177,13 @@ def _headline(findings: Sequence[Finding], unit: StepWords, step: int | None, sn
     top = next((each for each in findings if each.weight_ns and each.severity != "info"), None)
     top = top or next((each for each in findings if each.severity != "info"), None)
     small = top is None
-    top = top or next((each for each in findings if each.saving_ns), None)
+    top = top or max((each for each in findings if each.saving_ns), key=lambda each: each.saving_ns or 0, default=None)
     if top is None:
         # A cost of which no part can be called a saving still answers where the time goes.
         open_cost = next((each for each in findings if any(one.name == unit.length for one in each.evidence)), None)
         if open_cost is not None:
             return Headline.of("{finding}.", finding=(open_cost.title, ""))
-        return Headline.of(f"No finding saves 1 % of the {{step}} {unit.noun} or more.", **values)
+        return Headline.of(f"No finding saves 1 % or more of the {{step}} {unit.noun}.", **values)
     values["finding"] = (top.title, "")
     if not top.weight_ns:
         return Headline.of("{finding}.", finding=values["finding"])
@@ -208,30 +210,15 @@ def _rank_verdict(findings: Sequence[Finding], inputs: Inputs) -> RankVerdict:
     frame = inputs.results.get("stragglers")
     if len({info.rank for info in inputs.traces}) < 2:
         return RankVerdict("one-rank", (), Headline.of("One rank: there is nothing to compare it with."))
-    longest = _longest(inputs)
+    longest = None if frame is None else longest_wait(frame)
     found = [each for each in findings if each.id == STRAGGLER]
     ranks = tuple(dict.fromkeys(rank for each in found for rank in each.ranks))
     if found:
         return RankVerdict("straggler", ranks, _straggler_sentence(found, frame), longest)
     if frame is None:
         sentence = Headline.of("The ranks could not be compared: the analysis of stragglers failed.")
-        return RankVerdict("not-compared", (), sentence, longest)
+        return RankVerdict("not-compared", (), sentence)
     return RankVerdict(rank_state(frame), (), without_straggler(frame), longest)
-
-
-def _longest(inputs: Inputs) -> Headline | None:
-    """Which rank has the most local time, as `overview` has it."""
-    frame = inputs.results.get("overview")
-    row = {} if frame is None or frame.is_empty() else frame.row(0, named=True)
-    rank, margin, share = (row.get(f"slowest_{name}") for name in ("rank", "margin_ns", "margin_share"))
-    if rank is None or margin is None or share is None:
-        return None
-    if margin <= 0:
-        return Headline.of("no rank works longer than the others")
-    values: dict[str, tuple[int | float | str, str]] = {"rank": (rank, ""), "margin": (margin, "ns")}
-    per = step_words(inputs).per
-    values["share"] = (share, "ratio")
-    return Headline.of(f"rank {{rank}} works longest, by {{margin}} {per} ({{share}})", **values)
 
 
 def _straggler_sentence(found: Sequence[Finding], frame: pl.DataFrame | None) -> Headline:
@@ -294,6 +281,10 @@ def _ranks_not_judged(stated: Sequence[Finding], inputs: Inputs, ranks: int) -> 
     frame, rows = inputs.results.get("stragglers"), inputs.results.get("collectives")
     if rows is None or rows.is_empty():
         return [NotJudged(what, "no collective is recorded", "Record device activity, or Gloo's ranges on the CPU.")]
+    complete = ranks - len(incomplete_ranks(inputs.traces))
+    if complete < 2:
+        why = f"{complete} of {ranks} ranks {plural('has', complete, 'have')} a complete trace"
+        return [NotJudged(what, why, "Record the other ranks again.")]
     if frame is None or not frame["waited_ns"].drop_nulls().len():
         return [NotJudged(what, "no collective was matched across ranks", "Record all ranks in the same steps.")]
     found = []

@@ -1,4 +1,4 @@
-"""Versions: Python, rankscope, and the packages that it needs.
+"""Versions: Python, rankscope, and the packages that it needs; and whether its compiled reader is there.
 
 In: the installed packages. Out: checks.
 """
@@ -9,6 +9,7 @@ import platform
 import re
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 
 from rankscope import __version__
 from rankscope.doctor.check import Check
@@ -47,3 +48,15 @@ def checks() -> Iterator[Check]:
         yield Check("software", "packages", "ok", "capture alone is installed here (pip install --no-deps)")
     elif not old:
         yield Check("software", "packages", "ok", ", ".join(there))
+    if there and not absent:
+        what = (
+            "traces are read by the compiled reader"
+            if _has_compiled_reader()
+            else "traces are read by Python alone, in twice the time: there was no `cargo` when rankscope was installed"
+        )
+        yield Check("software", "reader", "ok", what)
+
+
+def _has_compiled_reader() -> bool:
+    """Whether its library is in the package; by name, because this does without what `ingest` imports."""
+    return any((Path(__file__).parents[1] / "ingest").glob("librankscope_reader.*"))

@@ -175,6 +175,8 @@ def _own_dump(dump: HangDump, source: str) -> RankDump:
         rank=dump.rank,
         host=dump.host,
         restart_count=dump.restart_count,
+        run_id=dump.run_id,
+        began_ns=dump.began_ns,
         time_ns=dump.time_ns,
         world_size=dump.world_size,
         groups={**recorder.groups, **own},

@@ -1,7 +1,8 @@
 """What heartbeats say about ranks that have no dump: ended, silent, or alive.
 
 A rank is silent if its latest heartbeat is much older than the latest sign of life of the job. A job that was ended as
-a whole has no silent rank, since all of its heartbeats end at one time.
+a whole has no silent rank, since all of its heartbeats end at one time. On the host of a rank its process can be looked
+for too: gone without a word, while others live or have ended in an orderly way, it was killed.
 
 In: heartbeats, and dumps. Out: what each rank without a dump is known to be.
 """
@@ -14,10 +15,12 @@ from collections.abc import Iterable, Mapping
 from rankscope.hang.causes import Cause, Place
 from rankscope.hang.records import RankDump
 from rankscope.rundir.hang_dump import Heartbeat
+from rankscope.rundir.processes import is_dead
 
 MISSED_BEATS = 5
 """How many heartbeats a silent rank has missed: a busy host may delay some."""
 _LOST = "ended without a word ({process}): killed by a signal, which may be the launcher's once another rank has failed"
+_GONE = "{process} is gone without a word: killed, by a signal or for want of memory"
 # What the other ranks report once one is gone.
 _CONSEQUENCE = re.compile(
     r"connection (?:was likely )?(?:closed|reset|refused)|broken pipe|DistNetworkError|timed? ?out|aborted",
@@ -37,9 +40,12 @@ def places_without_dump(beats: Mapping[int, Heartbeat], dumps: Mapping[int, Rank
     times = [beat.time_ns for beat in beats.values()] + [dump.time_ns for dump in dumps.values()]
     now = max(times, default=0)
     lost = _lost(beats, dumps)
+    gone = _gone(beats, dumps)
     return {
         rank: Place(Cause.DEAD, _LOST.format(process=_process(beat)))
         if rank in lost
+        else Place(Cause.DEAD, _GONE.format(process=_process(beat)))
+        if rank in gone
         else _place(beat, now, bool(dumps))
         for rank, beat in beats.items()
         if rank not in dumps
@@ -54,6 +60,12 @@ def _lost(beats: Mapping[int, Heartbeat], dumps: Mapping[int, RankDump]) -> set[
     until = min(beat.time_ns for beat in reports)
     silent = {r: b for r, b in beats.items() if r not in dumps and not b.ended}
     return {rank for rank, beat in silent.items() if beat.time_ns <= until + beat.interval_ns}
+
+
+def _gone(beats: Mapping[int, Heartbeat], dumps: Mapping[int, RankDump]) -> set[int]:
+    """Ranks whose processes are gone from this host without a word, if not all are."""
+    gone = {rank for rank, beat in beats.items() if rank not in dumps and not beat.ended and is_dead(beat)}
+    return gone if len(gone) < len({*beats, *dumps}) else set()
 
 
 def _process(beat: Heartbeat) -> str:

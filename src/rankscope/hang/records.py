@@ -69,6 +69,9 @@ class RankDump:
     """The ranks that it can be of, by the groups in it, if the rank is not in it."""
     host: str = ""
     restart_count: int = 0
+    run_id: str = ""
+    began_ns: int = 0
+    """Wall clock of the start of the rank's watch; 0 if it is not known."""
     time_ns: int = 0
     world_size: int | None = None
     groups: Mapping[str, Group] = field(default_factory=dict)

@@ -12,15 +12,17 @@ In: the bytes of a trace. Out: chunks of complete events, the metadata around th
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
 from rankscope.errors import NotATraceError
+from rankscope.ingest import native
+from rankscope.ingest.boundaries import last_boundary
 from rankscope.ingest.decompress import ChecksumError
 from rankscope.ingest.event_types import EVENTS, Event
+from rankscope.ingest.native import Piece
 from rankscope.ingest.repair import repair
 from rankscope.ingest.salvage import (
     UNREADABLE,
@@ -40,9 +42,6 @@ MAX_EVENT_BYTES = 64 << 20
 # The most metadata before the events, and after them. Real traces have some kB there.
 MAX_METADATA_BYTES = 64 << 20
 
-# Kineto begins an event with its phase; a boundary with that in it is hardly ever inside an event's arguments.
-_KINETO_BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*"ph")')
-_BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*")')
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*(\[|null)')
 _OPENED = b'{"traceEvents":['
 # Real metadata has no other key of this name: give up after this many.
@@ -61,16 +60,18 @@ class Chunk:
     """Decoded events, and the JSON array that they come from.
 
     Attributes:
-        typed: whether they were decoded together with their arguments (`typed_events`).
+        typed: whether they were read together with their arguments: decoded (`typed_events`), or as a piece.
+        piece: what the compiled reader has made of them (`native`) instead of `events`.
     """
 
     text: bytes
     events: list[Event]
     typed: bool = False
+    piece: Piece | None = None
 
     def untyped(self) -> Chunk:
         """The same events with their arguments as text."""
-        return Chunk(self.text, EVENTS.decode(self.text)) if self.typed else self
+        return Chunk(self.text, EVENTS.decode(self.text)) if self.typed or self.piece else self
 
 
 @dataclass
@@ -101,6 +102,7 @@ class EventStream:
     _begun: bool = False
     _tries: int = _TRIES
     _bare: bool = False
+    _native: bool = field(default_factory=native.wanted)
 
     def __iter__(self) -> Iterator[Chunk]:
         """Yield the chunks in the file's order."""
@@ -252,10 +254,10 @@ class EventStream:
 
     def _next_chunks(self) -> tuple[list[Chunk], bool]:
         """The next events, and whether they were the last."""
-        cut = _last_boundary(self._buffer)
+        cut = last_boundary(self._buffer)
         while cut is None and not self._ended and len(self._buffer) <= MAX_EVENT_BYTES:
             self._fill(2 * len(self._buffer))
-            cut = _last_boundary(self._buffer)
+            cut = last_boundary(self._buffer)
         if cut is None:
             return self._separately(len(self._buffer))
         text = b"".join((b"[", memoryview(self._buffer)[: cut[0]], b"]"))
@@ -283,11 +285,40 @@ class EventStream:
         if self._tries <= 0:
             return [Chunk(text, EVENTS.decode(text))]
         # Events without a category are at the edges: there they are cut off first.
-        chunks = _in_pieces(text, _EDGE_BYTES) if at_edge else _in_pieces(text, 0)
+        chunks = self._in_pieces(text, _EDGE_BYTES if at_edge else 0)
         if not any(chunk.typed for chunk in chunks):
-            chunks = _in_pieces(text)
+            chunks = self._in_pieces(text)
         self._tries = _TRIES if any(chunk.typed for chunk in chunks) else self._tries - 1
         return chunks or [Chunk(text, EVENTS.decode(text))]
+
+    def _in_pieces(self, text: bytes, reach: int | None = None) -> list[Chunk]:
+        """The events of a text, with their arguments where possible; empty if it is no array, or was cut wrongly."""
+        chunks = []
+        for piece in pieces(text, reach):
+            found = self._typed(piece)
+            if found is not None:
+                chunks.append(found)
+            elif reach is not None and 2 * len(piece) > len(text):
+                return []  # not worth decoding: try another cut
+            else:
+                try:
+                    chunks.append(self._untyped(piece))
+                except UNREADABLE:
+                    return []
+        return chunks
+
+    def _untyped(self, text: bytes) -> Chunk:
+        """The events of a text with their arguments as text, or those of memory without a category as a piece."""
+        piece = native.read_piece(text, only_memory=True) if self._native else None
+        return Chunk(text, [] if piece else EVENTS.decode(text), piece=piece)
+
+    def _typed(self, text: bytes) -> Chunk | None:
+        """The events of a text with their arguments; None if not all have known categories."""
+        piece = native.read_piece(text) if self._native else None
+        if piece is not None:
+            return Chunk(text, [], typed=True, piece=piece)
+        events = decode_typed(text)
+        return None if events is None else Chunk(text, events, typed=True)
 
     def _closed_inside(self, array: bytes, cut: int) -> tuple[list[Chunk], bool]:
         """The array ended inside the chunk: what follows is metadata."""
@@ -309,7 +340,7 @@ class EventStream:
         taken = salvage.position
         if salvage.unfinished and taken == 0:
             if len(self._buffer) > MAX_EVENT_BYTES:
-                last = _last_boundary(self._buffer)
+                last = last_boundary(self._buffer)
                 taken = len(self._buffer) if last is None else last[1]
                 self.losses.lose(taken, f"an event of over {MAX_EVENT_BYTES >> 20} MiB")
             else:
@@ -355,23 +386,6 @@ def _without_events(found: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in found.items() if key != "traceEvents"}
 
 
-def _in_pieces(text: bytes, reach: int | None = None) -> list[Chunk]:
-    """The events of a text, with their arguments where possible; empty if it is not an array, or was cut wrongly."""
-    chunks = []
-    for piece in pieces(text, reach):
-        events = decode_typed(piece)
-        if events is not None:
-            chunks.append(Chunk(piece, events, typed=True))
-        elif reach is not None and 2 * len(piece) > len(text):
-            return []  # not worth decoding: try another cut
-        else:
-            try:
-                chunks.append(Chunk(piece, EVENTS.decode(piece)))
-            except UNREADABLE:
-                return []
-    return chunks
-
-
 def _decode_repaired(text: bytes) -> Chunk | None:
     repaired = repair(text)
     if repaired is None:
@@ -380,20 +394,3 @@ def _decode_repaired(text: bytes) -> Chunk | None:
         return Chunk(repaired, EVENTS.decode(repaired))
     except UNREADABLE:
         return None
-
-
-def _last_boundary(buffer: bytes) -> tuple[int, int] | None:
-    """Where the second-to-last event seems to end and the last one to start."""
-    return _last_match(_KINETO_BOUNDARY, buffer, 256 << 10) or _last_match(_BOUNDARY, buffer, len(buffer))
-
-
-def _last_match(boundary: re.Pattern[bytes], buffer: bytes, limit: int) -> tuple[int, int] | None:
-    reach = 64 << 10
-    while True:
-        start = max(0, len(buffer) - min(reach, limit))
-        found = deque(boundary.finditer(buffer, start), maxlen=1)
-        if found:
-            return found[0].start() + 1, found[0].end()
-        if start == 0 or reach >= limit:
-            return None
-        reach *= 4

@@ -16,12 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankscope.errors import NoTracesError, RankscopeError
+from rankscope.errors import NoTracesError, RankscopeError, without_credentials
 from rankscope.ingest.manifests import why_no_traces
 from rankscope.ingest.run_files import HEAD_BYTES, is_manifest, is_rank_manifest_path, is_run_file_name, is_run_manifest
 from rankscope.ingest.source import is_url, local_path
 from rankscope.ingest.symlinks import Symlinks
 from rankscope.store.cache import Cache
+from rankscope.store.objects import Facts, file_system, listed_facts, repeated
 
 TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip")
 SNAPSHOT_SUFFIXES = (".memory.pickle", "memory_snapshot.pickle")
@@ -49,6 +50,7 @@ class Found:
         unfollowed: symbolic links among them that were not followed, and why.
         doubled: files that repeat the traces of other files, and were left out.
         named: whether the user named each file, so that each must be a trace.
+        objects: what identifies objects behind URLs, as far as listings show it.
     """
 
     traces: list[str]
@@ -59,6 +61,7 @@ class Found:
     unfollowed: list[tuple[str, str]] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     named: bool = False
+    objects: dict[str, Facts] = field(default_factory=dict)
 
 
 def natural(path: str) -> tuple[object, ...]:
@@ -259,27 +262,43 @@ def _is_candidate(name: str) -> bool:
 
 
 def _add_url(source: str, found: Found) -> None:
-    import fsspec  # only if needed: its import is slow
-
+    is_http = source.lower().startswith("http")
+    is_folder = False
     try:
-        system, path = fsspec.core.url_to_fs(source)
-        if any(sign in path for sign in "*?["):
-            names = system.glob(path)
-        elif system.isdir(path):
-            names = [
-                name
-                for name in system.find(path)
-                if _is_candidate(name.rsplit("/", 1)[-1]) and not is_rank_manifest_path(name)
-            ]
-            found.named = False
+        system, path = file_system(source)
+        if any(sign in path for sign in "*?[") and not is_http:
+            listed = repeated(lambda: system.glob(path, detail=True))
+        # Asked whether a file is a folder, an HTTP file system would fetch all of it and look for links.
+        elif not (is_http and _is_candidate(_name_of(path))) and repeated(lambda: system.isdir(path)):
+            # Stores give long listings in pages, which fsspec joins.
+            listed, is_folder = repeated(lambda: system.find(path, detail=True)), True
         else:
-            names = [path] if system.exists(path) else []
+            # An HTTP file system says that what takes too long does not exist: reading it gives the reason.
+            listed = {path: {}} if is_http or repeated(lambda: system.exists(path)) else {}
     except ImportError as error:
         raise NoTracesError(
             f"this kind of URL needs another package: {error}", path=source, hint="install it, e.g. s3fs for s3://"
         ) from error
     except Exception as error:
         raise NoTracesError(f"cannot be listed: {error}", path=source, hint=_CHECK_URL) from error
-    if not names:
+    traces = []
+    for name, info in listed.items():
+        url, base = system.unstrip_protocol(name), _name_of(name)
+        if is_folder and is_run_manifest(base):
+            found.run_manifests.append(url)
+        elif is_folder and is_rank_manifest_path(name):
+            found.rank_manifests.append(url)
+        elif not is_folder or _is_candidate(base):
+            traces.append(url)
+            if (facts := listed_facts(url, info)) is not None:
+                found.objects[url] = facts
+    if not traces:
         raise NoTracesError("no trace at this URL", path=source, hint=_CHECK_URL)
-    found.traces += [system.unstrip_protocol(name) for name in names]
+    found.traces += traces
+    if is_folder:
+        found.named = False
+        found.folders.append(without_credentials(source.rstrip("/")))
+
+
+def _name_of(path: str) -> str:
+    return path.partition("?")[0].rsplit("/", 1)[-1]

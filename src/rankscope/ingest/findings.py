@@ -7,34 +7,65 @@ run and rank of a trace.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from rankscope.errors import RankscopeError, describe_error
 from rankscope.results import NOT_ANALYZED, Evidence, Finding
 from rankscope.rundir.plurals import counted, plural
 from rankscope.store.trace_info import TraceInfo
 
-# Links that one finding lists.
+# Links or files that one finding lists.
 _MAX_LISTED = 16
+
+
+def short_names(*paths: str) -> list[str]:
+    """Paths as titles show them: names, with as many folders as tell them apart."""
+    parts = [PurePath(path.replace("\\", "/")).parts for path in paths]
+    for count in range(1, max(map(len, parts))):
+        names = ["/".join(each[-count:]) for each in parts]
+        if len(set(names)) == len(set(paths)):
+            return names
+    return list(paths)
+
+
+def _name(path: str) -> str:
+    return short_names(path)[0]
 
 
 # -- files that were not read -------------------------------------------------------------------------------------
 
 
-def unreadable(path: str, error: BaseException, *, not_a_trace: bool = False) -> Finding:
-    """A file that could not be read.
+def unreadable(path: str, error: BaseException) -> Finding:
+    """A file that could not be read."""
+    return Finding(
+        id="trace-unreadable",
+        severity="error",
+        title=f"{path} could not be read: {describe_error(error)}",
+        evidence=(Evidence("file", path),),
+        advice=error.hint if isinstance(error, RankscopeError) and error.hint else "Copy it again, or leave it out.",
+    )
+
+
+def not_traces(files: Sequence[tuple[str, RankscopeError]]) -> list[Finding]:
+    """Files of other kinds in a searched directory, which is not a problem.
 
     Args:
-        not_a_trace: it is another kind of file in a searched directory, which is not a problem.
+        files: each file, and what it is instead.
     """
-    hint = error.hint if isinstance(error, RankscopeError) and error.hint else "Copy it again, or leave it out."
-    return Finding(
-        id="not-a-trace" if not_a_trace else "trace-unreadable",
-        severity="info" if not_a_trace else "error",
-        title=f"{path} {'is not a trace and was left out' if not_a_trace else 'could not be read'}: "
-        f"{describe_error(error)}",
-        evidence=(Evidence("file", path),),
-        advice=hint,
-    )
+    if not files:
+        return []
+    path, error = files[0]
+    more = f"{counted(len(files), 'file')} are not traces and were left out; the first, {_name(path)}"
+    return [
+        Finding(
+            id="not-a-trace",
+            severity="info",
+            title=f"{more if len(files) > 1 else f'{_name(path)} is not a trace and was left out'}: "
+            f"{describe_error(error)}",
+            evidence=tuple(Evidence("file", each) for each, _ in files[:_MAX_LISTED]),
+            advice=error.hint or "",
+        )
+    ]
 
 
 def links_not_followed(links: Sequence[tuple[str, str]]) -> list[Finding]:
@@ -64,7 +95,7 @@ def merged_trace(path: str) -> Finding:
     return Finding(
         id="trace-doubled",
         severity="info",
-        title=f"{path} repeats the traces of other files, and was left out",
+        title=f"{_name(path)} repeats the traces of other files, and was left out",
         evidence=(Evidence("file", path),),
         advice="To look at it, open only this file.",
     )
@@ -147,7 +178,7 @@ def losses_of(infos: Sequence[TraceInfo]) -> list[Finding]:
 
 def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
     ranks = () if info.rank is None else (info.rank,)
-    read = sum(info.counts.values())
+    read, file = sum(info.counts.values()), Evidence("file", info.path)
     findings = []
     if info.truncated or info.lost_events or info.lost_metadata:
         findings.append(_incomplete(info, ranks, read, none_complete))
@@ -156,10 +187,10 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
             Finding(
                 id="trace-damaged",
                 severity="warning",
-                title=f"{info.path} fails its checksum: {counted(read, 'event')} were read, but some may differ from "
-                "what was written",
+                title=f"{_name(info.path)} fails its checksum: {counted(read, 'event')} were read, but some may "
+                "differ from what was written",
                 ranks=ranks,
-                evidence=(Evidence("events read", read, "count"), Evidence("reason", info.reason or "unknown")),
+                evidence=(file, Evidence("events read", read, "count"), Evidence("reason", info.reason or "unknown")),
                 advice="Copy the file again.",
             )
         )
@@ -169,9 +200,9 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
             Finding(
                 id="trace-oddities",
                 severity="info",
-                title=f"{info.path} was read, with oddities",
+                title=f"{_name(info.path)} was read, but parts of it do not follow the format",
                 ranks=ranks,
-                evidence=tuple(Evidence(name, number, "count") for name, number in oddities.items()),
+                evidence=(file, *(Evidence(name, number, "count") for name, number in oddities.items())),
             )
         )
     if info.others:
@@ -179,10 +210,13 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
             Finding(
                 id="archive-holds-more",
                 severity="warning",
-                title=f"{info.path} holds {counted(info.others, 'more file')} that may be "
+                title=f"{_name(info.path)} holds {counted(info.others, 'more file')} that may be "
                 f"{plural('a trace', info.others, 'traces')}: only the first was read",
                 ranks=ranks,
-                evidence=(Evidence("files not read", info.others, "count"),),
+                evidence=(
+                    file,
+                    Evidence("files not read", info.others, "count"),
+                ),
                 advice="Unpack it and open the directory. An archive with several traces is read whole if it is named "
                 "itself and not damaged.",
             )
@@ -192,9 +226,12 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
             Finding(
                 id="trace-empty",
                 severity="warning",
-                title=f"{info.path} holds no events",
+                title=f"{_name(info.path)} contains no events",
                 ranks=ranks,
-                evidence=(Evidence("events", 0, "count"),),
+                evidence=(
+                    file,
+                    Evidence("events", 0, "count"),
+                ),
                 advice="Did the schedule reach its active steps?",
             )
         )
@@ -216,10 +253,15 @@ def _incomplete(info: TraceInfo, ranks: tuple[int, ...], read: int, none_complet
     return Finding(
         id="trace-truncated" if info.truncated else "trace-damaged",
         severity="error",
-        title=f"{info.path} {'ends too early' if info.truncated else 'is damaged in places'}: "
+        title=f"{_name(info.path)} {'ends too early' if info.truncated else 'is damaged in places'}: "
         f"only {counted(read, 'event')} could be read{overview if info.is_incomplete else ''}",
         ranks=ranks,
-        evidence=(Evidence("events read", read, "count"), *extent, Evidence("reason", info.reason or "unknown")),
+        evidence=(
+            Evidence("file", info.path),
+            Evidence("events read", read, "count"),
+            *extent,
+            Evidence("reason", info.reason or "unknown"),
+        ),
         advice="Copy the file again. If the original is damaged too, the disk was full or the job was killed "
         "while saving: rankscope.Profiler puts a file in place only when it is complete.",
     )

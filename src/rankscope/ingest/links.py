@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import Int32, nest
 from rankscope.store.spool import Spool
@@ -60,13 +61,19 @@ def _nested(spool: Spool, name: str) -> pl.DataFrame:
 
 def _numbered(values: pl.Series) -> Int32:
     """Each value's index among the sorted distinct values; nulls come first."""
-    # Threads and processes are few: looking up each value is less work than sorting all.
     known = values.cast(pl.Int64)
-    distinct = np.sort(known.drop_nulls().unique().to_numpy())
-    numbers: Int32 = np.searchsorted(distinct, known.fill_null(0).to_numpy()).astype(np.int32)
+    found, null = known.to_numpy(), None
     if known.null_count():
+        found, valid = values_and_validity(known)
+        null = ~valid
+    # Threads and processes are few, and events of one follow each other: looking up each value is less work than
+    # sorting all.
+    changes = np.flatnonzero(found[1:] != found[:-1])
+    distinct = np.unique(np.append(found[changes], found[-1:]))
+    numbers: Int32 = np.searchsorted(distinct, found).astype(np.int32)
+    if null is not None:
         numbers += 1
-        numbers[known.is_null().to_numpy()] = 0
+        numbers[null] = 0
     return numbers
 
 
@@ -82,9 +89,10 @@ def _event_rows(collectives: pl.DataFrame, spool: Spool) -> pl.DataFrame:
 
 def _first_rows(keys: pl.Series) -> tuple[Int64, Int64]:
     """The distinct keys, sorted, and the first row of each; nulls left out."""
-    rows = np.flatnonzero(keys.is_not_null().to_numpy())
-    values, first = np.unique(keys.drop_nulls().to_numpy(), return_index=True)
-    return values, rows[first]
+    values, valid = values_and_validity(keys)
+    rows = np.flatnonzero(valid)
+    distinct, first = np.unique(values[rows], return_index=True)
+    return distinct, rows[first]
 
 
 def _look_up(wanted: pl.Series, keys: pl.Series, name: str) -> pl.Series:
@@ -92,11 +100,11 @@ def _look_up(wanted: pl.Series, keys: pl.Series, name: str) -> pl.Series:
     values, rows = _first_rows(keys)
     if not values.size:
         return pl.Series(name, [None] * len(wanted), dtype=pl.Int32)
-    wanted_values = wanted.fill_null(0).to_numpy()
+    wanted_values, valid = values_and_validity(wanted)
     index = np.minimum(np.searchsorted(values, wanted_values), values.size - 1)
-    found = pl.Series(name, rows[index], dtype=pl.Int32)
-    missing = pl.Series(values[index] != wanted_values) | wanted.is_null()
-    return found.set(missing, None)
+    found = pl.Series(name, rows[index].astype(np.int32))
+    missing = (values[index] != wanted_values) | ~valid
+    return found.set(pl.Series(missing), None) if missing.any() else found
 
 
 def _launch_columns(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:

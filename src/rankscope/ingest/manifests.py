@@ -6,7 +6,7 @@ about what the traces do not show. `window_gaps` needs no manifest: it finds ste
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Literal
 
@@ -22,6 +22,7 @@ from rankscope.rundir.manifest import (
     read_run_manifest,
 )
 from rankscope.rundir.plurals import counted
+from rankscope.store.objects import read_objects
 from rankscope.store.trace_info import TraceInfo
 
 # Reasons and steps that one finding lists; a manifest holds up to a thousand windows.
@@ -41,11 +42,11 @@ def read_manifests(
     """
     if run_id is None:
         return None, [], []
-    runs = (read_run_manifest(Path(file)) for file in run_files)
+    runs = (read_run_manifest(content) for _, content in _contents(run_files))
     run = next((manifest for manifest in runs if manifest is not None and manifest.run_id == run_id), None)
     ranks, bad = [], []
-    for file in rank_files:
-        manifest = read_rank_manifest(Path(file))
+    for file, content in _contents(rank_files):
+        manifest = read_rank_manifest(content)
         if manifest is None or manifest.run_id is None or manifest.rank is None:
             bad.append(file)
         elif manifest.run_id == run_id:
@@ -57,6 +58,12 @@ def read_manifests(
     title = f"{files} cannot be read: windows that capture skipped or lost there are not known"
     evidence = tuple(Evidence("file", file) for file in bad[:_MAX_LISTED])
     return run, ranks, [Finding("manifest-unreadable", "warning", title, evidence=evidence, advice="Copy them again.")]
+
+
+def _contents(files: Sequence[str]) -> Iterator[tuple[str, Path | bytes]]:
+    """Manifests, those behind URLs with their contents, which are empty if they cannot be read."""
+    yield from ((file, Path(file)) for file in files if "://" not in file)
+    yield from ((url, content or b"") for url, content in read_objects(file for file in files if "://" in file))
 
 
 def why_no_traces(rank_files: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePath
 
+from rankscope.ingest.findings import short_names
 from rankscope.results import Evidence, Finding
 from rankscope.rundir.names import parse_trace_name
 from rankscope.rundir.plurals import counted, plural
@@ -147,10 +148,11 @@ def server_traces(infos: Sequence[TraceInfo]) -> Finding:
 
 def rank_conflict(kept: TraceInfo, left_out: TraceInfo) -> Finding:
     """Two traces of one rank that overlap in time."""
+    kept_name, left_out_name = short_names(kept.path, left_out.path)
     return Finding(
         id="rank-conflict",
         severity="error",
-        title=f"Two files claim rank {kept.rank} at the same time: {kept.path} is read, {left_out.path} is left out",
+        title=f"Two traces of rank {kept.rank} overlap in time: {kept_name} is read, {left_out_name} is left out",
         ranks=_ranks([kept]),
         evidence=(
             Evidence("read", f"{kept.path} (rank from {kept.rank_source})"),

@@ -31,6 +31,7 @@ from rankscope.ingest.decompress import (
 from rankscope.ingest.run_files import HEAD_BYTES, is_run_file, starts_a_trace
 from rankscope.rundir.archives import FREE_BYTES, GZIP, MAX_MEMBERS, MAX_RATIO, ZIP, ZSTD
 from rankscope.rundir.directory import path_of_file_url
+from rankscope.store.objects import open_object
 
 _ENCRYPTED = 1  # a bit in a zip member's flags
 # A zstandard file may begin with a skippable frame: pzstd writes one before each frame.
@@ -87,11 +88,7 @@ def open_raw(path: str) -> AbstractContextManager[BinaryIO]:
     """
     if not is_url(path):
         return io.FileIO(path, "rb")
-    # Imported only if needed: the import takes a third of a worker's start.
-    import fsspec
-
-    opened: AbstractContextManager[BinaryIO] = fsspec.open(path, "rb")
-    return opened
+    return cast("AbstractContextManager[BinaryIO]", open_object(path))
 
 
 def _decompressed(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:

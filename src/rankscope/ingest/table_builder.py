@@ -5,11 +5,11 @@ In: chunks of events. Out: one small frame per table and chunk, appended to the 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Sequence
-from operator import attrgetter
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -19,20 +19,20 @@ from msgspec.json import Decoder
 
 from rankscope.ingest import event_types as ev
 from rankscope.ingest.chunks import Chunk
+from rankscope.ingest.event_columns import DecodedEvents, Events, is_absent
+from rankscope.ingest.event_groups import grouped, grouped_typed
 from rankscope.ingest.event_types import ANNOTATION_2020, MEMORY_NAME, PYTHON_GC, table_of
+from rankscope.ingest.native import ARROW, INSTANT, MEMORY, OTHER, RANGE, Piece
+from rankscope.ingest.native_columns import NativeEvents, NativePiece
 from rankscope.ingest.repair import text_then_repaired
 from rankscope.ingest.salvage import UNREADABLE, Losses
-from rankscope.ingest.table_columns import GROUPS, is_absent
+from rankscope.ingest.table_columns import GROUPS
 from rankscope.ingest.timestamps import FAR_NS, NO_TIME, event_times, median_start
-from rankscope.ingest.typed_events import category_of, is_range
 from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import Int64
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool
 
-S = TypeVar("S", bound=Struct)
-T = TypeVar("T")
-_PHASE = attrgetter("ph")
 _MEMO_LIMIT = 200_000
 _SEPARATOR = b"\0"
 _INTEGER = re.compile(r"-?\d{1,20}")
@@ -44,6 +44,14 @@ _AMOUNTS = {
     name: {column.name for column in table.columns if column.unit in ("bytes", "elements", "ranks")}
     for name, table in TABLES.items()
 }
+
+# Results of `table_of` that are not tables: the table of events whose name fits, and that of the others.
+_SPLIT: dict[str, tuple[Callable[[str], bool], tuple[str, str]]] = {
+    "operator_2020": (lambda name: ANNOTATION_2020.match(name) is not None, ("annotations", "host_ops")),
+    "python_frames": (PYTHON_GC.__eq__, ("collections", "python_frames")),
+    "instant": (MEMORY_NAME.__eq__, ("memory_events", "other_events")),
+}
+_TABLE_OF_KIND = {ARROW: "flows", OTHER: "other_events", INSTANT: "other_events", MEMORY: "memory_events"}
 
 
 class TableBuilder:
@@ -67,8 +75,12 @@ class TableBuilder:
 
     def add(self, chunk: Chunk) -> None:
         """Append a chunk's events to their tables."""
+        if chunk.piece is not None:
+            if not self._add_piece(chunk.piece):
+                self.add(chunk.untyped())
+            return
         events = chunk.events
-        groups = (_grouped_typed if chunk.typed else _grouped)(events)
+        groups = (grouped_typed if chunk.typed else grouped)(events)
         events_of = {key: [events[row] for row in rows.tolist()] for key, rows in groups.items()} if chunk.typed else {}
         start, duration = event_times(
             chunk, [(groups[key], in_group) for key, in_group in events_of.items()] if events_of else None
@@ -106,7 +118,33 @@ class TableBuilder:
             if table == "half":
                 self._pair(chosen, start[at])
                 continue
-            self._add_group(table, category, chosen, start[at], start[at] + np.maximum(duration[at], 0))
+            chosen_events = DecodedEvents(self, chosen)
+            self._add_group(table, category, chosen_events, start[at], start[at] + np.maximum(duration[at], 0))
+
+    def _add_piece(self, piece: Piece) -> bool:
+        """Append what the compiled reader has read. False if an event's time is far from the others."""
+        shared = NativePiece(piece, self, _MAX_TEXT)
+        tables = [NativeEvents(shared, table) for table in piece.tables]
+        times = [events.times() for events in tables]
+        if self._median is None:
+            ranges = [
+                start for events, (start, _) in zip(tables, times, strict=True) if events.table.kind in (RANGE, OTHER)
+            ]
+            self._median = median_start(np.concatenate(ranges)) if ranges else None
+        if self._median is not None and any((np.abs(start - self._median) > FAR_NS).any() for start, _ in times):
+            return False
+        for phase, category, count in piece.groups:
+            self.counts[phase, category] += count
+        for events, (start, duration) in zip(tables, times, strict=True):
+            kind, category = events.table.kind, events.table.category
+            if kind in (RANGE, OTHER) and (absent := duration < 0).any():
+                self.odd["events without a duration"] += int(absent.sum())
+            end = start + np.maximum(duration, 0)
+            if kind == RANGE:
+                self._add_group(table_of("X", category), category, events, start, end)
+            else:
+                GROUPS[_TABLE_OF_KIND[kind]](self, None, events, start, end)
+        return True
 
     def _clear_far_starts(self, start: Int64, groups: dict[tuple[str | None, str | None], Int64]) -> None:
         """Set starts to `NO_TIME` that are far from those of the file's first ranges."""
@@ -129,33 +167,16 @@ class TableBuilder:
 
     # -- groups -------------------------------------------------------------------------------------------------
 
-    def _add_group(self, table: str, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
-        if table == "operator_2020":
-            names = [event.name for event in events]
-            ranges = {name for name in set(names) if ANNOTATION_2020.match(name or "")}
-            self._split([name in ranges for name in names], ("annotations", "host_ops"), category, events, start, end)
-        elif table == "python_frames":
-            collections = [event.name == PYTHON_GC for event in events]
-            self._split(collections, ("collections", "python_frames"), category, events, start, end)
-        elif table == "instant":
-            memory = [event.name == MEMORY_NAME for event in events]
-            self._split(memory, ("memory_events", "other_events"), category, events, start, end)
-        else:
+    def _add_group(self, table: str, category: str | None, events: Events, start: Int64, end: Int64) -> None:
+        split = _SPLIT.get(table)
+        if split is None:
             GROUPS[table](self, category, events, start, end)
-
-    def _split(
-        self,
-        chosen: list[bool],
-        tables: tuple[str, str],
-        category: str | None,
-        events: list[ev.Event],
-        start: Int64,
-        end: Int64,
-    ) -> None:
-        mask = np.asarray(chosen)
-        for table, rows in zip(tables, (np.flatnonzero(mask), np.flatnonzero(~mask)), strict=True):
+            return
+        belongs, tables = split
+        mask = np.asarray(events.by_name(belongs, pl.Boolean()))
+        for name, rows in zip(tables, (np.flatnonzero(mask), np.flatnonzero(~mask)), strict=True):
             if rows.size:
-                GROUPS[table](self, category, [events[row] for row in rows], start[rows], end[rows])
+                GROUPS[name](self, category, events.take(rows), start[rows], end[rows])
 
     def _pair(self, events: list[ev.Event], start: Int64) -> None:
         """Turn begin and end events into ranges: an end closes the innermost open range of its thread."""
@@ -182,7 +203,7 @@ class TableBuilder:
             events = [event for event, _, _ in group]
             start = np.array([since for _, since, _ in group], dtype=np.int64)
             end = np.array([until for _, _, until in group], dtype=np.int64)
-            self._add_group(table_of("X", category), category, events, start, end)
+            self._add_group(table_of("X", category), category, DecodedEvents(self, events), start, end)
 
     def rows_before_last(self, table: str) -> int:
         """How many rows a table had before its last frame."""
@@ -206,31 +227,36 @@ class TableBuilder:
 
     def _series(self, name: str, values: Any, dtype: pl.DataType) -> pl.Series:
         if isinstance(values, np.ndarray | pl.Series):
-            series: pl.Series = pl.Series(name, values)
+            series: pl.Series = values.alias(name) if isinstance(values, pl.Series) else pl.Series(name, values)
             return series if series.dtype == dtype else series.cast(dtype)
         try:
             series = pl.Series(name, values, dtype=dtype)
         except (OverflowError, TypeError, pl.exceptions.PolarsError):
             self.odd[f"values of {name} that do not fit"] += 1
             series = pl.Series(name, [_fitting(value, dtype) for value in values], dtype=dtype)
-        return self._bounded(series)
+        return self.bounded(series)
 
-    def _bounded(self, series: pl.Series) -> pl.Series:
+    def bounded(self, series: pl.Series) -> pl.Series:
         """The values with long texts cut, NaN and infinity as null, and null names as empty."""
         if series.dtype == pl.String:
             if series.name == "name" and series.null_count():
                 series = series.fill_null("")
-            if (series.str.len_bytes() > _MAX_TEXT).any():
+            # A column without a long text is mostly as short: its size is known, and counting takes a query.
+            if series.estimated_size() > _MAX_TEXT and (series.str.len_bytes() > _MAX_TEXT).any():
                 self.odd["texts that were cut after 65,536 characters"] += int(
                     (series.str.len_chars() > _MAX_TEXT).sum()
                 )
                 series = series.str.head(_MAX_TEXT)
-        elif series.dtype.is_float() and (invalid := ~series.is_finite()).any():
+        # A sum is finite only if all are; asking each takes a query.
+        elif series.dtype.is_float() and not math.isfinite(series.sum()) and (invalid := ~series.is_finite()).any():
             self.odd[f"values of {series.name} that are not numbers"] += int(invalid.sum())
             series = series.set(invalid, None)
         return series
 
     def _drop_oversized(self, series: pl.Series) -> pl.Series:
+        least, most = cast("int", series.min() or 0), cast("int", series.max() or 0)
+        if least >= -_MAX_AMOUNT and most <= _MAX_AMOUNT:
+            return series
         if (oversized := series.abs() > _MAX_AMOUNT).any():
             self.odd[f"values of {series.name} that are too large"] += int(oversized.sum())
             series = series.set(oversized, None)
@@ -244,10 +270,11 @@ class TableBuilder:
                 return found
             except (TypeError, OverflowError):
                 pass  # not all are integers
-        known = {value: self._track(value) for value in dict.fromkeys(values)}
+        known = {value: self.track(value) for value in dict.fromkeys(values)}
         return list(map(known.__getitem__, values))
 
-    def _track(self, value: ev.Number) -> int | None:
+    def track(self, value: ev.Number) -> int | None:
+        """A process or thread id as an integer."""
         if value is None:
             return None
         if isinstance(value, str):
@@ -269,11 +296,15 @@ class TableBuilder:
         if len(joined) == len(values) - 1:
             return None  # all are empty
         texts = joined.decode("utf-8", "replace").split(_SEPARATOR.decode())
+        return pl.Series(self.compact(texts), dtype=pl.String)
+
+    def compact(self, texts: list[str]) -> list[str | None]:
+        """JSON values as compact text; None for an empty text."""
         if len(self._compacted) > _MEMO_LIMIT:
             self._compacted.clear()
-        return pl.Series(list(map(self._compacted.__getitem__, texts)), dtype=pl.String)
+        return list(map(self._compacted.__getitem__, texts))
 
-    def args(self, decoder: Decoder[list[S]], kind: type[S], events: list[ev.Event]) -> list[S]:
+    def args(self, decoder: Decoder[list[Any]], kind: type[Struct], events: list[ev.Event]) -> list[Any]:
         """The arguments of events of one kind, decoded together; separately if some are invalid."""
         if events and not isinstance(events[0].args, Raw):
             return [event.args for event in events]
@@ -283,7 +314,7 @@ class TableBuilder:
         except UNREADABLE:
             return [self._invalid_args(kind, bytes(event.args)) for event in events]
 
-    def _invalid_args(self, kind: type[S], text: bytes) -> S:
+    def _invalid_args(self, kind: type[Struct], text: bytes) -> Any:
         for candidate in text_then_repaired(text):
             try:
                 fields = msgspec.json.decode(candidate)
@@ -316,41 +347,6 @@ class _Compacted(dict[str, str | None]):
     def __missing__(self, text: str) -> str | None:
         self[text] = compact = _compact(text) if text else None
         return compact
-
-
-def _grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64]:
-    """The rows of the events of each phase and category."""
-    category, categories = _numbered([event.cat for event in events])
-    phase, phases = _numbered([event.ph for event in events])
-    return _by_both(category, categories, phase, phases)
-
-
-def _grouped_typed(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64]:
-    """The same for events decoded by category: their class has the category, and mostly the phase too."""
-    kind, kinds = _numbered(list(map(type, events)))
-    categories = [category_of(event_class) for event_class in kinds]
-    if all(map(is_range, kinds)):
-        return _by_both(kind, categories, np.zeros_like(kind), ["X"])
-    phase, phases = _numbered(list(map(_PHASE, events)))
-    return _by_both(kind, categories, phase, phases)
-
-
-def _by_both(
-    category: Int64, categories: list[str | None], phase: Int64, phases: list[str | None]
-) -> dict[tuple[str | None, str | None], Int64]:
-    both = category * len(phases) + phase
-    present = np.flatnonzero(np.bincount(both)).tolist()
-    return {
-        (phases[number % len(phases)], categories[number // len(phases)]): np.flatnonzero(both == number)
-        for number in present
-    }
-
-
-def _numbered(values: list[T]) -> tuple[Int64, list[T]]:
-    """Each value as the number of its first appearance, and the values by number."""
-    distinct = list(dict.fromkeys(values))
-    numbers = {value: number for number, value in enumerate(distinct)}
-    return np.fromiter(map(numbers.__getitem__, values), dtype=np.int64, count=len(values)), distinct
 
 
 def _fitting(value: Any, dtype: pl.DataType) -> Any:

@@ -12,12 +12,13 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from rankscope.errors import NotATraceError, TraceError
+from rankscope.errors import NotATraceError, TraceError, without_credentials
 from rankscope.ingest.kineto import read_kineto
 from rankscope.ingest.source import is_url
 from rankscope.ingest.trace_metadata import trace_info
 from rankscope.store.cache import Cache, CachedTrace
 from rankscope.store.key import trace_key
+from rankscope.store.objects import Facts
 from rankscope.store.trace_info import TraceInfo
 
 # A file with such a name may be a memory snapshot: `read_snapshot` checks its content.
@@ -49,31 +50,35 @@ def _keep_freed_memory() -> None:
     bytes(_KEPT_BYTES)
 
 
-def find_ingested(path: str) -> CachedTrace | None:
-    """The tables of a trace on this machine, if the cache has them."""
-    if is_url(path):
+def find_ingested(path: str, facts: Facts | None = None) -> CachedTrace | None:
+    """The tables of a trace, if the cache has them.
+
+    Args:
+        facts: what identifies an object, from the listing; without them a worker asks for it.
+    """
+    if is_url(path) and facts is None:
         return None
     try:
-        return Cache().find(trace_key(path))
+        return Cache().find(trace_key(path, facts))
     except TraceError:
         return None
 
 
-def ingest_trace(path: str, *, again: bool = False) -> CachedTrace:
+def ingest_trace(path: str, facts: Facts | None = None, *, again: bool = False) -> CachedTrace:
     """The tables of a trace or memory snapshot, from the cache or read now.
 
     Args:
+        facts: what identifies an object, from the listing.
         again: drop what the cache has.
 
     Raises:
         TraceError: the file cannot be read at all, or its tables cannot be written.
         NotATraceError: it holds something else.
     """
-    cached, key = Cache(), trace_key(path)
+    cached, key = Cache(), trace_key(path, facts)
     if again:
         cached.drop(key)
-    found = cached.find(key)
-    if found is not None:
+    elif (found := cached.find(key)) is not None:
         return found
     if path.lower().endswith(SNAPSHOT_SUFFIXES):
         from rankscope.ingest.snapshot import read_snapshot  # few workers need it
@@ -97,4 +102,6 @@ def ingest_trace(path: str, *, again: bool = False) -> CachedTrace:
 
 def _with_absolute_path(info: TraceInfo) -> TraceInfo:
     """The metadata with an absolute path: processes in other directories use the same cache."""
-    return info if is_url(info.path) else replace(info, path=str(Path(info.path).absolute()))
+    if is_url(info.path):
+        return replace(info, path=without_credentials(info.path))
+    return replace(info, path=str(Path(info.path).absolute()))

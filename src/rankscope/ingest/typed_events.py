@@ -77,7 +77,7 @@ def _category(category: str, args: type | None, phases: Any) -> type[Struct]:
     )
 
 
-def category_of(kind: type) -> str | None:
+def category_of(kind: type) -> str:
     """The category of a class's events."""
     return cast("str", getattr(kind, "cat"))  # noqa: B009 (made by `defstruct`, which type checkers do not follow)
 
@@ -85,6 +85,11 @@ def category_of(kind: type) -> str | None:
 def is_range(kind: type) -> bool:
     """Whether a class's events are ranges, all of phase X."""
     return getattr(kind, "only_phase", None) == "X"
+
+
+def arguments_of(kind: type[Struct]) -> type | None:
+    """What a class's events have as arguments: a struct, `Raw`, or None if they are not needed."""
+    return next((field.type for field in msgspec.structs.fields(kind) if field.name == "args"), None)
 
 
 def _categories() -> list[type[Struct]]:
@@ -106,6 +111,9 @@ def _categories() -> list[type[Struct]]:
     ]
 
 
+CATEGORIES = _categories()
+"""The classes of events, one per category."""
+
 # How Kineto begins events with a category (ranges, arrows, instants with a category) and without one (names of threads
 # and processes, counters, marks).
 _CATEGORIZED = rb'\{\s*"ph"\s*:\s*"(?:[Xstf]"|i"\s*,\s*"cat")'
@@ -119,7 +127,7 @@ _NEXT_CATEGORIZED, _NEXT_UNCATEGORIZED = (
 _MAX_PIECES = 9
 _MIN_BYTES = 4096
 
-_TYPED: Decoder[Any] = Decoder(list[reduce(operator.or_, _categories())], strict=False)  # type: ignore[misc]  # made at run time
+_TYPED: Decoder[Any] = Decoder(list[reduce(operator.or_, CATEGORIES)], strict=False)  # type: ignore[misc]  # made at run time
 
 
 def decode_typed(text: bytes) -> list[ev.Event] | None:

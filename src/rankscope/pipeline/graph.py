@@ -15,9 +15,9 @@ from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, describe_error
 from rankscope.ingest.findings import not_analyzed
 from rankscope.pipeline.load import Loaded
-from rankscope.pipeline.tasks import AnalysisKey, Tasks, analysis_key, analyze_rank, by_rank
+from rankscope.pipeline.tasks import AnalysisKey, Tasks, analysis_key, analyze_rank, by_rank, is_own_part, own_rows
 from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Part, Result, incomplete_ranks
-from rankscope.store.part_cache import find_part, inputs_digest
+from rankscope.store.part_cache import find_parts, inputs_digest
 
 RankParts = dict[AnalysisKey, tuple[list[Part], list[Finding]]]
 """For each analysis, the ranks' parts, and findings about ranks without one."""
@@ -25,6 +25,9 @@ RankParts = dict[AnalysisKey, tuple[list[Part], list[Finding]]]
 
 def levels(names: Sequence[str]) -> list[list[str]]:
     """The analyses and what they require, in levels: each needs only what is before it.
+
+    An analysis shares the level of one that it requires if a rank's rows of that one are the rank's own part: then one
+    task computes both.
 
     Raises:
         AnalysisError: they require each other in a cycle.
@@ -35,8 +38,13 @@ def levels(names: Sequence[str]) -> list[list[str]]:
         if name in above:
             raise AnalysisError(f"analyses require each other: {' → '.join((*above, name))}")
         if name not in depth:
-            required = get_analysis(name).requires
-            depth[name] = 1 + max((visit(required_name, (*above, name)) for required_name in required), default=-1)
+            depth[name] = max(
+                (
+                    visit(required, (*above, name)) + (not is_own_part(required))
+                    for required in get_analysis(name).requires
+                ),
+                default=0,
+            )
         return depth[name]
 
     for name in names:
@@ -61,19 +69,30 @@ def run_level(
         AnalysisError: no rank could be analyzed.
     """
     required = {name for analysis, _ in keys for name in get_analysis(analysis).requires}
-    results = {name: known[analysis_key(name)].frame for name in required}
+    results = {name: known[analysis_key(name)].frame for name in required if analysis_key(name) in known}
     with_tables = dict.fromkeys(_part_key(key) for key in keys if get_analysis(key[0]).reads)
     to_map = [key for key in with_tables if key not in kept_parts]
     complete = not any(finding.id == NOT_ANALYZED for result in known.values() for finding in result.findings)
     mapped = kept_parts | (_map(to_map, loaded, options, results, tasks, complete=complete) if to_map else {})
-    kept_parts |= {key: mapped[key] for key in to_map if any(p.of_reduce for p in get_analysis(key[0]).parameters)}
+    # Others are read from the cache again: kept in memory, they would take more of it than the results do.
+    kept_parts |= {
+        key: mapped[key]
+        for key in to_map
+        if any(p.of_reduce for p in get_analysis(key[0]).parameters) and not _is_cached(key, complete=complete)
+    }
     inputs = Inputs(options, tuple(loaded.infos), results, world_size=loaded.world_size, capture=loaded.rank_manifests)
     computed, incomplete = {}, incomplete_ranks(loaded.infos)
+    by_part: dict[AnalysisKey, list[AnalysisKey]] = {}
     for key in keys:
-        analysis = get_analysis(key[0])
-        parts, lost = mapped.get(_part_key(key), ([], []))
-        frame, findings = analysis.reduce(parts, replace(inputs, parameters=dict(key[1])))
-        computed[key] = replace(Result(analysis, frame, (*lost, *findings)), incomplete=incomplete)
+        by_part.setdefault(_part_key(key), []).append(key)
+    for part_key, same in by_part.items():
+        parts, lost = mapped.pop(part_key, ([], []))
+        for key in same:
+            analysis = get_analysis(key[0])
+            frame, findings = analysis.reduce(parts, replace(inputs, parameters=dict(key[1])))
+            if key == analysis_key(key[0]):
+                results[key[0]] = frame
+            computed[key] = replace(Result(analysis, frame, (*lost, *findings)), incomplete=incomplete)
     return computed
 
 
@@ -103,18 +122,23 @@ def _map(
     outcomes: dict[AnalysisKey, dict[int, Part | BaseException]] = {key: {} for key in keys}
     arguments = []
     for rank, traces in ranks.items():
+        # Cached parts do not need a worker.
+        cached = find_parts(traces, {key[0]: digests[rank, key] for key in keys if (rank, key) in digests})
         missing = []
         for key in keys:
-            # Cached parts do not need a worker.
-            digest = digests.get((rank, key))
-            cached = None if digest is None else find_part(traces, key[0], digest)
-            if cached is None:
-                missing.append(key)
+            if (rank, key) in digests and key[0] in cached:
+                outcomes[key][rank] = cached[key[0]]
             else:
-                outcomes[key][rank] = cached
+                missing.append(key)
         if missing:
             infos = tuple(trace.info for trace in traces)
-            inputs = Inputs(options, infos, results_of_rank(rank), rank, loaded.world_size)
+            needed = {analysis_key(name) for key in missing for name in get_analysis(key[0]).requires}
+            own = {
+                key[0]: own_rows(key[0], part)
+                for key in needed
+                if (part := outcomes.get(key, {}).get(rank)) is not None
+            }
+            inputs = Inputs(options, infos, own | results_of_rank(rank), rank, loaded.world_size)
             to_cache = {key: digests[rank, key] for key in missing if (rank, key) in digests}
             arguments.append((missing, tuple(traces), inputs, tasks.columns, to_cache))
     size = sum(info.json_bytes for info in loaded.infos) // 8
@@ -144,26 +168,29 @@ def _digests(
 ) -> dict[tuple[int, AnalysisKey], bytes]:
     """Digests of the inputs of each part that may be cached, by rank and analysis.
 
-    Only parts with default parameters are cached, and only of this package's analyses: the digest does not cover the
-    code of others.
-
     Args:
-        complete: whether no rank is missing in any required result; otherwise the parts that need them are not cached.
+        complete: whether no rank is missing in any required result.
     """
-    cacheable = [key for key in keys if key == analysis_key(key[0]) and _is_builtin(key[0])]
-    rank_digests = {
-        rank: inputs_digest([trace.info for trace in traces], rank, options, loaded.world_size)
-        for rank, traces in loaded.ranks.items()
-    }
-    run_digest = inputs_digest(rank_digests, loaded.rank_manifests)
     digests: dict[tuple[int, AnalysisKey], bytes] = {}
-    for key in cacheable:
-        requires = get_analysis(key[0]).requires
-        if complete or not requires:
-            for rank, rank_digest in rank_digests.items():
-                digests[rank, key] = inputs_digest(key, rank_digest, run_digest if requires else None)
+    for key in keys:
+        if _is_cached(key, complete=complete):
+            run_digest = loaded.digest if _needs_all_ranks(key[0]) else None
+            for rank, rank_digest in loaded.rank_digests.items():
+                digests[rank, key] = inputs_digest(key, options, rank_digest, run_digest)
     return digests
 
 
-def _is_builtin(name: str) -> bool:
-    return get_analysis(name).per_rank.__module__.startswith("rankscope.")
+def _is_cached(key: AnalysisKey, *, complete: bool) -> bool:
+    """Whether an analysis's parts are cached on disk.
+
+    Only parts with default parameters are, and only of this package's analyses, as the digest does not cover the code
+    of others. If a rank is missing in a required result (not `complete`), what depends on it is not cached either.
+    """
+    analysis = get_analysis(key[0])
+    builtin = analysis.per_rank.__module__.startswith("rankscope.")
+    return builtin and key == analysis_key(key[0]) and (complete or not analysis.requires)
+
+
+def _needs_all_ranks(name: str) -> bool:
+    """Whether a rank's part depends on other ranks' traces."""
+    return any(not is_own_part(required) or _needs_all_ranks(required) for required in get_analysis(name).requires)

@@ -10,9 +10,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from rankscope.errors import NotATraceError, NoTracesError, RankscopeError
+from rankscope.errors import NotATraceError, NoTracesError, RankscopeError, without_credentials
 from rankscope.ingest.discover import Found
-from rankscope.ingest.findings import incomplete_steps, links_not_followed, losses_of, merged_trace, unreadable
+from rankscope.ingest.findings import (
+    incomplete_steps,
+    links_not_followed,
+    losses_of,
+    merged_trace,
+    not_traces,
+    unreadable,
+)
 from rankscope.ingest.manifests import capture_findings, read_manifests, window_gaps, without_withdrawn
 from rankscope.ingest.ranks import assign_ranks, without_numbered_folders
 from rankscope.ingest.run_files import is_result_file
@@ -25,6 +32,7 @@ from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
 from rankscope.results import Finding, Options
 from rankscope.rundir.manifest import RankManifest, RunManifest
 from rankscope.store.cache import CachedTrace, CacheWriteError
+from rankscope.store.part_cache import inputs_digest
 from rankscope.store.trace_info import TraceInfo
 
 
@@ -59,6 +67,19 @@ class Loaded:
         """The number of ranks in the job according to the traces; None if unknown."""
         return max((info.world_size for info in self.infos if info.world_size), default=None)
 
+    @cached_property
+    def rank_digests(self) -> dict[int, bytes]:
+        """By rank, a digest of what a rank's parts of analyses depend on, without the options."""
+        return {
+            rank: inputs_digest([trace.info for trace in traces], rank, self.world_size)
+            for rank, traces in self.ranks.items()
+        }
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A digest of all ranks' inputs."""
+        return inputs_digest(self.rank_digests, self.rank_manifests)
+
 
 def load_run(
     found: Found, wanted: str | None, options: Options, tasks: Tasks, previous: Collection[str] = ()
@@ -74,15 +95,16 @@ def load_run(
         RunSelectionError: they belong to several runs, and none was chosen.
     """
     paths, root = found.traces, location_of(found)
-    cached = {path: trace for path in paths if (trace := find_ingested(path)) is not None}
+    cached = {path: trace for path in paths if (trace := find_ingested(path, found.objects.get(path))) is not None}
     # Cached files do not need a worker.
     todo = [path for path in paths if path not in cached]
-    read = tasks.run("reading", _size_of(todo), ingest_trace, [(_absolute(path),) for path in todo])
+    arguments = [(_absolute(path), found.objects.get(path)) for path in todo]
+    read = tasks.run("reading", _size_of(todo), ingest_trace, arguments)
     by_path: dict[str, CachedTrace | BaseException] = {**cached, **dict(zip(todo, read, strict=True))}
     outcomes = [by_path[path] for path in paths]
     traces: list[CachedTrace] = []
     failures: list[tuple[str, BaseException]] = []
-    for path, outcome in zip(paths, outcomes, strict=True):
+    for path, outcome in zip(map(without_credentials, paths), outcomes, strict=True):
         if isinstance(outcome, BaseException):
             failures.append((path, outcome))
         else:
@@ -94,7 +116,7 @@ def load_run(
     ]
     if not found.named:
         others = [(path, e) for path, e in failures if isinstance(e, NotATraceError) and not is_result_file(path)]
-        findings += [unreadable(path, e, not_a_trace=True) for path, e in others]
+        findings += not_traces(others)
     findings += [unreadable(error.path or root, error) for error in found.denied]
     findings += links_not_followed(found.unfollowed)
     findings += [merged_trace(path) for path in found.doubled]
@@ -131,7 +153,7 @@ def _absolute(path: str) -> str:
 
 def location_of(found: Found) -> str:
     """Where the traces are: the directory, else the first file."""
-    return found.folders[0] if found.folders else found.traces[0]
+    return found.folders[0] if found.folders else without_credentials(found.traces[0])
 
 
 def _files_of(finding: Finding) -> list[str]:

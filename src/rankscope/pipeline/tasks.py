@@ -16,16 +16,19 @@ from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, RankscopeError, describe_error
 from rankscope.executors import Pool, check_kind, run_tasks
 from rankscope.ingest.task import ingest_trace
-from rankscope.results import Inputs, Parameters, Part, Value
+from rankscope.primitives.activity import with_category
+from rankscope.results import Inputs, Parameters, Part, Value, concat_ranks
 from rankscope.results.failures import FAILURES
 from rankscope.store.cache import CachedTrace, DamagedTablesError
 from rankscope.store.column_cache import Columns
-from rankscope.store.part_cache import keep_part
+from rankscope.store.part_cache import keep_parts
 
 T = TypeVar("T")
 
 AnalysisKey = tuple[str, tuple[tuple[str, Value], ...]]
 """An analysis's name and a value for each of its parameters: the key of a result."""
+
+_COLLECTIVE = "is_collective"
 
 # Reading less than this takes less time than starting workers.
 SMALL_BYTES = 2 << 20
@@ -134,6 +137,17 @@ def by_rank(results: Mapping[str, pl.DataFrame]) -> Callable[[int], dict[str, pl
     return rows_of_rank
 
 
+def is_own_part(name: str) -> bool:
+    """Whether a rank's rows of an analysis's result are its own part: the result concatenates the parts."""
+    analysis = get_analysis(name)
+    return analysis.across_ranks is None and bool(analysis.reads)
+
+
+def own_rows(name: str, part: Part | BaseException | None) -> pl.DataFrame:
+    """A rank's rows of the result, from its part of an analysis that `is_own_part`; none if that failed."""
+    return concat_ranks([part] if isinstance(part, pl.DataFrame) else [], get_analysis(name).columns)
+
+
 def analyze_rank(
     keys: Sequence[AnalysisKey],
     traces: Sequence[CachedTrace],
@@ -146,10 +160,12 @@ def analyze_rank(
     If one fails, its error takes its place and the others continue.
 
     Args:
+        keys: the analyses; what one requires is in `inputs`, or among those before it.
         inputs: what `per_rank` gets besides the tables; the parameters are added here.
         column_cache: columns that were read before, if the task runs in the process that keeps them.
         digests: the parts to cache, with digests of their inputs.
     """
+    inputs = replace(inputs, shared={})
     reads = {key: get_analysis(key[0]).wants(dict(key[1])) for key in keys}
     columns: dict[str, set[str]] = {}
     for tables_read in reads.values():
@@ -159,19 +175,27 @@ def analyze_rank(
     if named:
         columns["annotations"].add("incomplete_step")
     try:
-        tables = {table: column_cache.load(traces, table, names) for table, names in columns.items()}
+        tables = column_cache.load_all(traces, columns)
     except DamagedTablesError:
         # The cached tables are lost, but the trace may still be there.
         reread = [ingest_trace(trace.info.path, again=True) for trace in traces]
-        tables = {table: column_cache.load(reread, table, names) for table, names in columns.items()}
+        tables = column_cache.load_all(reread, columns)
     if named:
         shown = pl.when(pl.col("incomplete_step").is_in(named)).then("incomplete_step")
         tables["annotations"] = tables["annotations"].with_columns(pl.coalesce("step", shown).alias("step"))
+    if _COLLECTIVE in columns.get("device_events", ()):
+        # Nearly all that read it need the category, too.
+        tables["device_events"] = with_category(tables["device_events"], inputs.options.communication)
     parts: dict[AnalysisKey, Part | RankscopeError] = {}
+    to_keep: dict[str, tuple[bytes, Part]] = {}
     for key, tables_read in reads.items():
-        selected = {table: _columns(tables[table], (*names, "window")) for table, names in tables_read.items()}
+        selected = {table: _columns(tables[table], names) for table, names in tables_read.items()}
+        computed = {
+            name: parts.get(analysis_key(name)) for name in get_analysis(key[0]).requires if name not in inputs.results
+        }
+        results = {**inputs.results, **{name: own_rows(name, part) for name, part in computed.items()}}
         try:
-            part = get_analysis(key[0]).part_of(selected, replace(inputs, parameters=dict(key[1])))
+            part = get_analysis(key[0]).part_of(selected, replace(inputs, results=results, parameters=dict(key[1])))
         except RankscopeError as error:
             parts[key] = error
         except FAILURES as error:
@@ -179,11 +203,15 @@ def analyze_rank(
             parts[key] = AnalysisError(describe_error(error))
         else:
             parts[key] = part
-            if key in digests:
-                keep_part(traces, key[0], digests[key], part)
+            # A part that lacks what another analysis could not compute is not cached.
+            if key in digests and all(isinstance(part, pl.DataFrame) for part in computed.values()):
+                to_keep[key[0]] = digests[key], part
+    if to_keep:
+        keep_parts(traces, to_keep)
     return parts
 
 
 def _columns(table: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """Some columns of a table. `select` would plan a query, which takes longer."""
-    return table if table.width == len(names) else pl.DataFrame([table.get_column(name) for name in names])
+    """Some columns of a table and those that come with them. `select` would plan a query, which takes longer."""
+    chosen = [*names, "window", *(["category"] if _COLLECTIVE in names else [])]
+    return table if table.width == len(chosen) else pl.DataFrame([table.get_column(name) for name in chosen])

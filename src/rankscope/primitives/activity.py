@@ -64,9 +64,11 @@ def with_category(device: pl.DataFrame, extra: str | None = None) -> pl.DataFram
     """Device events with a ``category``: compute, communication or memory.
 
     Args:
-        device: columns name, kind, is_collective.
+        device: columns name, kind, is_collective; returned as it is if it has the category already.
         extra: a regular expression of further names that are communication.
     """
+    if "category" in device.columns:
+        return device
     names = communication_names(device["name"].unique().drop_nulls().to_list(), extra=extra)
     communication = pl.col("is_collective").fill_null(False) | pl.col("name").is_in(list(names))
     return device.with_columns(
@@ -88,8 +90,13 @@ def gloo_ranges(operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFr
     """Gloo's host ranges: annotations, in older traces operators. Columns start_ns, end_ns, name, pid, tid."""
     columns = ["start_ns", "end_ns", "name", "pid", "tid"]
     is_gloo = pl.col("name").str.starts_with(GLOO)
-    host = annotations.filter(~pl.col("on_device"))
-    return pl.concat([host.filter(is_gloo).select(columns), operators.filter(is_gloo).select(columns)])
+    parts = [
+        frame.filter(is_gloo & chosen).select(columns)
+        for frame, chosen in ((annotations, ~pl.col("on_device")), (operators, pl.lit(True)))
+        # Most jobs have none.
+        if frame["name"].str.starts_with(GLOO).any()
+    ]
+    return pl.concat(parts) if parts else pl.DataFrame([annotations.get_column(name).clear() for name in columns])
 
 
 def computing_operators(operators: pl.DataFrame, gloo: pl.DataFrame) -> pl.DataFrame:
@@ -122,13 +129,12 @@ def activity(
         extra: a regular expression of further names that are communication.
     """
     if device.height:
-        labelled = with_category(device, extra)
-        return Activity(
-            compute=covered_time(labelled.filter(pl.col("category") == COMPUTE)),
-            communication=covered_time(labelled.filter(pl.col("category") == COMMUNICATION)),
-            memcpy=covered_time(device.filter(pl.col("kind") == "memcpy")),
-            memset=covered_time(device.filter(pl.col("kind") == "memset")),
-        )
+        category, kind = with_category(device, extra)["category"], device["kind"]
+        start, end = device["start_ns"].to_numpy(), device["end_ns"].to_numpy()
+        # Faster than a filter of the frame for each, which plans a query.
+        masks = (category == COMPUTE, category == COMMUNICATION, kind == "memcpy", kind == "memset")
+        chosen = (mask.fill_null(False).to_numpy() if mask.null_count() else mask.to_numpy() for mask in masks)
+        return Activity(*(IntervalSet.of(start[rows], end[rows]) for rows in chosen))
     gloo = gloo_ranges(operators, annotations)
     compute = computing_operators(operators, gloo)
     return Activity(covered_time(compute), covered_time(gloo), EMPTY, EMPTY)

@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.collectives import collective_kind
+from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.shapes import first_type, parsed_list, total_elements
 
@@ -28,10 +29,13 @@ _NOT_COLLECTIVES = ("wait", "init", "_coalesced_manager", "startCoalescing", "en
 # c10d's operators that take the output first and the input second; others work in place.
 _OUT_THEN_IN = r"^c10d::(_?allgather|_?reduce_scatter|_?alltoall|gather|scatter)"
 
+_POINT_TO_POINT = ["c10d::send", "c10d::recv_"]
+
 GROUP = ("group_name", "group_description", "group_ranks", "group_size")
 RECORDED = (
     "collective", "dtype", "in_elements", "out_elements", *GROUP, "sequence", "source_rank", "destination_rank",
 )  # fmt: skip
+_AGREED = ("dtype", *GROUP, "source_rank", "destination_rank")
 _OPERATOR_COLUMNS = ("start_ns", "end_ns", "pid", "tid", "name", "external_id", "input_dims", "input_types")
 
 
@@ -69,8 +73,14 @@ def host_collectives(operators: pl.DataFrame, annotations: pl.DataFrame, metadat
         (pl.col("level") != "operator").any().alias("backend"),
     )  # fmt: skip
     merged = combine_records(_outermost(rows.filter(pl.col("collective").is_not_null()), "inner", first=True), "call")
-    shown = _from_names(rows)
-    joined = calls.join(merged, on="call", how="left").join(shown, on="call", how="left", suffix="_shown")
+    joined = calls.join(merged, on="call", how="left")
+    if not joined["collective"].null_count() and not joined["dtype"].null_count():
+        # Names and shapes would add nothing but the other end of a send or receive.
+        joined = joined.with_columns(constant("source", "record", pl.String, joined.height))
+        if rows["name"].is_in(_POINT_TO_POINT).any():
+            return joined.join(_peers(_operators(rows)), on="call", how="left")
+        return joined.with_columns(constant("peer", None, pl.Int64, joined.height))
+    joined = joined.join(_from_names(rows), on="call", how="left", suffix="_shown")
     has = pl.col("collective").is_not_null()
     return joined.with_columns(
         *(pl.coalesce(column, f"{column}_shown").alias(column) for column in ("collective", "dtype")),
@@ -88,6 +98,9 @@ def combine_records(records: pl.DataFrame, by: str) -> pl.DataFrame:
 
     Sends together with receives are `send_recv`; other combinations of kinds are `coalesced`.
     """
+    if not records[by].is_duplicated().any():
+        one = records.select(by, "collective", *_AGREED, "in_elements", "out_elements", "sequence")
+        return one.with_columns(constant("calls", 1, pl.Int64, one.height))
     kinds = {label: collective_kind(label) or label for label in records["collective"].unique().drop_nulls()}
     kind = pl.col("collective").replace_strict(kinds, default=None, return_dtype=pl.String)
     p2p = kind.is_in(["send", "recv"]).all()
@@ -98,10 +111,7 @@ def combine_records(records: pl.DataFrame, by: str) -> pl.DataFrame:
         .then(pl.lit("send_recv"))
         .otherwise(pl.lit("coalesced"))
     )
-    agreed = [
-        pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()).alias(name)
-        for name in ("dtype", *GROUP, "source_rank", "destination_rank")
-    ]
+    agreed = [pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()).alias(name) for name in _AGREED]
     return records.group_by(by, maintain_order=True).agg(
         label.alias("collective"),
         *agreed,
@@ -128,27 +138,22 @@ def _from_names(rows: pl.DataFrame) -> pl.DataFrame:
     """Facts about calls from names and shapes of ranges: call, collective, dtype, in_elements, out_elements, peer."""
     sizes = {text: total_elements(text) for text in rows["input_dims"].unique().drop_nulls()}
     types = {text: first_type(text) for text in rows["input_types"].unique().drop_nulls()}
-    operators = rows.filter(pl.col("level") == "operator").unique("call", keep="first", maintain_order=True)
+    operators = _operators(rows)
     # An operator's arguments are lists of shapes: of the output and the input, or of the array it changes in place.
     outputs = {text: total_elements(text, argument=0) for text in operators["input_dims"].unique().drop_nulls()}
     inputs = {text: total_elements(text, argument=1) for text in operators["input_dims"].unique().drop_nulls()}
-    peers = {text: _peer(text) for text in operators["concrete_inputs"].unique().drop_nulls()}
     dims, types_of = pl.col("input_dims"), pl.col("input_types")
     type_name = types_of.replace_strict(types, default=None, return_dtype=pl.String)
     two = pl.col("name").str.contains(_OUT_THEN_IN)
     output = dims.replace_strict(outputs, default=None, return_dtype=pl.Int64)
     into = dims.replace_strict(inputs, default=None, return_dtype=pl.Int64)
-    p2p = pl.col("name").is_in(["c10d::send", "c10d::recv_"])
     of_operator = operators.select(
         "call",
         pl.col("name").alias("operator"),
         type_name.alias("operator_dtype"),
         pl.when(two).then(into).otherwise(output).alias("operator_in"),
         output.alias("operator_out"),
-        pl.when(p2p)
-        .then(pl.col("concrete_inputs").replace_strict(peers, default=None, return_dtype=pl.Int64))
-        .alias("peer"),
-    )
+    ).join(_peers(operators), on="call", how="left")
     of_range = (
         rows.filter(pl.col("level") == "range")
         .unique("call", keep="first", maintain_order=True)
@@ -168,6 +173,19 @@ def _from_names(rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("operator_out").alias("out_elements"),
         "peer",
     )
+
+
+def _operators(rows: pl.DataFrame) -> pl.DataFrame:
+    """The first c10d operator of each call."""
+    return rows.filter(pl.col("level") == "operator").unique("call", keep="first", maintain_order=True)
+
+
+def _peers(operators: pl.DataFrame) -> pl.DataFrame:
+    """The other end of sends and receives: call, peer."""
+    found = operators.filter(pl.col("name").is_in(_POINT_TO_POINT))
+    peers = {text: _peer(text) for text in found["concrete_inputs"].unique().drop_nulls()}
+    peer = pl.col("concrete_inputs").replace_strict(peers, default=None, return_dtype=pl.Int64)
+    return found.select("call", peer.alias("peer"))
 
 
 def _peer(concrete: str) -> int | None:
@@ -202,3 +220,28 @@ def last_calls(calls: pl.DataFrame, pid: pl.Series, tid: pl.Series, at: pl.Serie
     known = pl.col("at").is_not_null() & pl.col("pid").is_not_null() & pl.col("tid").is_not_null()
     row = found.sort("asked").select(pl.when(known).then("row").fill_null(-1).cast(pl.Int64)).to_series()
     return np.array(row.to_numpy(), dtype=np.int64)
+
+
+def group_label() -> pl.Expr:
+    """The name of a process group with its description."""
+    description = pl.col("group_description")
+    plain = pl.col("group_name")
+    return (
+        pl.when(description.is_not_null() & (description != "") & (description != "undefined"))
+        .then(pl.format("{} {}", plain, description))
+        .otherwise(plain)
+    )
+
+
+def without_kernels(calls: pl.DataFrame) -> pl.DataFrame:
+    """Rows for calls without a recorded kernel: only the time of the call is known."""
+    return calls.with_row_index("row").with_columns(
+        pl.col("start_ns").alias("launch_ns"),
+        pl.lit(None, pl.Int64).alias("stream"),
+        pl.col("collective").alias("label"),
+        pl.col("collective").alias("name"),
+        pl.lit("launch").alias("source"),
+        pl.lit(0, pl.Int64).alias("kernels"),
+        pl.lit(False).alias("on_device"),
+        group_label().alias("group"),
+    )

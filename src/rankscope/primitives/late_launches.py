@@ -99,7 +99,7 @@ def _left_out(window: Mapping[str, pl.DataFrame], gloo: pl.DataFrame, on_device:
     asleep = unrecorded.ends - unrecorded.starts > SILENCE_NS
     known = known | IntervalSet(unrecorded.starts[asleep], unrecorded.ends[asleep])
     events = [frame[end].to_numpy() for frame in (window["host_ops"], calls) for end in ("start_ns", "end_ns")]
-    instants = np.unique(np.concatenate(events))
+    instants = np.sort(np.concatenate(events), kind="stable")
     standstill = np.diff(instants) > STANDSTILL_NS
     return known | IntervalSet(instants[:-1][standstill], instants[1:][standstill])
 

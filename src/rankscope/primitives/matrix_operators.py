@@ -19,13 +19,16 @@ from rankscope.primitives.tensor_cores import eligible_operators, ordinary_produ
 
 
 def matrix_operators(
-    window: Mapping[str, pl.DataFrame], kept: npt.NDArray[np.bool_], device: pl.DataFrame, communication: str | None
+    window: Mapping[str, pl.DataFrame],
+    kept: npt.NDArray[np.bool_] | None,
+    device: pl.DataFrame,
+    communication: str | None,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The operators that tensor cores can run, and their kernels.
 
     Args:
         window: host_ops (start_ns, end_ns, name, pid, tid, parent_row, input_types) and runtime_calls (pid, tid).
-        kept: which operators count; shape ``(operators,)``.
+        kept: which operators count, None for all; shape ``(operators,)``.
         device: the device events that count: start_ns, end_ns, name, kind, is_collective, op_row, launch_row,
             launch_ns.
         communication: a regular expression of further kernel names that are communication.
@@ -45,14 +48,11 @@ def matrix_operators(
         inner[ancestors] = False
         ancestors = np.unique(parent[ancestors])
         ancestors = ancestors[ancestors >= 0]
-    types = {text: floating_point_type(text) for text in operators["input_types"].unique()}
-    named = operators.with_columns(
-        pl.col("input_types")
-        .replace_strict(list(types), list(types.values()), return_dtype=pl.String, default=None)
-        .alias("number"),
-        (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
+    chosen = inner & is_outermost(parent, np.where(inner, 0, np.arange(inner.size) + 1))
+    calls = operators.filter(pl.Series(chosen if kept is None else chosen & kept))
+    calls = calls.with_columns(
+        _number_types(calls["input_types"]), (pl.col("end_ns") - pl.col("start_ns")).alias("duration")
     )
-    calls = named.filter(pl.Series(inner & kept & is_outermost(parent, np.where(inner, 0, np.arange(inner.size) + 1))))
     device = with_category(device, communication).filter(pl.col("category") == COMPUTE)
     owner = launching_operators(device, window["runtime_calls"], operators)
     # Work that an eligible operator launches through a nested operator belongs to it, too.
@@ -63,21 +63,29 @@ def matrix_operators(
         level[unresolved] = parent[level[unresolved]]
         unresolved = unresolved[level[unresolved] >= 0]
         unresolved = unresolved[~eligible[level[unresolved]]]
+    belongs = level >= 0
+    device, level = device.filter(pl.Series(belongs)), level[belongs]
     names = device["name"].unique().drop_nulls().to_list()
     use = tensor_core_use(names)
-    ordinary = device["name"].is_in(list(ordinary_products(names))).fill_null(False)
-    row = pl.Series(level).set(pl.Series(level < 0), None)
     launched = (
         device.select(
             "start_ns", "end_ns", "name", "launch_ns", (pl.col("end_ns") - pl.col("start_ns")).alias("duration")
         )
         .with_columns(
             device["name"].replace_strict(use, return_dtype=pl.Boolean, default=None).alias("tensor"),
-            ordinary.alias("ordinary"),
-            named["number"].gather(row).alias("number"),
+            device["name"].is_in(list(ordinary_products(names))).fill_null(False).alias("ordinary"),
+            _number_types(operators["input_types"].gather(level)),
             pl.Series("call", level),
         )
-        .filter(pl.Series(level >= 0))
         .with_columns((pl.col("ordinary") & ~pl.col("tensor").fill_null(True).any().over("call")).alias("off"))
     )
     return calls, launched.drop("ordinary", "call")
+
+
+def _number_types(input_types: pl.Series) -> pl.Series:
+    """The type that each operator computes in, by its recorded input types, as `number`."""
+    types = {text: floating_point_type(text) for text in input_types.unique()}
+    number: pl.Series = input_types.replace_strict(
+        list(types), list(types.values()), return_dtype=pl.String, default=None
+    )
+    return number.alias("number")

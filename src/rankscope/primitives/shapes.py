@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import lru_cache
 from typing import Any
 
 _SEPARATORS = re.compile(r"[\s_\-]+")
@@ -94,6 +95,7 @@ def first_argument_type(types: str | None) -> str | None:
     return name if isinstance(name, str) and element_bytes(name) is not None else None
 
 
+@lru_cache(1 << 14)
 def floating_point_type(types: str | None) -> str | None:
     """The type that an operator computes in (`float32`, `bfloat16`, …): of its first floating-point input."""
     known = (_FLOATING_POINT.get(name.lower()) for name in parsed_list(types) or () if isinstance(name, str))

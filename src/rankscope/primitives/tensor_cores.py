@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 _KERNELS = re.compile(
     r"[a-z]884|[a-z]1688|16816|16832|16864|884gemm|[hid]mma(?![a-z])|i8816|tensorop_|tensor\d+x\d+x\d+|nvjet"
@@ -81,6 +82,7 @@ def tensor_core_use(names: Iterable[str]) -> dict[str, bool | None]:
     return {name: _use(name) for name in names}
 
 
+@lru_cache(1 << 14)
 def _use(name: str) -> bool | None:
     head = _TEMPLATE.split(name.replace("(anonymous namespace)::", ""), maxsplit=1)[0]
     if _AROUND.search(name) or (_NO_PRODUCT.search(head) and not _PRODUCT.search(head)) or _FMA.search(name):
@@ -90,6 +92,7 @@ def _use(name: str) -> bool | None:
     return False if _is_ordinary(name) else None
 
 
+@lru_cache(1 << 14)
 def _is_ordinary(name: str) -> bool:
     return any(pattern.search(name) for pattern in (_FMA, _ORDINARY, _ORDINARY_PART))
 
@@ -105,4 +108,9 @@ def ordinary_products(names: Iterable[str]) -> set[str]:
 
 def eligible_operators(names: Iterable[str]) -> set[str]:
     """The names of operators that tensor cores can run."""
-    return {name for name in names if _OPERATORS.fullmatch(name)}
+    return {name for name in names if _is_eligible(name)}
+
+
+@lru_cache(1 << 14)
+def _is_eligible(name: str) -> bool:
+    return _OPERATORS.fullmatch(name) is not None

@@ -14,7 +14,8 @@ from rich.text import Text
 from rankscope.primitives.statistics import Significance
 from rankscope.report.formatting import number_of, percent, plain, ranks_text
 from rankscope.rundir.plurals import counted
-from rankscope.watch.status import LastArrival, LateRank, LongStep, RankState, StepTime, WatchStatus, significance_of
+from rankscope.watch.state import LastArrival, LateRank, LongStep, RankState, StepTime, WatchStatus
+from rankscope.watch.status import significance_of
 
 _MOST_RANKS = 16
 _MOST_GROUPS = 8

@@ -40,10 +40,17 @@ from rankscope.results.finding import (
     worst_of,
 )
 from rankscope.results.frames import concat_ranks, schema_of
-from rankscope.results.headline import Headline, greatest, over_ranks, total_of
+from rankscope.results.headline import Headline, greatest, over_ranks, top_group, total_of
 from rankscope.results.judged import incomplete_ranks, of_judged_ranks
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
-from rankscope.results.rank_state import ENOUGH_STEPS, RankState, counted_steps, rank_state, without_straggler
+from rankscope.results.rank_state import (
+    ENOUGH_STEPS,
+    RankState,
+    counted_steps,
+    longest_wait,
+    rank_state,
+    without_straggler,
+)
 from rankscope.store.part_cache import Part
 from rankscope.store.schema import Column
 
@@ -85,12 +92,14 @@ __all__ = [
     "greatest",
     "in_steps",
     "incomplete_ranks",
+    "longest_wait",
     "of_judged_ranks",
     "over_ranks",
     "rank_state",
     "rows_by_window",
     "schema_of",
     "steps_by_window",
+    "top_group",
     "total_of",
     "with_symptoms",
     "without_straggler",

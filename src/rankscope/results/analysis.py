@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import polars as pl
 
@@ -27,6 +27,8 @@ from rankscope.store.trace_info import TraceInfo
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 RESULT_SCHEMA_VERSION = 1
 _RANKS_SHOWN = 8
 
@@ -44,6 +46,7 @@ class Inputs:
         world_size: the number of ranks in the job, if recorded.
         parameters: a value for each of the analysis's parameters.
         capture: each rank's capture manifest, in `across_ranks` and for rules; empty without manifests.
+        shared: what analyses of one rank share, by `once`.
     """
 
     options: Options
@@ -53,6 +56,19 @@ class Inputs:
     world_size: int | None = None
     parameters: Parameters = field(default_factory=dict)
     capture: Sequence[RankManifest] = ()
+    shared: dict[tuple[str, ...], Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def once(self, what: str, make: Callable[[], T]) -> T:
+        """An intermediate result that several analyses of a rank need, from the first that needs it.
+
+        Args:
+            what: its name. It may depend on the tables of the rank's files in `traces` and on `options` only.
+        """
+        key = what, *(trace.path for trace in self.traces)
+        if key not in self.shared:
+            self.shared[key] = make()
+        found: T = self.shared[key]
+        return found
 
 
 Tables = Mapping[str, pl.DataFrame]
@@ -89,7 +105,8 @@ class Analysis:
         doc: the module's docstring: title in the first line, then caption, formula and source.
         columns: the result's columns, in order.
         reads: the tables that it needs, each with its columns. Each table also has a ``window`` column: the index of
-            the row's file among the rank's files.
+            the row's file among the rank's files. With ``is_collective`` of device_events comes their ``category``
+            (`primitives.activity.with_category`).
         requires: analyses whose results it needs.
         per_rank: maps one rank's tables to a small frame, or to several by name; called if it `reads` any table.
         across_ranks: reduces the ranks' parts, in rank order, to the result's frame and findings; None to concatenate

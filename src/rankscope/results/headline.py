@@ -41,6 +41,11 @@ def greatest(frame: pl.DataFrame, column: str) -> dict[str, Any] | None:
     return rows.row(0, named=True) if rows.height else None
 
 
+def top_group(frame: pl.DataFrame, by: str, column: str, *more: str) -> dict[str, Any] | None:
+    """The group with the largest sum of a column, with the sums of further ones; None if no sum is above 0."""
+    return greatest(frame.group_by(by, maintain_order=True).agg(pl.col(column, *more).sum()), column)
+
+
 def total_of(frame: pl.DataFrame, column: str) -> int:
     """The sum of a column of integers; 0 if nothing is known."""
     return int(frame[column].sum())

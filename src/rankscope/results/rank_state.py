@@ -1,6 +1,7 @@
 """Decide whether a rank delays the others: one of five states, the same in every output.
 
-In: the result of `stragglers`. Out: the state, and the sentence for states without a straggler.
+In: the result of `stragglers`. Out: the state, the rank that the others waited for longest, and the sentence for states
+without a straggler.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import polars as pl
 
 from rankscope.primitives.statistics import Significance
+from rankscope.results.finding import Evidence
 from rankscope.results.headline import Headline
 from rankscope.rundir.plurals import plural
 
@@ -46,24 +48,38 @@ def without_straggler(frame: pl.DataFrame) -> Headline:
     """
     state = rank_state(frame)
     if state == "not-compared":
-        matched = frame["waited_ns"].drop_nulls().len()
-        why = "fewer than two have complete traces" if matched else "no collective was matched across them"
-        return Headline.of(f"The ranks cannot be compared: {why}.")
+        return Headline.of("The ranks cannot be compared: no collective was matched between complete traces.")
+    longest, steps = longest_wait(frame), _steps(frame)
+    if state == "too-few-steps":
+        verdict = f"Too few steps to tell whether a rank delays the others ({counted_steps(steps)})"
+    elif longest is None:
+        verdict = "No rank delays the others"
+    elif Significance.SIGNIFICANT.value in _compared(frame)["significance"]:
+        verdict = "No single rank delays the others"
+    else:
+        verdict = "No significant straggler"
+    values = (Evidence("steps", steps, "count"),) if state == "too-few-steps" else ()
+    if longest is None:
+        return Headline(f"{verdict}.", values)
+    return Headline(f"{verdict}; {longest.text}.", (*longest.values, *values))
+
+
+def longest_wait(frame: pl.DataFrame) -> Headline | None:
+    """Which rank the others waited for longest, as a clause; None if they waited for none.
+
+    It is an indication only: whether the rank delays the others, the state tells.
+
+    Args:
+        frame: rows of `stragglers` per rank.
+    """
     compared = _compared(frame)
-    most, steps = _most_waited(compared), _steps(frame)
-    prefix = f"Too few steps to tell whether a rank delays the others ({counted_steps(steps)})"
-    if state == "none":
-        not_significant = Significance.SIGNIFICANT.value not in compared["significance"]
-        prefix = "No significant straggler" if not_significant else "No single rank delays the others"
-        if not most["waited_ns"]:
-            return Headline.of("No rank delays the others.")
-    values: dict[str, tuple[int | float | str, str]] = {"steps": (steps, "count")}
+    if compared.is_empty():
+        return None
+    most = _most_waited(compared)
     if not most["waited_ns"]:
-        return Headline.of(f"{prefix}.", **values)
-    longest = "the longest wait is for rank {rank}: {waited}" + (
-        f" over {counted_steps(steps)}" if state == "none" else ""
-    )
-    return Headline.of(f"{prefix}; {longest}.", rank=(most["rank"], ""), waited=(most["waited_ns"], "ns"), **values)
+        return None
+    text = "the longest wait is for rank {rank}: {waited} in total"
+    return Headline.of(text, rank=(most["rank"], ""), waited=(most["waited_ns"], "ns"))
 
 
 def counted_steps(steps: int) -> str:

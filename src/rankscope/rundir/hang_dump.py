@@ -81,6 +81,12 @@ class HangDump:
     world_size: WorldSize | None = None
     host: str = ""
     pid: int | None = None
+    pid_namespace: str = ""
+    """In which the process has this number; empty where that is not known."""
+    run_id: str = ""
+    """Empty if the ranks have agreed on none."""
+    began_ns: Signed = 0
+    """Wall clock of the start of this watch of the rank; 0 if it is not known."""
     restart_count: int = 0
     time_ns: Signed = 0
     """Wall clock, nanoseconds since 1970."""
@@ -125,6 +131,12 @@ class Heartbeat:
     world_size: WorldSize | None = None
     host: str = ""
     pid: int | None = None
+    pid_namespace: str = ""
+    """In which the process has this number; empty where that is not known."""
+    run_id: str = ""
+    """Empty if the ranks have agreed on none."""
+    began_ns: Signed = 0
+    """Wall clock of the start of this watch of the rank; 0 if it is not known."""
     restart_count: int = 0
     step: Step | None = None
     ended: bool = False

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rankscope.errors import without_credentials
 from rankscope.rundir.fields import Positive, Rank, Signed, Step, WorldSize, read
 from rankscope.rundir.metadata import ClockAnchor, Device, Mesh, StepSpan
 from rankscope.rundir.plurals import counted, plural
@@ -33,7 +34,6 @@ _WELL_KNOWN = re.compile(
     r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA)[A-Za-z0-9_-]{8,}|(?<=\bbearer )\s*\S+",
     re.IGNORECASE,
 )
-_USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 @dataclass(frozen=True)
@@ -191,14 +191,14 @@ class RankManifest:
         return f"{self.ended_by or 'unknown cause'}{at}, {steps}{of} {plural('step', steps)} recorded{removed}"
 
 
-def read_run_manifest(path: Path) -> RunManifest | None:
-    """Read ``run.json``; ``None`` if it is missing or no JSON object. Never raises."""
-    return read(RunManifest, _load(path))
+def read_run_manifest(source: Path | bytes) -> RunManifest | None:
+    """Read ``run.json``, or its content; ``None`` if it is missing or no JSON object. Never raises."""
+    return read(RunManifest, _load(source))
 
 
-def read_rank_manifest(path: Path) -> RankManifest | None:
-    """Read ``ranks/rank3.json``; ``None`` if it is missing or no JSON object. Never raises."""
-    return read(RankManifest, _load(path))
+def read_rank_manifest(source: Path | bytes) -> RankManifest | None:
+    """Read ``ranks/rank3.json``, or its content; ``None`` if it is missing or no JSON object. Never raises."""
+    return read(RankManifest, _load(source))
 
 
 def attempts(manifests: Sequence[RankManifest]) -> list[tuple[str, list[RankManifest]]]:
@@ -239,11 +239,6 @@ def shortened(manifest: RankManifest, size: int) -> bytes | None:
         kept //= 2
 
 
-def without_user(url: str) -> str:
-    """A URL without the user and password in it."""
-    return _USER_IN_URL.sub(_CUT, url)
-
-
 def redact(argv: Sequence[str]) -> list[str]:
     """A command line with everything cut that looks like a key, token, password or secret.
 
@@ -264,7 +259,7 @@ def redact(argv: Sequence[str]) -> list[str]:
             kept.append(argument)
             cut_next = True
         else:
-            kept.append(_WELL_KNOWN.sub(_CUT, without_user(argument)))
+            kept.append(_WELL_KNOWN.sub(_CUT, without_credentials(argument)))
     return kept
 
 
@@ -273,8 +268,11 @@ def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
 
 
-def _load(path: Path) -> object:
+def _load(source: Path | bytes) -> object:
     try:
-        return None if path.stat().st_size > _MAX_BYTES else json.loads(path.read_bytes())
+        size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        if size > _MAX_BYTES:
+            return None
+        return json.loads(source if isinstance(source, bytes) else source.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None

@@ -10,8 +10,8 @@
 
 A log is JSON Lines. The first line of each segment is a `Header`; every other line has one of the keys ``step`` (one
 step, see `capture/watch/log.py`), ``kind`` (a kind of collective, by number), ``group`` (a process group), ``calls``
-(collectives in the order in which this rank called them) and ``note`` (an event in words). A line without its newline
-is not complete yet.
+(collectives in the order in which this rank called them) and ``note`` (an event in words; with ``request``, an
+`Outcome`). A line without its newline is not complete yet.
 
 In: a rank, or a request. Out: names of files, and their content as dataclasses.
 """
@@ -54,6 +54,8 @@ class Header:
     world_size: WorldSize | None = None
     host: str | None = None
     pid: int | None = None
+    pid_namespace: str = ""
+    """In which the process has this number; empty where that is not known."""
     restart_count: int = 0
     began_ns: Signed = 0
     """Wall clock of the start of the log, the same in all of its segments."""
@@ -96,10 +98,28 @@ class Answer:
     """Why nothing is recorded; empty if it is."""
     at_step: Step | None = None
     """The step of the rank that answered, at that time."""
+    tries: Positive = 1
+    """How often the ranks have agreed on steps for it: again, where none were recorded."""
     script_profiler: str = ""
     """The script's own profiler, if it has one: what it records comes first."""
     waits: bool = False
     """Whether that one is recording: the request waits for its end."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a request on one rank: a line of its log."""
+
+    request: str
+    """Its id."""
+    state: str
+    """``recorded``, ``again`` if it is tried again, or ``lost``."""
+    first_step: Step
+    last_step: Step
+    reason: str = ""
+    """Why it was not recorded."""
+    note: str = ""
+    """The same in words."""
 
 
 def log_stem(rank: int, restart: int = 0, attempt: int = 0) -> str:
@@ -178,7 +198,7 @@ def request_from_json(text: str) -> Request | None:
     return request if request is not None and is_request_id(request.id) else None
 
 
-def to_json(value: Header | Request | Answer) -> str:
+def to_json(value: Header | Request | Answer | Outcome) -> str:
     """One line of JSON."""
     return json.dumps(asdict(value), separators=(",", ":"))
 

@@ -12,7 +12,7 @@ In: a trace's key, a table and columns. Out: a frame.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 
 import polars as pl
@@ -53,25 +53,31 @@ class Columns:
         Raises:
             DamagedTablesError: the cached tables cannot be read.
         """
+        return self.load_all(traces, {table: columns})[table]
+
+    def load_all(self, traces: Sequence[CachedTrace], tables: Mapping[str, Iterable[str]]) -> dict[str, pl.DataFrame]:
+        """Some columns of several of a rank's tables, as `load` gives each; read together.
+
+        Raises:
+            DamagedTablesError: the cached tables cannot be read.
+        """
         folders = tuple(str(trace.folder) for trace in traces)
-        wanted = [*sorted(columns), _WINDOW]
-        found: dict[str, pl.Series] = {}
+        wanted = {table: [*sorted(columns), _WINDOW] for table, columns in tables.items()}
+        found: dict[tuple[str, str], pl.Series] = {}
         with self._lock:
-            for name in wanted:
+            for table, name in ((table, name) for table, names in wanted.items() for name in names):
                 if (kept := self._kept.get((folders, table, name))) is not None:
                     self._kept.move_to_end((folders, table, name))
-                    found[name] = kept[0]
-        missing = [name for name in wanted if name not in found]
+                    found[table, name] = kept[0]
+        missing = {table: [name for name in names if (table, name) not in found] for table, names in wanted.items()}
+        missing = {table: names for table, names in missing.items() if names}
         if missing:
-            read = pl.concat(
-                trace.load(table, missing[:-1] if missing[-1] == _WINDOW else missing).with_columns(
-                    pl.lit(number, pl.Int16).alias(_WINDOW)
-                )
-                for number, trace in enumerate(traces)
+            for table, read in _read(traces, missing).items():
+                found |= {(table, name): read.get_column(name) for name in missing[table]}
+            self._keep(
+                {(folders, *key): found[key] for table, names in missing.items() for key in [(table, n) for n in names]}
             )
-            found |= {name: read.get_column(name) for name in missing}
-            self._keep({(folders, table, name): found[name] for name in missing})
-        return pl.DataFrame([found[name] for name in wanted])
+        return {table: pl.DataFrame([found[table, name] for name in names]) for table, names in wanted.items()}
 
     def _keep(self, columns: dict[Key, pl.Series]) -> None:
         with self._lock:
@@ -84,3 +90,15 @@ class Columns:
             while self._bytes > self._limit:
                 _, (_, size) = self._kept.popitem(last=False)
                 self._bytes -= size
+
+
+def _read(traces: Sequence[CachedTrace], tables: Mapping[str, Sequence[str]]) -> dict[str, pl.DataFrame]:
+    """Columns from disk, of several files concatenated."""
+    # Without any other column there is none to count the rows of.
+    columns = {table: [name for name in names if name != _WINDOW] or None for table, names in tables.items()}
+    parts: dict[str, list[pl.DataFrame]] = {table: [] for table in tables}
+    for number, trace in enumerate(traces):
+        window = pl.Series(_WINDOW, [number], dtype=pl.Int16)
+        for table, frame in trace.load_all(columns).items():
+            parts[table].append(frame.with_columns(window.new_from_index(0, frame.height)))
+    return {table: frames[0] if len(frames) == 1 else pl.concat(frames) for table, frames in parts.items()}

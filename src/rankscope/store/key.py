@@ -1,7 +1,7 @@
 """The key of a trace file in the cache: a changed file has another key.
 
-The key holds path, size, mtime_ns, ctime_ns, inode and a hash of the first and last 64 KiB (for URLs ETag, size
-and modification time), and the schema's version.
+The key holds path, size, mtime_ns, ctime_ns, inode and a hash of the first and last 64 KiB (for URLs size and ETag,
+else the time of modification), and the schema's version.
 
 In: a path or URL. Out: the key, a text that names the file's directory in the cache.
 """
@@ -12,23 +12,26 @@ import hashlib
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 from rankscope.errors import TraceError
+from rankscope.store.objects import Facts, object_facts
 from rankscope.store.schema import SCHEMA_VERSION
 
 _ENDS = 64 << 10
 
 
-def trace_key(path: str) -> str:
+def trace_key(path: str, facts: Facts | None = None) -> str:
     """The key of a trace file as it is now.
+
+    Args:
+        facts: what identifies an object, if a listing has shown it.
 
     Raises:
         TraceError: the file cannot be read.
     """
     local = path.startswith("file://") or "://" not in path
     try:
-        facts = _file_facts(path.removeprefix("file://")) if local else _url_facts(path)
+        facts = facts or (_file_facts(path.removeprefix("file://")) if local else object_facts(path))
     except FileNotFoundError as error:
         raise TraceError("there is no such file", path=path, hint="check the spelling of the path") from error
     except (OSError, ImportError, ValueError) as error:
@@ -55,12 +58,3 @@ def _file_facts(path: str) -> tuple[object, ...]:
         status.st_ino,
         ends.hexdigest(),
     )
-
-
-def _url_facts(path: str) -> tuple[object, ...]:
-    import fsspec  # only if needed: its import is slow
-
-    system, name = fsspec.core.url_to_fs(path)
-    facts: dict[str, Any] = system.info(name)
-    versions = [facts.get(key) for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")]
-    return (path, facts.get("size"), *map(str, versions))

@@ -6,12 +6,14 @@ In: metadata. Out: the same as JSON, and comparisons of two traces.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
 
 # Smaller times count from the host's start, not from 1970.
 _YEAR_2001_NS = 10**18
+
+_MAX_GROUPS = 1 << 16
 
 _CONTAINER_PIDS = 1000
 """Smaller process ids are reused: a container numbers its processes from 1, at each start of a job."""
@@ -149,7 +151,7 @@ class TraceInfo:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
-        return asdict(self)
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TraceInfo:
@@ -161,7 +163,18 @@ class TraceInfo:
         fields = dict(values)
         for name in ("groups", "devices", "threads", "incomplete_steps"):
             fields[name] = tuple(fields.get(name, ()))
+        fields["groups"] = tuple(map(_shared, fields["groups"]))
         return cls(**fields)
+
+
+_groups: dict[str, Mapping[str, Any]] = {}
+
+
+def _shared(group: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A process group, the same object for all ranks: each rank of a job lists all its ranks in the largest one."""
+    if len(_groups) > _MAX_GROUPS:
+        _groups.clear()
+    return _groups.setdefault(repr(group), group)
 
 
 def utc(nanoseconds: int, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:

@@ -26,6 +26,7 @@ from rankscope.rundir.watch_files import (
     WATCH_FOLDER,
     Header,
     LogName,
+    Outcome,
     parse_log_name,
     segment_name,
 )
@@ -33,6 +34,7 @@ from rankscope.rundir.watch_files import (
 KEPT_STEPS = 20_000
 KEPT_CALLS = 100_000
 KEPT_NOTES = 100
+KEPT_OUTCOMES = 1000
 _MAX_LOGS = 100_000
 _MAX_KINDS = 10_000
 _MAX_LINE = 1 << 20
@@ -87,6 +89,7 @@ class RankLog:
         calls: the latest, in order.
         groups: the ranks of each process group, as far as they are known.
         notes: the latest events, in words, each after a step.
+        outcomes: by request, what became of it on this rank.
         missed: collectives that the job had no time to read.
         damaged: lines that could not be read.
         grew_at: when the file was last changed, seconds since 1970.
@@ -97,6 +100,7 @@ class RankLog:
     calls: deque[Call] = field(default_factory=lambda: deque(maxlen=KEPT_CALLS))
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     notes: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=KEPT_NOTES))
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
     missed: int = 0
     damaged: int = 0
     grew_at: float = 0.0
@@ -129,6 +133,10 @@ class RankLog:
             after = count(fields.get("slow_step"))
             self.notes.append((self.last_step or 0 if after is None else after, note[:500]))
             self.missed += count(fields.get("missed")) or 0
+            if (outcome := read(Outcome, fields)) is not None:
+                self.outcomes[outcome.request] = outcome
+                if len(self.outcomes) > KEPT_OUTCOMES:
+                    del self.outcomes[next(iter(self.outcomes))]
         elif "schema_version" not in fields:
             self.damaged += 1
 

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.stragglers.observations import Observations
-from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
+from rankscope.primitives.stragglers.stragglers import Comparison
 from rankscope.rundir.manifest import RankManifest, read_rank_manifest
 from rankscope.rundir.names import rank_manifest_name
-from rankscope.watch.changes import Change, find_change
+from rankscope.rundir.plurals import plural
+from rankscope.rundir.processes import is_dead
+from rankscope.rundir.ranges import as_ranges
+from rankscope.watch.changes import find_change
 from rankscope.watch.local_times import Arrivals, Int64, LocalTimes, local_times
 from rankscope.watch.log import RankLog, WatchLogs
+from rankscope.watch.state import LastArrival, LateRank, LongStep, RankState, RankTimes, StepTime, WatchStatus
 
 JUDGED_STEPS = 100
 """The latest steps, from which the straggler is found."""
@@ -34,142 +37,6 @@ _MOST_NOTES = 5
 _EXPLAINS = 0.5
 _SILENT_S = 60.0
 _SILENT_STEPS = 10
-
-
-@dataclass(frozen=True)
-class RankState:
-    """How far one rank is.
-
-    Attributes:
-        rank: its number.
-        last_step: the last complete step in its log.
-        state: of its manifest (``running``, ``finished``, ``interrupted``), or ``silent`` if it runs and its log has
-            not grown for long.
-        silent_s: seconds since its log has grown.
-        missed: collectives that are not in its log, because there was no time to read them.
-        damaged: lines of its log that could not be read.
-    """
-
-    rank: int
-    last_step: int | None
-    state: str
-    silent_s: float
-    missed: int
-    damaged: int
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """How long steps take: of the slowest rank in each.
-
-    Attributes:
-        steps: how many steps these figures are from.
-        median_ns, most_ns: of the judged steps.
-        change: the last lasting change, in what is known of the history; None if too few steps are known.
-        changed_at: its first step.
-    """
-
-    steps: int
-    median_ns: int
-    most_ns: int
-    change: Change | None
-    changed_at: int | None
-
-
-@dataclass(frozen=True)
-class LongStep:
-    """A step that took much longer than usual.
-
-    Attributes:
-        step: its number.
-        ns: how long it took.
-        rank: the rank that was busy by itself for longer than the others; None if that is not known.
-        excess_ns: by how much longer.
-    """
-
-    step: int
-    ns: int
-    rank: int | None
-    excess_ns: int
-
-
-@dataclass(frozen=True)
-class LastArrival:
-    """Who arrives last in a group.
-
-    Attributes:
-        group: its name.
-        ranks: those that were compared.
-        rank: who arrives last most often.
-        share: of the collectives, in which it does.
-        late_ns: median time after the first to arrive.
-        collectives: how many were compared.
-    """
-
-    group: str
-    ranks: tuple[int, ...]
-    rank: int
-    share: float
-    late_ns: int
-    collectives: int
-
-
-@dataclass(frozen=True)
-class LateRank:
-    """A straggler, as the log has it.
-
-    Attributes:
-        found: what the engine says.
-        rank: its number.
-        phase: where most of the excess is; None if the log cannot tell.
-        phase_ns: per step.
-        since_step: the first step of the change after which it is late; None if it is as late from the first known
-            step on.
-    """
-
-    found: Straggler
-    rank: int
-    phase: str | None
-    phase_ns: int
-    since_step: int | None
-
-
-@dataclass(frozen=True)
-class WatchStatus:
-    """The state of a watched job.
-
-    Attributes:
-        run_id: its id.
-        world_size: its ranks, as far as it is known.
-        attempts: attempts of an elastic job that have logs; the latest is shown.
-        ranks: those with a log.
-        step_time: None if there are no steps yet.
-        late_ranks: the stragglers.
-        verdicts: by rank, whether it is a straggler.
-        unknown: why there is no verdict; empty if there is one.
-        last_arrivals: by group.
-        long_steps: the longest.
-        notes: the latest events.
-        warnings: what limits these statements.
-    """
-
-    run_id: str | None
-    world_size: int | None
-    attempts: int
-    ranks: tuple[RankState, ...]
-    step_time: StepTime | None
-    late_ranks: tuple[LateRank, ...]
-    verdicts: Mapping[int, Verdict]
-    unknown: str
-    last_arrivals: tuple[LastArrival, ...]
-    long_steps: tuple[LongStep, ...]
-    notes: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-    @property
-    def running(self) -> bool:
-        """Whether any rank still runs."""
-        return any(each.state in ("running", "silent") for each in self.ranks)
 
 
 def read_status(
@@ -201,6 +68,7 @@ def read_status(
         logs.attempts(),
         states,
         _step_time(by_rank, judged_steps),
+        _rank_times(by_rank, times, judged_steps),
         late,
         verdicts,
         unknown,
@@ -213,16 +81,18 @@ def read_status(
 
 def _state(run_dir: Path, log: RankLog, now: float) -> RankState:
     header = log.header
-    manifest = _manifest(run_dir, log)
+    manifest = manifest_of(run_dir, log)
     state = manifest.state if manifest is not None else "running"
     silent_s = max(now - log.grew_at, 0.0)
     usual_s = np.median([each.ns for each in list(log.steps)[-_SILENT_STEPS:]] or [0]) / 1e9
     if state == "running" and silent_s > max(_SILENT_S, _SILENT_STEPS * usual_s):
         state = "silent"
+    if state in ("running", "silent") and is_dead(header):
+        state = "dead"
     return RankState(header.rank, log.last_step, state, silent_s, log.missed, log.damaged)
 
 
-def _manifest(run_dir: Path, log: RankLog) -> RankManifest | None:
+def manifest_of(run_dir: Path, log: RankLog) -> RankManifest | None:
     """The manifest of the process that writes a log; None if it is not there."""
     header = log.header
     wanted = run_dir / rank_manifest_name(header.rank, header.world_size, header.restart_count)
@@ -312,6 +182,22 @@ def _step_time(logs: Mapping[int, RankLog], judged_steps: int) -> StepTime | Non
     return StepTime(latest.size, int(np.median(latest)), int(latest.max()), change, at)
 
 
+def _rank_times(logs: Mapping[int, RankLog], times: LocalTimes | None, judged_steps: int) -> tuple[RankTimes, ...]:
+    found = []
+    for rank, log in logs.items():
+        ns = [line.ns for line in log.steps if not line.profiled][-judged_steps:]
+        local = waiting = None
+        # On an accelerator these are the times of a host that does not wait for its device.
+        if times is not None and rank in times.ranks and log.header.device is None:
+            row = times.ranks.index(rank)
+            local = int(np.median(times.local_ns[row]))
+            if times.basis == "collectives":
+                waiting = int(np.median(np.maximum(times.step_ns[row] - times.local_ns[row], 0)))
+        if ns:
+            found.append(RankTimes(rank, int(np.median(ns)), local, waiting))
+    return tuple(found)
+
+
 def _long_steps(logs: Mapping[int, RankLog], history: LocalTimes | None) -> tuple[LongStep, ...]:
     steps, ns = _slowest(logs)
     steps, ns = steps[-_HISTORY_STEPS:], ns[-_HISTORY_STEPS:]
@@ -359,10 +245,15 @@ def _warnings(logs: Mapping[int, RankLog], states: Sequence[RankState], times: L
     size = next(iter(logs.values())).header.world_size
     if size is not None and len(logs) < size:
         found.append(f"{len(logs)} of {size} ranks have a log: the others may be the cause of what these wait for")
-    for state in ("silent", "interrupted"):
+    what = {
+        "silent": "not logged a step for long",
+        "dead": "died without a word: killed, by a signal or for want of memory",
+        "interrupted": "been interrupted",
+    }
+    for state, text in what.items():
         if ranks := [each.rank for each in states if each.state == state]:
-            what = "have not logged a step for long" if state == "silent" else "were interrupted"
-            found.append(f"ranks {', '.join(map(str, ranks[:20]))} {what}")
+            has = "has" if len(ranks) == 1 else "have"
+            found.append(f"{plural('rank', len(ranks))} {as_ranges(ranks)} {has} {text}")
     if missed := sum(each.missed for each in states):
         found.append(f"{missed} collectives were not read: steps with them are not compared")
     if damaged := sum(each.damaged for each in states):

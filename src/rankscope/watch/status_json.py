@@ -5,7 +5,7 @@ In: a `WatchStatus`. Out: what `json.dumps` takes.
 
 from __future__ import annotations
 
-from rankscope.watch.status import WatchStatus
+from rankscope.watch.state import WatchStatus
 
 SCHEMA_VERSION = 1
 
@@ -36,6 +36,7 @@ def as_json(status: WatchStatus) -> dict[str, object]:
                 "significance": change.verdict.significance.value,
             },
         },
+        "rank_times": [vars(each) for each in status.rank_times],
         "stragglers": [
             {
                 "rank": each.rank,

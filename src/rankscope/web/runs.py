@@ -62,7 +62,8 @@ class Runs:
         self.shown = ServedRun(self._asked_key, LoadedRun(shown, watch, patient=bool(follow)))
         self._others: dict[str, tuple[KnownRun, ServedRun]] = {}
         self._chosen = run_id is not None
-        self._source = source
+        self.source = source
+        """What the server was started with."""
 
     def start(self) -> None:
         """Start loading the run that is shown first."""
@@ -129,7 +130,7 @@ class Runs:
 
     def _study(self) -> Mapping[str, str] | None:
         """The jobs' names by folder, in an output directory of `rankscope measure`; else None."""
-        return jobs_of(self._source[0]) if len(self._source) == 1 else None
+        return jobs_of(self.source[0]) if len(self.source) == 1 else None
 
     def _own(self) -> KnownRun | None:
         run = self.shown.loaded.run

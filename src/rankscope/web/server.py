@@ -47,6 +47,7 @@ from rankscope.web.responses import (
 from rankscope.web.runs import Runs, ServedRun
 from rankscope.web.searches import search_answer
 from rankscope.web.security import Gate
+from rankscope.web.watch_feed import WatchFeed
 
 logger = logging.getLogger(__name__)
 
@@ -62,13 +63,15 @@ MAX_ROWS = 100_000
 Answer = Callable[[Request, ServedRun], Response]
 
 
-def make_app(runs: Runs, gate: Gate) -> ASGIApp:
+def make_app(runs: Runs, gate: Gate, feed: WatchFeed | None = None) -> ASGIApp:
     """The application.
 
     Args:
         runs: the runs to show.
         gate: access control.
+        feed: the watched job of the directory.
     """
+    watched = feed or WatchFeed(runs.source)
     once = secrets.token_hex(8)
     comparisons = Comparisons()
 
@@ -129,7 +132,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
         routes=[
             route("/", page),
             route("/api/runs", listed),
-            route("/api/state", about_run(_state)),
+            route("/api/state", about_run(lambda request, run: _state(request, run, watched.folder is not None))),
             route("/api/summary", about_run(_summary, changes)),
             route("/api/table/{name}", about_run(_table, changes)),
             route("/api/parquet/{name}", about_run(_parquet, changes)),
@@ -148,6 +151,8 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
             route("/api/calls", about_run(_calls, drawn)),
             route("/api/counters", about_run(_counters, lanes)),
             route("/api/path", about_run(_path, changes)),
+            route("/api/watch", watched.respond),
+            Route("/api/watch/events", watched.stream, methods=["GET"]),
         ],
         exception_handlers={404: _nowhere, 405: _nowhere},
     )
@@ -169,7 +174,7 @@ def _timeline(run: ServedRun) -> Timeline:
     return run.loaded.timeline
 
 
-def _state(request: Request, run: ServedRun) -> Response:
+def _state(request: Request, run: ServedRun, watched: bool) -> Response:
     loaded, state = run.loaded, run.loaded.state
     return json_answer(
         request,
@@ -184,6 +189,7 @@ def _state(request: Request, run: ServedRun) -> Response:
             "version": state.version,
             "following": state.following,
             "generation": state.generation,
+            "watched": watched,
         },
     )
 

@@ -1,4 +1,4 @@
-"""A job of two ranks that runs loops with a fault in them, and the same loops mended: ``real_job.py OUT``.
+"""A job of two ranks that runs loops with a fault in them, and the same loops fixed: ``real_job.py OUT``.
 
 Run under torchrun by test_real_causes.py, beside other tests on a machine that may be busy. What a loop costs must not
 hang on these:
@@ -179,35 +179,35 @@ def products(dtype: torch.dtype) -> Step:
 
 CASES: dict[str, tuple[Callable[[], Step], dict[str, Any]]] = {
     "loader": (lambda: loading(0.1), {}),
-    "loader-mended": (lambda: loading(0.0), {}),
+    "loader-fixed": (lambda: loading(0.0), {}),
     "sync": (lambda: reducing(True), {"record_shapes": True}),
-    "sync-mended": (lambda: reducing(False), {"record_shapes": True}),
+    "sync-fixed": (lambda: reducing(False), {"record_shapes": True}),
     "tiny": (lambda: tiny(4000), {}),
-    "tiny-mended": (lambda: tiny(1), {}),
+    "tiny-fixed": (lambda: tiny(1), {}),
     "bucket": (lambda: buckets(1000), {"record_shapes": True}),
-    "bucket-mended": (lambda: buckets(25), {"record_shapes": True}),
+    "bucket-fixed": (lambda: buckets(25), {"record_shapes": True}),
     # One step in which the other rank had no core must not be one of few.
     "uneven": (lambda: uneven(0.06, 0.18), {"active": 12}),
     "uneven-shared": (lambda: uneven(0.12, 0.12), {}),
     "uneven-dropped": (lambda: uneven(0.06, 0.06), {}),
     "gc": (lambda: collecting(2), {}),
-    "gc-mended": (lambda: collecting(0), {}),
+    "gc-fixed": (lambda: collecting(0), {}),
     "growth": (lambda: keeping(True), {"profile_memory": True}),
-    "growth-mended": (lambda: keeping(False), {"profile_memory": True}),
+    "growth-fixed": (lambda: keeping(False), {"profile_memory": True}),
     "precision": (lambda: products(torch.float32), {"record_shapes": True}),
-    "precision-mended": (lambda: products(torch.bfloat16), {"record_shapes": True}),
+    "precision-fixed": (lambda: products(torch.bfloat16), {"record_shapes": True}),
 }
 
 
 MENDED = {
-    "loader": ["loader-mended"],
-    "sync": ["sync-mended"],
-    "tiny": ["tiny-mended"],
-    "bucket": ["bucket-mended"],
+    "loader": ["loader-fixed"],
+    "sync": ["sync-fixed"],
+    "tiny": ["tiny-fixed"],
+    "bucket": ["bucket-fixed"],
     "uneven": ["uneven-dropped", "uneven-shared"],
-    "gc": ["gc-mended"],
-    "growth": ["growth-mended"],
-    "precision": ["precision-mended"],
+    "gc": ["gc-fixed"],
+    "growth": ["growth-fixed"],
+    "precision": ["precision-fixed"],
 }
 TURNS = 7
 
@@ -243,9 +243,9 @@ def timed(step: Step) -> float:
     return float(took)
 
 
-def gain(faulty: Step, mended: Step) -> float:
+def gain(faulty: Step, fixed: Step) -> float:
     """What mending gains, seconds: the median over turns of one step of each, for the machine is busy now and then."""
-    gained = [timed(faulty) - timed(mended) for _ in range(TURNS)]
+    gained = [timed(faulty) - timed(fixed) for _ in range(TURNS)]
     return sorted(gained)[TURNS // 2]
 
 

@@ -73,7 +73,7 @@ def test_without_a_rank_waiting_is_not_called_transfer(tmp_path: Path) -> None:
         (alone / f"rank{rank}.json").write_bytes((tmp_path / "both" / f"rank{rank}.json").read_bytes())
         found = {each.id: each for each in rankscope.open(alone, executor="serial").diagnose()}["exposed_communication"]
         assert (found.severity, found.saving_ns) == ("info", None)
-        assert "not known" in found.title
+        assert "is unknown" in found.title
         evidence = {each.name: each.value for each in found.evidence}
         assert evidence["ranks without a complete trace, at least"] == "1 rank"
         assert "Record all ranks" in found.advice
@@ -84,7 +84,7 @@ def test_a_share_of_the_devices_span_where_no_steps_are_marked(tmp_path: Path) -
     events = {rank: [kineto.loading(0, 101_000), *work(101_010, 470), *reduce(101_480, 530)] for rank in (0, 1)}
     run = rankscope.open(kineto.write_ranks(tmp_path, events), executor="serial")
     found = {each.id: each for each in run.diagnose()}["exposed_communication"]
-    assert found.title.startswith("Exposed communication takes 53 % of the recorded span")
+    assert found.title.startswith("53 % of the recorded span is exposed communication")
     assert found.saving_ns == 470_000
     overview = run.overview().row(0, named=True)
     assert overview["exposed_share"] == pytest.approx(0.53)

@@ -1,6 +1,6 @@
 """Faults in real jobs: the first finding names them, they are gone after mending, and the saving is what that gained.
 
-Gains are medians over steps of the faulty and the mended loop in turns, in the same job and not recorded; they have
+Gains are medians over steps of the faulty and the fixed loop in turns, in the same job and not recorded; they have
 some noise, so a saving may lie 15 % below the gain that was measured. Where the job may go before others, as
 root's may, what the loops cost hangs on nobody else (real_job.py says how). Elsewhere a case is skipped, and says
 so, if a thread that had work to do was kept from it for more than a tenth of its time.
@@ -72,13 +72,13 @@ def right_in_one(check: Callable[[Path], None], runs: Path, case: str, folder: P
                 raise
 
 
-def gained(runs: Path, case: str, mended: str) -> tuple[float, float]:
+def gained(runs: Path, case: str, fixed: str) -> tuple[float, float]:
     """What mending gained in the same job at least and at most, ns a step: the two loops in turns, not recorded; what
     is made of work also by either rank's steps before the recording."""
     found: dict[str, float] = json.loads((runs / "gains.json").read_text())
-    gains = [found[mended] * 1e9]
+    gains = [found[fixed] * 1e9]
     if case in MADE_OF_WORK:
-        faulty, whole = plain_steps(runs / case), plain_steps(runs / mended)
+        faulty, whole = plain_steps(runs / case), plain_steps(runs / fixed)
         gains += [one - other for one, other in zip(faulty, whole, strict=True)]
     return min(gains), max(gains)
 
@@ -93,9 +93,9 @@ def plain_steps(run: Path) -> list[float]:
     return [statistics.median(each) for each in before]
 
 
-def believable(runs: Path, case: str, mended: str, saving: int | None) -> bool:
+def believable(runs: Path, case: str, fixed: str, saving: int | None) -> bool:
     """Whether a saving, an upper bound, is not below the gain and not far above."""
-    least, most = gained(runs, case, mended)
+    least, most = gained(runs, case, fixed)
     return saving is not None and (1 - NOISE) * least <= saving <= MOST * most
 
 
@@ -113,26 +113,26 @@ def findings(run: Path) -> list[Finding]:
 
 
 @pytest.mark.parametrize(
-    ("case", "mended", "rule"),
+    ("case", "fixed", "rule"),
     [
-        ("loader", "loader-mended", "data_loading"),
-        ("sync", "sync-mended", "small_collectives"),
+        ("loader", "loader-fixed", "data_loading"),
+        ("sync", "sync-fixed", "small_collectives"),
         ("uneven", "uneven-dropped", "straggler"),
-        ("gc", "gc-mended", "gc_pauses"),
-        ("tiny", "tiny-mended", "small_kernels"),
-        ("bucket", "bucket-mended", "bucket_size"),
+        ("gc", "gc-fixed", "gc_pauses"),
+        ("tiny", "tiny-fixed", "small_kernels"),
+        ("bucket", "bucket-fixed", "bucket_size"),
     ],
 )
 def test_named_first_gone_after_mending_and_worth_what_it_says(
-    runs: Path, tmp_path: Path, case: str, mended: str, rule: str
+    runs: Path, tmp_path: Path, case: str, fixed: str, rule: str
 ) -> None:
     def check(job: Path) -> None:
         need_cores(job, case)
         first = findings(job / case)[0]
         assert first.id == rule
         assert first.severity == "warning"
-        assert rule not in {each.id for each in findings(job / mended) if each.severity == "warning"}
-        assert believable(job, case, mended, first.saving_ns), (first.saving_ns, gained(job, case, mended))
+        assert rule not in {each.id for each in findings(job / fixed) if each.severity == "warning"}
+        assert believable(job, case, fixed, first.saving_ns), (first.saving_ns, gained(job, case, fixed))
 
     right_in_one(check, runs, case, tmp_path)
 
@@ -156,7 +156,7 @@ def test_memory_growth_is_what_is_kept(runs: Path, tmp_path: Path) -> None:
         first = findings(job / "growth")[0]
         assert first.id == "memory_growth"
         assert KEPT <= first.evidence[0].value <= 1.5 * KEPT  # type: ignore[operator]
-        assert "memory_growth" not in {each.id for each in findings(job / "growth-mended")}
+        assert "memory_growth" not in {each.id for each in findings(job / "growth-fixed")}
 
     right_in_one(check, runs, "growth", tmp_path)
 
@@ -165,7 +165,7 @@ def test_precision_names_no_saving_on_the_cpu(runs: Path, tmp_path: Path) -> Non
     def check(job: Path) -> None:
         found = {each.id: each for each in findings(job / "precision")}
         assert found["precision"].saving_ns is None
-        assert "precision" not in {each.id for each in findings(job / "precision-mended")}
+        assert "precision" not in {each.id for each in findings(job / "precision-fixed")}
 
     right_in_one(check, runs, "precision", tmp_path)
 

@@ -52,10 +52,10 @@ def test_a_rule_that_fails_is_reported_and_the_others_fire(tmp_path: Path, monke
     point = EntryPoint("broken", f"{__name__}:broken", "rankscope.rules")
     monkeypatch.setattr(rankscope.diagnosis.rules, "entry_points", lambda group: [point])
     found = rankscope.open(write_reference(tmp_path)).diagnose()
-    told = [finding for finding in found if finding.id == "not-diagnosed"]
-    assert len(told) == 1
-    assert "broken" in told[0].title
-    assert "in a rule" in str(told[0].evidence[0].value)
+    failures = [finding for finding in found if finding.id == "not-diagnosed"]
+    assert len(failures) == 1
+    assert "broken" in failures[0].title
+    assert "in a rule" in str(failures[0].evidence[0].value)
     assert "data_loading" in {finding.id for finding in found}
 
 

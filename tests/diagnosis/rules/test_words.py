@@ -31,9 +31,9 @@ def events(at: float) -> list[kineto.Event]:
 
 def test_of_a_step_where_there_are_steps(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda _, at: events(at))
-    said = " ".join([each.title for each in found.values()] + [e.name for f in found.values() for e in f.evidence])
-    assert re.search(r"The job waits for data for \d+ % of a step", said)
-    assert "the recorded span" not in said
+    texts = " ".join([each.title for each in found.values()] + [e.name for f in found.values() for e in f.evidence])
+    assert re.search(r"The job waits for data for \d+ % of a step", texts)
+    assert "the recorded span" not in texts
 
 
 def test_of_the_window_where_there_are_none(tmp_path: Path) -> None:

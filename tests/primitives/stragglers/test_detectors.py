@@ -11,8 +11,6 @@ import pytest
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.stragglers.detectors import (
     Detector,
-    Late,
-    Suspect,
     always_late,
     detectable,
     find_late_ranks,
@@ -23,6 +21,7 @@ from rankscope.primitives.stragglers.measures import Measure
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import Float
 from rankscope.primitives.stragglers.stragglers import Comparison
+from rankscope.primitives.stragglers.suspects import Late, Suspect
 from rankscope.primitives.stragglers.thresholds import Thresholds
 
 STEP = 10_000_000.0
@@ -253,6 +252,27 @@ def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
     assert rows(ahead(own, waits=True)) == [5]
     # A slow host costs nothing where its device never waits for it.
     assert rows(ahead(np.full((8, 4), 8_000_000), 0.4)) == []
+
+
+def test_of_two_ranks_a_device_that_is_behind_needs_a_host_that_is_slow() -> None:
+    """Clean pairs (seeds 993037, 994014): the device is idle for 2 ms more per step, but the host is no slower."""
+    own = chance(0, 2, 8)
+    own[1] += 2_000_000
+    for waits in (False, True):
+        for slower, named in ((0.0, []), (0.02, []), (0.4, [1])):
+            host = np.full(own.shape, 2_000_000.0)
+            host[1] *= 1 + slower
+            seen = observed(own, compute=np.full_like(own, 6_000_000))
+            seen = replace(seen, host_steady=host, host_pace=host, host_waits=np.full(2, waits))
+            assert [each.row for each in find_late_ranks(seen, LIMITS)] == named
+
+
+def test_of_two_ranks_the_local_time_must_be_longer_than_its_own_spread() -> None:
+    """A clean pair (seed 994026): the host's pace is steadily slower, the local time is not."""
+    own = np.array([[8.0] * 5, [7.822, 8.426, 7.673, 8.160, 8.320]]) * MS
+    host = np.array([[2.0] * 5, [2.077, 2.093, 2.068, 2.108, 2.076]]) * MS
+    seen = replace(observed(own.astype(np.int64)), host_pace=host, host_waits=np.ones(2, dtype=np.bool_))
+    assert find_late_ranks(seen, LIMITS) == []
 
 
 def test_a_device_that_is_slower_is_found_whether_its_host_fell_behind_or_not() -> None:

@@ -41,6 +41,7 @@ from rankscope.rundir.hang_dump import (
     ThreadStack,
     dump_name,
 )
+from rankscope.rundir.processes import pid_namespace
 
 T = TypeVar("T")
 _MAX_FRAMES = 200
@@ -74,6 +75,7 @@ def write_hang_dump(
     position: Callable[[], Position] | None = None,
     training_thread: int | None = None,
     exception: str = "",
+    run: tuple[str, int] = ("", 0),
     limit_s: float = 10.0,
 ) -> Path | None:
     """Write ``hang/rank{rank}.json`` in a run directory.
@@ -88,6 +90,7 @@ def write_hang_dump(
         position: asked for where the rank is in its step.
         training_thread: the ident of the thread that runs the training loop; the main thread by default.
         exception: what ended the training loop, if the dump is written for that.
+        run: the run's id, and the wall clock at which the watch of this rank began; what is not known is left out.
         limit_s: how long each part may take.
 
     Returns:
@@ -95,7 +98,8 @@ def write_hang_dump(
     """
     try:
         dump = _gather(reason, position, training_thread, limit_s)
-        dump = replace(dump, uncaught=exception or dump.uncaught)
+        run_id, began_ns = run
+        dump = replace(dump, uncaught=exception or dump.uncaught, run_id=run_id or dump.run_id, began_ns=began_ns)
         path = Path(directory) / HANG_FOLDER / dump_name(dump.rank)
         _, failure = within(limit_s, lambda: write_atomic(path, dump.to_json()))
         if failure:
@@ -158,6 +162,8 @@ def _gather(
         world_size=process.world_size,
         host=process.host,
         pid=os.getpid(),
+        pid_namespace=pid_namespace(),
+        run_id=process.known_run_id or "",
         restart_count=process.restart_count,
         time_ns=time.time_ns(),
         reason=reason[:_MAX_TEXT],

@@ -28,6 +28,7 @@ from rankscope.capture.process import this_process
 from rankscope.rundir.atomic import write_atomic
 from rankscope.rundir.directory import absolute_directory
 from rankscope.rundir.hang_dump import HANG_FOLDER, HEARTBEAT_FORMAT, Heartbeat, heartbeat_name
+from rankscope.rundir.processes import pid_namespace
 
 HEARTBEAT_S = 10.0
 """How often the heartbeat file is rewritten."""
@@ -57,6 +58,7 @@ class HangWatch:
         exit_status: end the process with this status after a dump, once the other ranks had time to write theirs; by
             default it continues.
         heartbeat_s: how often the heartbeat file is rewritten.
+        run_id: the run, where the ranks have agreed on an id; by default the launcher's.
         clock: seconds that only increase, for tests.
     """
 
@@ -69,6 +71,7 @@ class HangWatch:
         first_timeout_s: float = 1800.0,
         exit_status: int | None = None,
         heartbeat_s: float = HEARTBEAT_S,
+        run_id: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.directory = Path(absolute_directory(directory))
@@ -77,6 +80,7 @@ class HangWatch:
         self.first_timeout_s = max(first_timeout_s, timeout_s)
         self.exit_status = exit_status
         self.heartbeat_s = heartbeat_s
+        self.run_id = run_id
         self.dumps: list[Path] = []
         """The dumps that were written."""
         self._clock = clock
@@ -88,12 +92,14 @@ class HangWatch:
         self._thread: threading.Thread | None = None
         self._next_heartbeat = float("-inf")
         self._phase = ""
+        self._began_ns = 0
 
     def start(self) -> HangWatch:
         """Begin to watch; the calling thread runs the training loop."""
         if self._thread is None:
             self._training_thread = threading.get_ident()
             self._times.append(self._clock())
+            self._began_ns = time.time_ns()
             self._stop.clear()
             self._thread = threading.Thread(target=self._watch, name="rankscope-hang-watch", daemon=True)
             self._thread.start()
@@ -157,6 +163,7 @@ class HangWatch:
             position=self._position,
             training_thread=self._training_thread,
             exception=exception,
+            run=(self.run_id, self._began_ns),
         )
         if path is not None:
             self.dumps.append(path)
@@ -198,6 +205,9 @@ class HangWatch:
             world_size=process.world_size,
             host=process.host,
             pid=os.getpid(),
+            pid_namespace=pid_namespace(),
+            run_id=self.run_id or process.known_run_id or "",
+            began_ns=self._began_ns,
             restart_count=process.restart_count,
             step=self._steps,
             ended=ended,

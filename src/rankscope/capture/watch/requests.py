@@ -4,8 +4,7 @@ A request gets a window of steps that are far enough ahead for every rank to hea
 window covers. The ranks agree on it through a `Board`: who has a request makes the next entry, and every rank follows
 the list. Each rank that the request names hands the window to its loop, which records it as any window of the schedule,
 with the votes of `capture/votes.py`: a rank that hears of it too late, or cannot record it, withdraws it, and no rank
-keeps it. Such a request is tried again, further ahead. While a profiler of the script's own records on this rank, its
-requests wait.
+keeps it. Such a request is tried again, each time twice as far ahead; if none of the tries succeeds, it is refused.
 
 In: requests. Out: windows for this rank's loop, and answers for those who asked.
 """
@@ -43,10 +42,13 @@ MOST_STEPS = 1000
 """Of one request."""
 TOO_LATE = "the request came too late"
 """Begins the reason why a rank withdraws a window that it heard of too late."""
-TRIES = 3
-FARTHER = 4
-"""How many times further ahead each try after the first is."""
+TRIES = 6
+FARTHER = 2
+"""How many times further ahead each try after the first is: the last one of a usual job, a minute and a half."""
 _KEPT = 256
+_KEPT_IDS = 4096
+_MOST_OPEN = 64
+"""Windows that are to be recorded at the same time; what else is asked for waits for them."""
 _MOST_AHEAD = 100_000
 _BETWEEN_STEPS = SKIP_LEAD_STEPS + 2
 """Between two windows, so that the votes on the second come after the first."""
@@ -66,15 +68,17 @@ class Pace:
 
 @dataclass(frozen=True)
 class Planned:
-    """A window that the ranks have agreed on."""
+    """A window that the ranks have agreed on; none if they have given up on the request."""
 
     request: Request
-    window: Window
+    window: Window | None
     tries: int = 1
+    refused: str = ""
+    """Why they have given up."""
 
     def to_text(self) -> str:
         """As an entry of the board."""
-        return json.dumps({"request": asdict(self.request), "window": asdict(self.window), "tries": self.tries})
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> Planned | None:
@@ -83,12 +87,28 @@ class Planned:
             found = mapping(json.loads(text))
         except ValueError:
             return None
-        request = request_from_json(json.dumps(found.get("request")))
+        request, refused = request_from_json(json.dumps(found.get("request"))), found.get("refused")
+        if request is None:
+            return None
+        tries = step(found.get("tries")) or 1
+        if isinstance(refused, str) and refused:
+            return cls(request, None, tries, refused)
         numbers = [step(mapping(found.get("window")).get(name)) for name in ("warmup", "first", "last")]
         warmup, first, last = numbers
-        if request is None or warmup is None or first is None or last is None or not warmup <= first <= last:
+        if warmup is None or first is None or last is None or not warmup <= first <= last:
             return None
-        return cls(request, Window(warmup, first, last, requested=True), step(found.get("tries")) or 1)
+        return cls(request, Window(warmup, first, last, requested=True), tries)
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """What this rank is to add to the board: a window for the request, or that it is given up."""
+
+    request: Request
+    tries: int = 1
+    refused: str = ""
+    by_file: bool = False
+    """Whether it is withdrawn once its file is gone."""
 
 
 class Requests:
@@ -113,25 +133,37 @@ class Requests:
     ) -> None:
         self._run_dir, self._rank, self._local_rank = run_dir, rank, local_rank
         self._warmup, self._scheduled, self._reach_s = warmup, scheduled, reach_s
-        self._pending: deque[tuple[Request, int]] = deque(maxlen=_KEPT)
-        self._known: deque[str] = deque(maxlen=_KEPT)
+        self._pending: deque[_Pending] = deque()
+        self._tries: dict[str, int] = {}
+        """By request: the latest try that is on the board; 0 for one that this rank has only heard of."""
         self._asked: set[str] = set()
+        self._open: deque[Window] = deque()
         self._next_entry = 1
         self._planned_until = -1
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, *, by_file: bool = False) -> None:
         """A request of this rank."""
-        if request.id not in self._known:
-            self._known.append(request.id)
-            self._pending.append((request, 1))
+        if request.id not in self._tries and len(self._pending) < _KEPT:
+            self._note_try(request.id, 0)
+            self._pending.append(_Pending(request, by_file=by_file))
 
-    def retry(self, planned: Planned) -> bool:
-        """The window was dropped, because a rank heard of it too late or a profiler of the script's own was faster: try
-        again, further ahead."""
-        if planned.tries >= TRIES:
-            return False
-        self._pending.append((planned.request, planned.tries + 1))
-        return True
+    def lost(self, planned: Planned, reason: str, *, elsewhere: bool = False) -> bool:
+        """A window was not recorded. Returns whether the request is tried again, by this rank or another one.
+
+        Args:
+            planned: the window.
+            reason: why not.
+            elsewhere: another rank's profiler was faster: that rank asks again, once it has ended.
+        """
+        again = planned.tries < TRIES
+        if not elsewhere and self._tries.get(planned.request.id, 0) <= planned.tries:
+            self._pending.append(_Pending(planned.request, planned.tries + 1, "" if again else reason))
+        return again
+
+    def _note_try(self, request_id: str, tries: int) -> None:
+        self._tries[request_id] = tries
+        if len(self._tries) > _KEPT_IDS:
+            del self._tries[next(iter(self._tries))]
 
     def look_for_files(self) -> None:
         """Add the requests that are in the run directory."""
@@ -140,30 +172,37 @@ class Requests:
             names = sorted(path.stem for path in folder.iterdir() if path.suffix == REQUEST_ENDING)
         except OSError:
             return
-        for name in names[:_KEPT]:
-            if not is_request_id(name) or name in self._asked:
-                continue
-            answer = read_answer(answer_path(self._run_dir, name))
-            if answer is not None and not answer.waits:
-                continue
+        self._asked.intersection_update(names)
+        for name in [name for name in names if name not in self._asked and is_request_id(name)]:
+            if len(self._pending) >= _KEPT:
+                return  # the others when these are on their way
+            self._asked.add(name)
             request = read_request(request_path(self._run_dir, name))
-            if request is not None and request.id == name:
-                self._asked.add(name)
-                self.add(request)
+            answer = read_answer(answer_path(self._run_dir, name))
+            if request is not None and request.id == name and (answer is None or answer.waits):
+                self.add(request, by_file=True)
 
     def agree(self, board: Board, pace: Pace) -> list[Planned]:
         """Follow the board, and add to it what is pending; returns the windows that this rank is to record."""
         found = self._follow(board, pace)
         if pace.waits:
-            for request, _ in self._pending:
-                self._answer(Answer(request.id, at_step=pace.step, script_profiler=pace.script_profiler, waits=True))
+            for pending in self._pending:
+                profiler, tries = pace.script_profiler, pending.tries
+                self._answer(
+                    Answer(pending.request.id, at_step=pace.step, tries=tries, script_profiler=profiler, waits=True)
+                )
             return found
-        while self._pending and pace.usual_ns > 0:
-            request, tries = self._pending[0]
-            planned = self._plan(request, tries, pace)
+        while self._open and self._open[0].last < pace.step:
+            self._open.popleft()
+        while self._pending and pace.usual_ns > 0 and len(self._open) < _MOST_OPEN:
+            pending = self._pending[0]
+            if pending.by_file and not request_path(self._run_dir, pending.request.id).exists():
+                self._pending.popleft()  # who asked has stopped waiting for an answer
+                continue
+            planned = self._plan(pending, pace)
             if isinstance(planned, str):
                 self._pending.popleft()
-                self._answer(Answer(request.id, refused=planned, at_step=pace.step))
+                self._answer(Answer(pending.request.id, refused=planned, at_step=pace.step))
                 continue
             text = board.post(self._next_entry, planned.to_text())
             found += self._take(text, pace)
@@ -171,10 +210,10 @@ class Requests:
 
     def drop_automatic(self) -> None:
         """Ask no longer for what slow steps have asked for."""
-        self._keep(lambda request, _tries: not request.automatic)
+        self._keep(lambda pending: not pending.request.automatic)
 
-    def _keep(self, wanted: Callable[[Request, int], bool]) -> None:
-        self._pending = deque((each for each in self._pending if wanted(*each)), _KEPT)
+    def _keep(self, wanted: Callable[[_Pending], bool]) -> None:
+        self._pending = deque(each for each in self._pending if wanted(each))
 
     def _follow(self, board: Board, pace: Pace) -> list[Planned]:
         found: list[Planned] = []
@@ -188,14 +227,19 @@ class Requests:
         if planned is None:
             return []
         request, window = planned.request, planned.window
-        self._planned_until = max(self._planned_until, window.last)
         # Another rank has read the same file, seen the same slow step, or tried again.
-        self._known.append(request.id)
-        self._keep(lambda other, tries: other.id != request.id or tries > planned.tries)
+        self._note_try(request.id, max(planned.tries, self._tries.get(request.id, 0)))
+        self._keep(lambda other: other.request.id != request.id or other.tries > planned.tries)
         if request.automatic:
             self.drop_automatic()
-        script_profiler = pace.script_profiler
-        self._answer(Answer(request.id, window.first, window.last, at_step=pace.step, script_profiler=script_profiler))
+        if window is None:
+            self._answer(Answer(request.id, refused=planned.refused, at_step=pace.step, tries=planned.tries))
+            return []
+        self._planned_until = max(self._planned_until, window.last)
+        self._open.append(window)
+        steps, profiler = (window.first, window.last), pace.script_profiler
+        answer = Answer(request.id, *steps, at_step=pace.step, tries=planned.tries, script_profiler=profiler)
+        self._answer(answer)
         return [planned] if self._is_for_this_rank(request) else []
 
     def _is_for_this_rank(self, request: Request) -> bool:
@@ -204,17 +248,21 @@ class Requests:
         except ConfigError:
             return False
 
-    def _plan(self, request: Request, tries: int, pace: Pace) -> Planned | str:
+    def _plan(self, pending: _Pending, pace: Pace) -> Planned | str:
         """A window for a request, or why there is none."""
+        request, tries = pending.request, pending.tries
+        if pending.refused:
+            return Planned(request, None, tries, pending.refused)
         if request.steps > MOST_STEPS:
             return f"{request.steps} steps are more than {MOST_STEPS}"
         try:
             parse_ranks(request.ranks)
         except ConfigError as error:
             return str(error)
-        ahead = math.ceil(self._reach_s * 1e9 / pace.usual_ns) + SKIP_LEAD_STEPS + 1
-        ahead = min(ahead * FARTHER ** (tries - 1), _MOST_AHEAD)
-        begin = max(pace.step + ahead, self._planned_until + _BETWEEN_STEPS)
+        reach = math.ceil(self._reach_s * 1e9 / pace.usual_ns)
+        ahead = min((reach + SKIP_LEAD_STEPS + 1) * FARTHER ** (tries - 1), _MOST_AHEAD)
+        # The trace of the window before has to be written by then.
+        begin = max(pace.step + ahead, self._planned_until + max(_BETWEEN_STEPS, reach))
         length = self._warmup + request.steps
         for scheduled in self._scheduled():
             if scheduled.last + _BETWEEN_STEPS <= begin:
@@ -228,12 +276,13 @@ class Requests:
         return Planned(request, Window(begin, first, first + request.steps - 1, requested=True), tries)
 
     def _answer(self, answer: Answer) -> None:
-        """For who asked by a file that this rank can see."""
+        """For who asked by a file that this rank can see; another rank may have written the same answer."""
         path = answer_path(self._run_dir, answer.id)
         if not request_path(self._run_dir, answer.id).exists():
             return
         known = read_answer(path)
-        if known is None or answer.refused or (known.waits and not answer.waits):
+        newer = known is None or known.tries < answer.tries or (known.waits and not answer.waits)
+        if newer or (answer.refused and known is not None and not known.refused):
             write_atomic(path, to_json(answer))
 
 

@@ -26,12 +26,14 @@ from rankscope.capture.votes import OTHER_PROFILER, PREEMPTED
 from rankscope.capture.watch.board import Board, FileBoard, LocalBoard, StoreBoard
 from rankscope.capture.watch.log import WatchLog
 from rankscope.capture.watch.log_lines import LogLines, one_line
+from rankscope.capture.watch.outcomes import Outcomes, Settled
 from rankscope.capture.watch.phases import StepPhases, StepRow, unwatch_phases, watch_phases
-from rankscope.capture.watch.requests import TOO_LATE, Pace, Planned, Requests, automatic_request
+from rankscope.capture.watch.requests import Pace, Planned, Requests, automatic_request
 from rankscope.capture.watch.ring import CollectiveRing
 from rankscope.capture.watch.slow_steps import SlowStep, SlowSteps
+from rankscope.rundir.processes import pid_namespace
 from rankscope.rundir.schedule import Window
-from rankscope.rundir.watch_files import SCHEMA_VERSION, Header, Request, log_folder
+from rankscope.rundir.watch_files import SCHEMA_VERSION, Header, Outcome, Request, log_folder, to_json
 
 POLL_S = 1.0
 RANKS_PER_POLL_S = 1000
@@ -40,7 +42,6 @@ STOP_LIMIT_S = 5.0
 SIGNAL = "SIGUSR2"
 """Asks for a window, unless the job has a handler of its own."""
 _WAITING_ROWS = 8192
-_WAITING_WINDOWS = 64
 
 
 class Watcher:
@@ -66,10 +67,10 @@ class Watcher:
     ) -> None:
         process, config = rank.process, rank.config
         self._rank, self._manifest, self._config, self._scope = rank, manifest, config, scope
-        self._step, self._script_profiler = step, script_profiler
+        self._step, self._busy, self._script_profiler = step, False, script_profiler
         self._phases = StepPhases(time.perf_counter_ns())
         self._rows: deque[StepRow] = deque(maxlen=_WAITING_ROWS)
-        self._new: deque[Planned] = deque(maxlen=_WAITING_WINDOWS)
+        self._new: deque[Window] = deque()
         header = Header(
             SCHEMA_VERSION,
             process.rank,
@@ -77,6 +78,7 @@ class Watcher:
             world_size=process.world_size,
             host=process.host,
             pid=os.getpid(),
+            pid_namespace=pid_namespace(),
             restart_count=process.restart_count,
             began_ns=time.time_ns(),
             device=next((kind.name for kind in rank.activities if kind.name != "CPU"), None),
@@ -88,11 +90,15 @@ class Watcher:
         reach_s = 2 * self._poll_s + 1
         self._requests = Requests(rank.run_dir, process.rank, process.local_rank, config.warmup, scheduled, reach_s)
         self._board: Board | None = None
-        self._planned: deque[Planned] = deque(maxlen=_WAITING_WINDOWS)
+        self._outcomes = Outcomes()
         self._automatic, self._automatic_at = 0, float("-inf")
         self._signals = 0
         # With a thread of its own: the control thread may itself wait for the job's store.
-        self._hangs = HangWatch(rank.run_dir, timeout_s=config.hang_timeout) if config.hang_timeout else None
+        self._hangs = None
+        if config.hang_timeout:
+            # Without an agreed id each rank has its own: no use to tell runs apart.
+            run_id = "" if rank.run_id_doubt else rank.run_id
+            self._hangs = HangWatch(rank.run_dir, timeout_s=config.hang_timeout, run_id=run_id)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -110,14 +116,14 @@ class Watcher:
     def step_ended(self, step: int, now: int, *, profiled: bool) -> bool:
         """A step has ended; returns whether there are windows to take."""
         self._rows.append(self._phases.end_step(step, now, profiled=profiled))
-        self._step = step + 1
+        self._step, self._busy = step + 1, profiled
         if self._hangs is not None:
             self._hangs.heartbeat()
         return bool(self._new)
 
     def take_windows(self) -> list[Window]:
         """The windows that are to be recorded, new since the last call."""
-        return [self._new.popleft().window for _ in range(len(self._new))]
+        return [self._new.popleft() for _ in range(len(self._new))]
 
     def stop(self) -> None:
         """End, after what is known was written."""
@@ -208,29 +214,39 @@ class Watcher:
             self._requests.add(Request(f"signal-{process.rank}-{time.time_ns()}", self._config.active, reason=reason))
         if not self._may_record():
             self._requests.drop_automatic()
-        self._retry_late()
+        busy = self._busy  # before the manifest: what was busy until now is in it
+        for settled in self._outcomes.settle(self._manifest.manifest, self._step, busy=busy):
+            self._notes.append(to_json(self._outcome(settled)))
         pace = Pace(self._step, self._slow.median_ns, *self._script_profiler())
         for planned in self._requests.agree(self._board, pace):
-            if planned.request.automatic:
-                self._automatic += planned.tries == 1
-                self._automatic_at = time.monotonic()
-            window = planned.window
-            why = planned.request.reason or f"request {planned.request.id}"
-            note = f"steps {window.first} to {window.last} are to be recorded: {why}"
-            self._notes.append(one_line({"note": note, "window": [window.first, window.last]}))
-            self._planned.append(planned)
-            self._new.append(planned)
+            self._plan(planned)
 
-    def _retry_late(self) -> None:
-        """Ask again for windows that a rank heard of too late, or that gave way to a script's profiler on this rank."""
-        rank = self._rank.process
-        own = f" on rank {rank.rank}" if rank.world_size > 1 else ""
-        conflicts = (OTHER_PROFILER + own, PREEMPTED + own)
-        while self._planned and self._planned[0].window.last < self._step:
-            planned = self._planned.popleft()
-            lost = [each for each in self._manifest.manifest.skipped if each.first_step == planned.window.first]
-            if lost and (TOO_LATE in lost[-1].reason or lost[-1].reason in conflicts):
-                self._requests.retry(planned)
+    def _plan(self, planned: Planned) -> None:
+        request, window = planned.request, planned.window
+        if window is None:
+            return
+        if request.automatic:
+            self._automatic += planned.tries == 1
+            self._automatic_at = time.monotonic()
+        why = request.reason or f"request {request.id}"
+        note = f"steps {window.first} to {window.last} are to be recorded: {why}"
+        self._notes.append(one_line({"note": note, "window": [window.first, window.last]}))
+        self._outcomes.add(planned, self._manifest.manifest)
+        self._new.append(window)
+
+    def _outcome(self, settled: Settled) -> Outcome:
+        """The outcome of a window, for the log; a window that was lost is asked for again."""
+        request, window = settled.planned.request, settled.window
+        steps = f"steps {window.first} to {window.last}"
+        state, note = "recorded", f"{steps} were recorded"
+        if settled.lost:
+            own = f" on rank {self._rank.process.rank}"
+            gave_way = settled.lost.startswith((OTHER_PROFILER, PREEMPTED))
+            elsewhere = gave_way and " on rank " in settled.lost and not settled.lost.endswith(own)
+            again = self._requests.lost(settled.planned, settled.lost, elsewhere=elsewhere)
+            state = "again" if again else "lost"
+            note = f"{steps} were not recorded: {settled.lost}{'; tried again' if again else ''}"
+        return Outcome(request.id, state, window.first, window.last, settled.lost, note)
 
     def _make_board(self) -> Board:
         process = self._rank.process

@@ -63,7 +63,7 @@ def find(inputs: Inputs) -> list[Finding]:
     # On the CPU compute and communication share the cores: hiding one behind the other gains little.
     certain = on_device(inputs) and least["exposed_transfer_ns"] >= _KNOWN * least["open"]
     of_least = [Evidence(f"without waiting, rank {least['rank']} (the lowest)", round(least["open"]), "ns")]
-    title = f"Exposed communication takes {unit.share(least['open'], step)} without waiting for other ranks"
+    title = f"{unit.share(least['open'], step)} is exposed communication, not counting waits for other ranks"
     if saving < round(least["open"]):
         of_least.append(Evidence("compute that could run at the same time", saving, "ns"))
     ranks = tuple(costs.filter(pl.col("saving") >= _WORST_SHARE * step)["rank"].to_list())
@@ -86,7 +86,7 @@ def _not_known(costs: pl.DataFrame, step: int, missing: int, inputs: Inputs) -> 
     if severity_of(round(mean_of(costs["open"])), step) is None:
         return []
     share = step_words(inputs).share(exposed, step)
-    title = f"Exposed communication takes {share}: how much of it is waiting for other ranks is not known"
+    title = f"{share} is exposed communication; how much of it is waiting for other ranks is unknown"
     lacking = Evidence("ranks without a complete trace, at least", counted(missing, "rank"))
     evidence = _evidence(costs, [lacking], inputs)
     advice = (

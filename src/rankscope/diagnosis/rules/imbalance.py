@@ -4,8 +4,10 @@ Fires if a rank's compute exceeds the mean over ranks by enough in at least thre
 quartile exceeds the mean of the others' upper quartile: longer sequences, a larger share of a model. Of two ranks at
 least four steps are needed. The saving is the largest less the mean, median over steps: work that moves to other ranks
 is still done. If pipeline stages differ, it is the distance from an even split. Ranks with incomplete files take no
-part. On the CPU it is never more than an info, only from 10 % on, and not if the rank's lateness is not significant
-(analysis `stragglers`): compute includes time without a core there.
+part. It does not fire if the rank's local time is not significantly longer (analysis `stragglers`): the rank then makes
+up for its compute elsewhere. This holds without pipeline stages, as `stragglers` compares ranks within a stage. On the
+CPU, where compute includes time without a core, it is an info at most, only from 10 % on, and silent if there are too
+few steps to tell.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from rankscope.diagnosis.effects import MORE_WORK, SLOW_DEVICE
 from rankscope.diagnosis.step_costs import on_device, severity_of, step_ns, step_words, steps_of
 from rankscope.primitives.job_kind import STAGES, JobKind
 from rankscope.primitives.statistics import Significance
-from rankscope.primitives.stragglers.detectors import TOO_FEW
+from rankscope.primitives.stragglers.suspects import TOO_FEW
 from rankscope.results import Evidence, Finding, Inputs, Rule, of_judged_ranks
 
 _LASTING = 0.75
@@ -57,7 +59,7 @@ def find(inputs: Inputs) -> list[Finding]:
     severity = severity_of(saving, step)
     if severity is None:
         return []
-    if not on_device(inputs) and (saving < CPU_EXCESS * mean or _may_be_chance(inputs, int(rank))):
+    if _makes_up_for_it(inputs, int(rank)) or (not on_device(inputs) and saving < CPU_EXCESS * mean):
         return []
     return [
         Finding(
@@ -91,11 +93,13 @@ def _apart(frame: pl.DataFrame, rank: int) -> bool:
     return low is not None and high is not None and low > high
 
 
-def _may_be_chance(inputs: Inputs, rank: int) -> bool:
-    """Whether the rank's collectives were compared, and it is not significantly late in them."""
+def _makes_up_for_it(inputs: Inputs, rank: int) -> bool:
+    """Whether the rank's local time was compared, and is not significantly longer than that of the others."""
     frame = inputs.results.get("stragglers")
-    judged = [] if frame is None else frame.filter(pl.col("rank") == rank)["significance"].drop_nulls().to_list()
-    return any(each != Significance.SIGNIFICANT.value for each in judged)
+    judged = set() if frame is None else set(frame.filter(pl.col("rank") == rank)["significance"].drop_nulls())
+    if not on_device(inputs):
+        return bool(judged - {Significance.SIGNIFICANT.value})
+    return STAGES not in job_of(inputs).parallel and Significance.NOT_SIGNIFICANT.value in judged
 
 
 def _advice(job: JobKind) -> str:

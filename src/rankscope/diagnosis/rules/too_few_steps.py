@@ -23,12 +23,12 @@ def find(inputs: Inputs) -> list[Finding]:
     count = number_of_steps(inputs)
     if count >= ENOUGH:
         return []
-    title = f"Only {counted(count, 'step')} recorded" if count else "No steps are marked in these traces"
+    title = f"Only {counted(count, 'step')} recorded: too few for reliable figures per step"
     return [
         Finding(
             rule.name,
             "info",
-            f"{title}: too few for reliable figures per step",
+            title if count else "No steps are marked in these traces: figures are of the recorded span, not per step",
             steps=steps_of(inputs),
             evidence=(Evidence("steps", count), Evidence("steps needed", ENOUGH)),
             advice=(

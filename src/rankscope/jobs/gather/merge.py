@@ -1,7 +1,7 @@
 """Merging the parts of a run: missing files are fetched into a staging folder, checked, and moved in.
 
-No file is replaced by a different one. The exceptions: a manifest by its later state, and a trace that is shorter than
-its manifest here says by the complete one.
+No file is replaced by a different one. The exceptions: what a rank writes again, by its later state (`states`), and a
+trace that is shorter than its manifest here says by the complete one.
 
 In: a source and a run directory. Out: the files that were copied, and those that could not be.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rankscope.errors import RankscopeError
 from rankscope.jobs.gather.sources import Source, sha256
+from rankscope.jobs.gather.states import changes, is_gathered, later
 from rankscope.jobs.gather.traces import find_traces, read_head
 from rankscope.rundir.archives import describe_file
 from rankscope.rundir.manifest import RankManifest, read_rank_manifest, read_run_manifest
@@ -81,7 +82,7 @@ def gather(
 
 
 def _copy_from(source: Source, run: Path) -> Gathered:
-    there = source.listing()
+    there = {path: size for path, size in source.listing().items() if is_gathered(path)}
     for path in there:
         _check_path(path, source)
         _check_folders(run, path, source)
@@ -90,10 +91,10 @@ def _copy_from(source: Source, run: Path) -> Gathered:
     same = {path for path, digest in theirs.items() if sha256(run / path) == digest}
     different = [path for path in here if path not in same]
     # A rank writes its manifest again after each trace: a later state of it is not a different file.
-    later = [path for path in different if path.startswith(f"{RANKS_FOLDER}/")]
-    truncated = _truncated(run, there, [path for path in different if path not in later])
-    _refuse(source, run, [path for path in different if path not in later and path not in truncated])
-    wanted = [*(path for path in there if path not in same and path not in different), *sorted(truncated), *later]
+    rewritten = [path for path in different if changes(path)]
+    truncated = _truncated(run, there, [path for path in different if path not in rewritten])
+    _refuse(source, run, [path for path in different if path not in rewritten and path not in truncated])
+    wanted = [*(path for path in there if path not in same and path not in different), *sorted(truncated), *rewritten]
     # A folder for each source, so that an interrupted copy continues there.
     stage = run / STAGE / hashlib.sha256(source.shown.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     if wanted:
@@ -101,7 +102,7 @@ def _copy_from(source: Source, run: Path) -> Gathered:
         source.fetch(wanted, stage)
         short = [path for path in wanted if not _same_size(stage / path, there[path])]
         # The job may still be writing.
-        short = [path for path in short if not path.startswith(f"{RANKS_FOLDER}/")]
+        short = [path for path in short if not changes(path)]
         if short:
             raise RankscopeError(
                 f"{_names(short)} did not arrive complete: the job is still writing, or the connection broke",
@@ -110,7 +111,7 @@ def _copy_from(source: Source, run: Path) -> Gathered:
             )
         _check_run(run, stage, source)
         for path in wanted:
-            _move(stage / path, run / path, source, replace=path in truncated)
+            _move(stage, run, path, source, replace=path in truncated)
     _remove_stage(run, stage)
     return Gathered(source.shown, len(there), len(wanted), sum(there[path] for path in wanted))
 
@@ -203,8 +204,9 @@ def rank_manifests(folder: Path) -> list[RankManifest]:
     return sorted(found, key=lambda manifest: (manifest.rank or 0, manifest.restart_count))
 
 
-def _move(staged: Path, target: Path, source: Source, *, replace: bool) -> None:
+def _move(stage: Path, run: Path, path: str, source: Source, *, replace: bool) -> None:
     """Give a complete file its name, unless another has it; with ``replace``, that one is known to be a part of it."""
+    staged, target = stage / path, run / path
     try:
         if replace:
             staged.replace(target)
@@ -213,31 +215,29 @@ def _move(staged: Path, target: Path, source: Source, *, replace: bool) -> None:
         try:
             os.link(staged, target)
         except FileExistsError:
-            # Another gather has copied it meanwhile, or it is an earlier state of a manifest.
-            if sha256(staged) != sha256(target):
-                if not _later(staged, target):
-                    _refuse(source, target.parent, [target.name])
-                staged.replace(target)
-                return
+            # Another gather has copied it meanwhile, or it is another state of a file that changes.
+            _move_over(staged, target, path, source)
+            return
         except OSError:
             # No hard links on this file system. Nobody else writes here but another gather, of other files.
-            if target.exists() and sha256(staged) != sha256(target) and not _later(staged, target):
-                _refuse(source, target.parent, [target.name])
-            staged.replace(target)
+            if target.exists():
+                _move_over(staged, target, path, source)
+            else:
+                staged.replace(target)
             return
         staged.unlink()
     except OSError as error:
         raise RankscopeError(f"cannot be written: {error.strerror}", path=target, hint="is there room?") from error
 
 
-def _later(staged: Path, target: Path) -> bool:
-    """Whether one manifest is a later state of the other, of one process of one run."""
-    new, old = read_rank_manifest(staged), read_rank_manifest(target)
-    if new is None or old is None or new.run_id is None:
-        return False
-    process = [(m.run_id, m.rank, m.host, m.pid, m.restart_count) for m in (new, old)]
-    grown = (new.steps or 0) >= (old.steps or 0) and len(new.written) + new.rotated >= len(old.written) + old.rotated
-    return process[0] == process[1] and grown and (new.state != "running" or old.state == "running")
+def _move_over(staged: Path, target: Path, path: str, source: Source) -> None:
+    """Keep the later of two states of a file; refuse if they are different files."""
+    if sha256(staged) != sha256(target):
+        newer = later(staged, target, path) if changes(path) else None
+        if newer is None:
+            _refuse(source, target.parent, [target.name])
+        elif newer:
+            staged.replace(target)
 
 
 def _remove_stage(run: Path, stage: Path) -> None:

@@ -14,9 +14,11 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.stragglers.paces import LOADING
 from rankscope.primitives.stragglers.peers import Bool, Float, with_lost_filled
 from rankscope.primitives.stragglers.timeline import LOCAL_PARTS
+
+IDLE_PARTS = tuple(part for part in LOCAL_PARTS if part not in ("compute", "copies"))
+"""What a host did while its device was idle."""
 
 CUT = 0.5
 """Of a usual step: a first step that is cut at its beginning is compared if it is longer than that (or shorter than
@@ -41,7 +43,6 @@ class Observations:
         steady: the local time without the hiccups of single places (`paces`).
         host_steady: the same of the host's own time, where a device keeps the time.
         host_pace: what that would be if all its places went as fast as they do on the geometric mean.
-        host_loading: the host's time in its data loader, whether its device waits for it or not.
         host_waits: (ranks,) whether the host waits for its device in most steps, and so begins each anew.
         launched: rank, step, work, ranged, pieces, work_ns: what the steps launched.
     """
@@ -59,7 +60,6 @@ class Observations:
     steady: Float
     host_steady: Float
     host_pace: Float
-    host_loading: Float
     host_waits: Bool
     launched: pl.DataFrame
 
@@ -78,7 +78,7 @@ class Observations:
         return cls(
             np.arange(ranks), np.arange(steps), np.zeros(ranks, dtype=np.int64), step_ns, on_host, every, every,
             {name: np.asarray(value, dtype=np.int64) for name, value in parts.items()}, none, none,
-            unknown, unknown, unknown, unknown, np.ones(ranks, dtype=np.bool_), pl.DataFrame(schema=LAUNCHED),
+            unknown, unknown, unknown, np.ones(ranks, dtype=np.bool_), pl.DataFrame(schema=LAUNCHED),
         )  # fmt: skip
 
     @property
@@ -115,16 +115,18 @@ def observe(
         on_host: the job computes on its hosts.
     """
     placed = local.with_columns(pl.col("rank").replace_strict(role, default=-2, return_dtype=pl.Int64).alias("role"))
-    # Where something was lost the number of collectives differs: such a step cannot be compared. On hosts several
-    # run at once, and which of them ends first is nobody's loss.
+    # Where a collective was lost, waiting in it looks like idle time: of such a step only what the device did can be
+    # compared, and nothing if the job computes on its hosts. There several run at once, and which of them ends first is
+    # nobody's loss.
     count = pl.col("collectives" if on_host else "count")
-    alike = placed.filter(count == count.mode().min().over("role", "step"))
+    placed = placed.with_columns((count != count.mode().min().over("role", "step")).cast(pl.Int64).alias("lossy"))
+    alike = placed.filter(pl.col("lossy") == 0)
     # A step that is cut at its beginning lacks the loading, among others.
     length = alike.filter(~pl.col("first"))["elapsed_ns"].median() or alike["elapsed_ns"].median()
     step_ns = float(length) if isinstance(length, int | float) else 0.0
     # All ranks are tied: one whose cut step is twice as long as theirs has lost what tells where it begins.
     cut_alike = pl.col("elapsed_ns").is_between(CUT * step_ns, step_ns / CUT, closed="none")
-    frame = alike.filter(~pl.col("first") | cut_alike).sort("rank", "step")
+    frame = (alike if on_host else placed).filter(~pl.col("first") | cut_alike).sort("rank", "step")
     ranks: Int64 = frame["rank"].unique().sort().to_numpy()
     steps: Int64 = frame["step"].unique().sort().to_numpy()
     shape = ranks.size, steps.size
@@ -136,9 +138,6 @@ def observe(
         value[place] = there[name].to_numpy()
         return value
 
-    def integers(rows: pl.DataFrame, name: str) -> Int64:
-        return np.nan_to_num(matrix(rows, name)).astype(np.int64)
-
     known = np.isfinite(matrix(frame, "elapsed_ns"))
     whole = matrix(frame.with_columns((~pl.col("first")).cast(pl.Int64)), "first") == 1
     if not whole.any():
@@ -147,7 +146,9 @@ def observe(
     number = np.unique(of_rank, return_inverse=True)[1].astype(np.int64)
     # A rank may itself have lost what tells where its steps end.
     own = paces.filter(~pl.col("of_host")).join(
-        frame.select("rank", "step", "elapsed_ns"), on=["rank", "step", "elapsed_ns"], how="semi"
+        frame.filter(pl.col("lossy") == 0).select("rank", "step", "elapsed_ns"),
+        on=["rank", "step", "elapsed_ns"],
+        how="semi",
     )
     host = paces.filter(pl.col("of_host") & (not on_host))
     waited = matrix(host, "waited_ns")
@@ -156,11 +157,15 @@ def observe(
     waits[some] = np.nanmedian(waited[some], axis=1) > 0
     ranged = (pl.col("ranged") == 1) & pl.col("rank").is_in(ranks) & pl.col("step").is_in(steps)
     work, slower = _work(launched.filter(ranged), matrix, known, number)
+    lossy = matrix(frame, "lossy") == 1
+    parts = {part: np.where(known, matrix(frame, part), np.nan) for part in LOCAL_PARTS}
+    for part in IDLE_PARTS:
+        parts[part] = with_lost_filled(np.where(lossy, np.nan, parts[part]), lossy, number)
     return Observations(
         ranks, steps, number, step_ns, on_host, known, whole,
-        {part: integers(frame, part) for part in LOCAL_PARTS}, work, slower,
+        {part: np.nan_to_num(value).astype(np.int64) for part, value in parts.items()}, work, slower,
         np.where(known, matrix(own, "steady_ns"), np.nan),
-        matrix(host, "steady_ns"), matrix(host, "pace_ns"), matrix(host, LOADING), waits, launched,
+        matrix(host, "steady_ns"), matrix(host, "pace_ns"), waits, launched,
     )  # fmt: skip
 
 

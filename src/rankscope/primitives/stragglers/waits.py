@@ -180,7 +180,7 @@ def with_aligned_arrivals(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl
 
 
 def attribute_waits(
-    rows: pl.DataFrame, role: Mapping[int, int], collectives: pl.DataFrame, comparison: Comparison | None
+    rows: pl.DataFrame, role: Mapping[int, int], collectives: pl.DataFrame, comparison: Comparison
 ) -> WaitAttribution:
     """Which rank arrived late at each collective, and which rank caused it.
 
@@ -188,7 +188,7 @@ def attribute_waits(
         rows: as `with_aligned_arrivals` gives them; not empty.
         role: which program each rank runs.
         collectives: match, group, group_ranks.
-        comparison: own times, and who stands out by them; None where they are not known.
+        comparison: own times, and who stands out by them.
     """
     event, arrival, rank = (rows[name].to_numpy() for name in ("event", "arrival_ns", "rank"))
     programs = rows.select(pl.col("rank").replace_strict(role, default=-2, return_dtype=pl.Int64)).to_series()
@@ -204,18 +204,17 @@ def attribute_waits(
     behind = trace_to_origin(event, rank, rows["begin_ns"].to_numpy(), arrival, found, inherits, carried)
     responsible = np.where(by > 0, rank[behind], -1)
     step = rows["event_step"].to_numpy()
-    if comparison is not None:
-        answers = reassign_by_local_time(
-            responsible,
-            step[found.last],
-            by,
-            comparison.seen.ranks,
-            comparison.seen.steps,
-            comparison.excess,
-            comparison.is_late,
-        )
-        # What a rank did not wait for is its own, however little of the step it is.
-        responsible = np.where(inherits | (responsible != rank[found.last]), answers, responsible)
+    answers = reassign_by_local_time(
+        responsible,
+        step[found.last],
+        by,
+        comparison.seen.ranks,
+        comparison.seen.steps,
+        comparison.excess,
+        comparison.is_late,
+    )
+    # What a rank did not wait for is its own, however little of the step it is.
+    responsible = np.where(inherits | (responsible != rank[found.last]), answers, responsible)
     groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
     codes = rows.select("event", "match").unique("event").join(groups, on="match", how="left").sort("event")
     group = codes.select(pl.struct("group", "group_ranks").rank("dense").cast(pl.Int64) - 1).to_series().to_numpy()

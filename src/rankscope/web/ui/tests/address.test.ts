@@ -5,7 +5,7 @@ import { readAddress, writeAddress } from "../src/timeline/address.ts";
 
 const FIRST = new Set([0]);
 const NONE = { ranks: new Set<number>(), tracks: new Set<number>() };
-const nothing = { window: null, selected: null, measured: null, open: FIRST, tracks: new Set<number>(), filter: "", query: "", counters: true, at: null, calls: null, pinned: NONE, hidden: NONE, minor: new Set<number>(), order: "rank" as const, path: null, flags: [], nameTracks: [] };
+const nothing = { window: null, selected: null, measured: null, open: FIRST, tracks: new Set<number>(), filter: "", query: "", counters: true, at: null, calls: null, pinned: NONE, hidden: NONE, minor: new Set<number>(), order: "rank" as const, groupBy: "", openGroups: new Set<number>(), path: null, flags: [], nameTracks: [] };
 
 function roundTrip(address: Parameters<typeof writeAddress>[0]): ReturnType<typeof readAddress> {
   return readAddress(parseHash(formatHash("timeline", new Map(Object.entries(writeAddress(address, FIRST))))).params);
@@ -15,12 +15,12 @@ test("a view goes into the URL and comes back", () => {
   const address = {
     window: { from: -20000, to: 123456789 }, selected: { lane: 4012, row: 99 }, measured: { from: 5, to: 17 }, open: new Set([3, 4, 5, 900]), tracks: new Set([7]),
     filter: "rank 3 <b>&?#", query: "</script>\u202e%", counters: false, at: { rank: 12, by: 40 },
-    pinned: { ranks: new Set([4]), tracks: new Set([17, 18]) }, hidden: { ranks: new Set([0]), tracks: new Set<number>() }, minor: new Set([2]), order: "late" as const, path: "all" as const,
+    pinned: { ranks: new Set([4]), tracks: new Set([17, 18]) }, hidden: { ranks: new Set([0]), tracks: new Set<number>() }, minor: new Set([2]), order: "late" as const, groupBy: "pp", openGroups: new Set([1]), path: "all" as const,
     calls: { shape: "tree" as const, by: "frames" as const, rank: 3, against: { run: "0a9f" }, inverted: true },
     flags: [{ at: -5, text: "" }, { at: 1234567, text: "slow ~ here! 100 % & <b>" }],
     nameTracks: [{ name: "void f<int>(a&, b) [x] ~0!~ 100 %", ranks: null }, { name: "gemm", ranks: new Set([0, 1, 2, 40]) }],
   };
-  expect(roundTrip(address)).toEqual({ ...address, rank: null, step: null, event: null, fileEvent: null, name: "", track: false });
+  expect(roundTrip(address)).toEqual({ ...address, rank: null, step: null, event: null, fileEvent: null, fileRange: null, name: "", track: false });
 });
 
 test("how calls are shown goes into the URL and comes back", () => {

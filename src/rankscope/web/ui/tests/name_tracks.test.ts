@@ -41,7 +41,7 @@ test("a lane is fetched once its name's number is known, and never if the run ha
 test("a track has a lane for each rank that is shown, or for those that it names, pinned to the top", async () => {
   const layout = layoutOf(40);
   const lanes = new NameLanes(layout, await namesOf("gemm", "copy"));
-  const folding = (changes: Partial<Folding>): Folding => ({ ranks: new Set(), tracks: new Set(), filter: "", counters: false, pinned: NONE, hidden: NONE, minor: new Set(), names: [], nameLane: (name, rank) => lanes.lane(name, rank), order: null, ...changes });
+  const folding = (changes: Partial<Folding>): Folding => ({ ranks: new Set(), tracks: new Set(), filter: "", counters: false, pinned: NONE, hidden: NONE, minor: new Set(), names: [], nameLane: (name, rank) => lanes.lane(name, rank), order: null, groups: null, openGroups: new Set(), found: new Map(), ...changes });
   const some = rowsOf(layout, folding({ names: [{ name: "gemm", ranks: new Set([3, 9]) }], pinned: { ranks: new Set([5]), tracks: new Set() } }), 600);
   expect([...some.kind.slice(0, 4)]).toEqual([RowKind.Name, RowKind.Named, RowKind.Named, RowKind.Rank]);
   expect([...some.of.slice(1, 4)]).toEqual([3, 9, 5]);

@@ -4,7 +4,7 @@ import { orderOf } from "../src/timeline/order.ts";
 import { layoutOf } from "./layout.ts";
 
 const NONE = { ranks: new Set<number>(), tracks: new Set<number>() };
-const folding = (changes: Partial<Folding> = {}): Folding => ({ ranks: new Set(), tracks: new Set(), filter: "", counters: true, pinned: NONE, hidden: NONE, minor: new Set(), names: [], nameLane: () => -1, order: null, ...changes });
+const folding = (changes: Partial<Folding> = {}): Folding => ({ ranks: new Set(), tracks: new Set(), filter: "", counters: true, pinned: NONE, hidden: NONE, minor: new Set(), names: [], nameLane: () => -1, order: null, groups: null, openGroups: new Set(), found: new Map(), ...changes });
 const kinds = (rows: Rows): number[] => [...rows.kind];
 
 test("folded, a rank is one row: its whole lane", () => {
@@ -105,7 +105,7 @@ test("the profiler's lanes and nameless threads are minor where others have name
 
 test("ranks in the order of lateness, mesh and host", () => {
   const layout = layoutOf(12);
-  const heat = { ranks: [0, 1, 2], steps: [1, 2], lateness_ns: [5, null, 40, 60, 10, 30] };
+  const heat = { ranks: [0, 1, 2], steps: [1, 2], lateness_ns: [5, null, 40, 60, 10, 30], waited_ns: [], step_ns: [] };
   expect(orderOf(layout, "late", heat)!.slice(0, 4)).toEqual([1, 2, 0, 3]);
   expect(orderOf(layout, "mesh", null)).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]); // dp2 before dp10
   expect(orderOf(layout, "rank", null)).toBeNull();

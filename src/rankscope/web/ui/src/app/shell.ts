@@ -88,7 +88,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
   });
 
   function listViews(): void {
-    const next = viewsOf(payloadNow(), served !== null);
+    const next = viewsOf(payloadNow(), served !== null, served?.state.watched === true);
     const now = [router.href(""), ...next.map(({ id }) => id)].join();
     if (now === listed) return;
     listed = now;

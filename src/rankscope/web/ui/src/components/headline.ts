@@ -46,22 +46,21 @@ export function headline(overview: Table, diagnosis: Diagnosis | null): HTMLElem
         : share === null || mean === null ? "Communication that does not overlap with compute, including waiting for other ranks." : `${formatRatio(share)} of ${mean === step ? "the step" : `the mean step (${formatDuration(mean)})`}, including waiting for other ranks.`,
       share: { value: share, tone: "communication" }, second: { share, of: mean },
     },
-    stragglerCard(diagnosis, { rank: number("slowest_rank"), margin: number("slowest_margin_ns") }),
+    stragglerCard(diagnosis),
   ];
   return h("div", { class: "cards" }, cards.map(card));
 }
 
-/** The diagnosis's verdict on the ranks. The numbers are of the rank with the most local time. */
-function stragglerCard(diagnosis: Diagnosis | null, slowest: { rank: number | null; margin: number | null }): Card {
-  const about = { id: "stragglers", exact: null, doc: "whether a rank delays the others", second: { slowest: slowest.rank, margin: slowest.margin } };
+/** The diagnosis's verdict on the ranks. */
+function stragglerCard(diagnosis: Diagnosis | null): Card {
+  const about = { id: "stragglers", exact: null, doc: "whether a rank delays the others" };
   if (!diagnosis) return { ...about, title: "Straggler", value: null, text: MISSING, sentence: "The ranks are being compared." };
-  const { state, ranks, label, sentence: verdict, longest } = diagnosis.stragglers;
+  const { state, ranks, label, sentence: verdict } = diagnosis.stragglers;
   const late = state === "straggler";
   return {
     ...about, title: ranks.length > 1 ? "Stragglers" : "Straggler", value: ranks[0] ?? null,
     text: late ? `${ranks.length === 1 ? "Rank" : "Ranks"} ${formatRanks(ranks, 24)}` : state === "one-rank" ? MISSING : label.charAt(0).toUpperCase() + label.slice(1),
-    // The verdict without a straggler is the label itself.
-    sentence: late || !longest ? sentence(verdict) : ["By local time, ", sentence(longest), "."], isWords: !late,
+    sentence: sentence(verdict), isWords: !late,
   };
 }
 

@@ -7,11 +7,12 @@ import { shapeText } from "../format/shapes.ts";
 import { titleName } from "../format/text.ts";
 import { exactCell, formatCell, grouped } from "../format/units.ts";
 import { categoryOf } from "../theme/categories.ts";
-import { isLive, type ViewContext } from "../views/view.ts";
+import { hasTimeline, isLive, type ViewContext } from "../views/view.ts";
 import { button } from "./controls.ts";
 import { inline } from "./doc_text.ts";
 import { h, named, styled } from "./dom.ts";
-import { afterLayout, eventLink, rowLink, rowParam } from "./event_link.ts";
+import { afterLayout, eventLink, linkColumn, placeLink, rowLink, rowParam } from "./event_link.ts";
+import { sortOf } from "./row_walk.ts";
 import { swatch } from "./swatch.ts";
 import { columnOrder, columnWidths, label, largest } from "./table_layout.ts";
 
@@ -44,7 +45,7 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
   const { name, table } = options;
   const key = (what: string): string => `${name}.${what}`;
   const all = options.rows ?? table.rows();
-  let sort = sortFromText(context.place.params.get(key("sort")), table) ?? options.sort ?? null;
+  let sort = sortOf(context.place.params.get(key("sort")), table) ?? options.sort ?? null;
   let query = context.place.params.get(key("q")) ?? "";
   // The row by which the reader left: Back leads to it again.
   const left = Number(context.place.params.get(rowParam(name)) ?? NaN);
@@ -118,14 +119,15 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
   }
 
   function line(row: number, place: number, peak: number | null): HTMLElement {
+    const seen = linkColumn(name, table, row) === null ? placeLink(context, table, row) : null;
     return h("tr", { "data-row": row, "aria-rowindex": place + 2, "aria-current": row === left ? "true" : null }, columns.map((column) => {
       const value = table.cell(row, column);
       const cell = tableCell(table, column, value, options.unitOf?.(row, column) ?? table.meta(column).unit);
       if (column === columns[0]) cell.setAttribute("role", "rowheader");
       if (value !== null) {
         const content = [...cell.childNodes];
-        const href = options.eventsOf?.(row, column) ?? null;
-        const link = href === null ? eventLink(context, name, table, row, column, content) : rowLink(context, name, row, href, content);
+        const href = options.eventsOf?.(row, column) ?? (seen?.column === column ? seen.href : null);
+        const link = href === null ? eventLink(context, name, table, row, column, content, rows) : rowLink(context, name, row, href, content);
         if (link !== content && link instanceof HTMLElement) cell.replaceChildren(link);
       }
       if (peak !== null && peak > 0 && sort?.column === column && typeof value === "number" && value > 0) {
@@ -165,7 +167,13 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
     h("div", { class: "toolbar" }, filter, count,
       button({ class: "quiet", "data-testid": `csv-${name}`, title: "These rows, in this order." }, () => download(csvFileName(context.payload.run.id ?? "", name), toCsv(table, rows)), "Download CSV"),
       parquetLink(context, name)),
-    place, empty, columnNotes(table));
+    place, empty, leadsNowhere(context, options, all), columnNotes(table));
+}
+
+/** Where no row leads to the timeline: why. */
+function leadsNowhere(context: ViewContext, { name, table, eventsOf }: TableOptions, rows: readonly number[]): HTMLElement | null {
+  if (!hasTimeline(context) || eventsOf || rows.length === 0 || rows.some((row) => linkColumn(name, table, row) !== null || placeLink(context, table, row) !== null)) return null;
+  return h("p", { class: "quiet-line", "data-testid": `no-events-${name}` }, "No row leads to the timeline: none is about a single event, rank or step of this run.");
 }
 
 /** All rows of an analysis, from the server; a report has no writer of Parquet. */
@@ -194,12 +202,6 @@ function columnNotes(table: Table): HTMLElement {
       const { unit, doc } = table.meta(column);
       return h("div", {}, h("dt", {}, h("code", {}, column), unit === "" ? null : ` (${unit})`), h("dd", {}, inline(doc || "No description.")));
     })));
-}
-
-function sortFromText(text: string | undefined, table: Table): Sort | null {
-  if (!text) return null;
-  const column = text.replace(/^-/, "");
-  return table.has(column) ? { column, descending: text.startsWith("-") } : null;
 }
 
 function download(fileName: string, text: string): void {

@@ -35,6 +35,8 @@ export interface ServerState {
   readonly following?: boolean;
   /** Grows when everything is to be fetched again. */
   readonly generation?: number;
+  /** Whether the directory has the log of a watched job. */
+  readonly watched?: boolean;
 }
 
 /** What the calls of a call tree are. */

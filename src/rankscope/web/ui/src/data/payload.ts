@@ -118,7 +118,7 @@ export interface Diagnosis {
     readonly label: string;
     readonly ranks: readonly number[];
     readonly sentence: Headline;
-    /** Which rank has the most local time, as a clause: an indication, whatever the state. */
+    /** For which rank the others waited longest, as a clause: an indication, whatever the state. */
     readonly longest: Headline | null;
   };
   readonly saving_ns: number | null;

@@ -24,6 +24,9 @@ export interface Address {
   readonly hidden: Named;
   readonly minor: ReadonlySet<number>;
   readonly order: Order;
+  /** What the ranks are grouped by, empty for no groups, and by index the groups that are open. */
+  readonly groupBy: string;
+  readonly openGroups: ReadonlySet<number>;
   /** Whose critical path is shown. */
   readonly path: PathOf | null;
   readonly flags: readonly Flag[];
@@ -38,7 +41,9 @@ export interface Address {
   readonly event: EventTime | null;
   /** Likewise, on the clock of one of its files: rows of tables lead here. */
   readonly fileEvent: FileEvent | null;
-  /** The name of events, the first of which is selected (on the rank, if there is one): rows of tables lead here. */
+  /** A stretch of time on the clock of one of its files: rows of tables about gaps lead here. */
+  readonly fileRange: FileEvent | null;
+  /** The name of events, or an expression between slashes, the first of which is selected (on the rank, if there is one): rows of tables lead here. */
   readonly name: string;
   /** How far down: the rank at the top, and how many pixels of it are above. */
   readonly at: { readonly rank: number; readonly by: number } | null;
@@ -60,6 +65,8 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
     minor: readNumbers(params.get("all")),
     path: readPath(params.get("path")),
     order: orderNamed(params.get("order")),
+    groupBy: params.get("group") ?? "",
+    openGroups: readNumbers(params.get("groups")),
     flags: readFlags(params.get("flags") ?? ""),
     nameTracks: readNameTracks(params.get("names") ?? ""),
     track: params.get("track") === "1",
@@ -67,13 +74,14 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
     step: whole(params.get("step")),
     event: readEventTime(params.get("ev")),
     fileEvent: readFileEvent(params.get("fev")),
+    fileRange: readFileEvent(params.get("fr")),
     name: params.get("name") ?? "",
     at: below(params.get("at")),
   };
 }
 
 /** Every parameter of the timeline, empty where it is as it is at first, so that an old one is taken out. */
-export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | "fileEvent" | "name" | "track">, openAtFirst: ReadonlySet<number>): Record<string, string> {
+export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | "fileEvent" | "fileRange" | "name" | "track">, openAtFirst: ReadonlySet<number>): Record<string, string> {
   const { window, selected, measured, open } = address;
   return {
     t: window ? span(window) : "",
@@ -88,11 +96,12 @@ export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | 
     pin: writeNumbers(address.pinned.ranks), pintracks: writeNumbers(address.pinned.tracks), hide: writeNumbers(address.hidden.ranks), hidetracks: writeNumbers(address.hidden.tracks),
     all: writeNumbers(address.minor),
     order: address.order === "rank" ? "" : address.order,
+    group: address.groupBy, groups: address.groupBy === "" ? "" : writeNumbers(address.openGroups),
     path: address.path === null ? "" : String(address.path),
     flags: writeFlags(address.flags),
     names: writeNameTracks(address.nameTracks),
     at: address.at === null ? "" : `${address.at.rank}.${address.at.by}`,
-    rank: "", step: "", ev: "", fev: "", name: "", track: "",
+    rank: "", step: "", ev: "", fev: "", fr: "", name: "", track: "",
   };
 }
 

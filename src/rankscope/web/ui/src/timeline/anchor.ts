@@ -39,7 +39,7 @@ export function eventParams(event: FindingEvent): Record<string, string> {
 }
 
 /** What the address of another place must lose. */
-export const ELSEWHERE: Readonly<Record<string, string>> = { fev: "", sel: "", m: "", calls: "", rank: "", step: "", at: "", lanes: "", name: "" };
+export const ELSEWHERE: Readonly<Record<string, string>> = { ev: "", fev: "", fr: "", sel: "", m: "", calls: "", rank: "", step: "", at: "", lanes: "", name: "", row: "" };
 
 export function readEventTime(text: string | undefined): EventTime | null {
   const found = /^(\d{1,9})_(-?\d{1,16})_(-?\d{1,16})$/.exec(text ?? "");

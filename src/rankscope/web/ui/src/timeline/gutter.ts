@@ -1,9 +1,12 @@
 /** The rows' names next to the picture: buttons that fold and open, pin and hide. Only those visible exist. */
 import { button } from "../components/controls.ts";
 import { h, named, styled } from "../components/dom.ts";
+import type { Severity } from "../data/payload.ts";
 import { counted } from "../format/ranks.ts";
 import { foldedName } from "../format/short_name.ts";
 import { shownName } from "../format/text.ts";
+import { formatDuration } from "../format/units.ts";
+import { groupText, type RankGroup } from "./groups.ts";
 import { laneTitle, type RankRow, type Track } from "./layout.ts";
 import type { Model } from "./model.ts";
 import { toggled, type NameTrack } from "./name_tracks.ts";
@@ -80,6 +83,8 @@ export class Gutter {
     const { layout, rows } = this.#model;
     const of = rows.of[row]!;
     if (kind === RowKind.Name) return this.#name(this.#model.nameTracks[of]!);
+    const group = kind === RowKind.Group ? this.#model.groups?.[of] : undefined;
+    if (group) return this.#group(group);
     if (isOfRank(kind)) {
       const rank = layout.ranks[of];
       if (!rank) return null;
@@ -97,14 +102,31 @@ export class Gutter {
   #rank(rank: RankRow): HTMLElement {
     const open = this.#model.open.has(rank.rank);
     const mark = this.#model.marks.get(rank.rank);
+    const extreme = this.#model.groups?.flatMap(({ extremes }) => extremes).find((each) => each.rank === rank.rank);
+    const note = extreme ? `${extreme.what} ${formatDuration(extreme.value, 2)}` : rank.mesh.replaceAll("=", "").replaceAll(", ", " ") || rank.host;
     const about = [rank.mesh, rank.host, rank.device].filter(Boolean).join(" · ");
     return button({
       class: "tl-name rank", "aria-expanded": String(open), "data-row": `r${rank.rank}`, "data-testid": `rank-${rank.rank}`,
       title: `Rank ${rank.rank}${about === "" ? "" : ` · ${about.slice(0, 300)}`}${mark ? ` · ${SEVERITY[mark]}` : ""}`,
     }, () => { this.#model.toggleRank(rank.rank); this.#folded(); },
     h("span", { class: "twist", "aria-hidden": "true" }, open ? "▾" : "▸"), h("span", { class: "which" }, `Rank ${rank.rank}`),
-    mark ? h("span", { class: `mark ${mark}` }, h("span", { "aria-hidden": "true" }, "●"), h("span", { class: "unseen" }, ` (${SEVERITY[mark]})`)) : null,
-    rank.mesh === "" && rank.host === "" ? null : h("small", {}, named(rank.mesh.replaceAll("=", "").replaceAll(", ", " ") || rank.host, 24)));
+    ...this.#mark(mark), note === "" ? null : h("small", {}, named(note, 24)));
+  }
+
+  #group(group: RankGroup): HTMLElement {
+    const open = this.#model.openGroups.has(group.index);
+    const marks = group.ranks.map(({ rank }) => this.#model.marks.get(rank));
+    const mark = (["error", "warning"] as const).find((severity) => marks.includes(severity));
+    return button({
+      class: "tl-name rank group", "aria-expanded": String(open), "data-row": `g${group.index}`, "data-testid": `group-${group.index}`,
+      title: `${group.title}: ${counted(group.ranks.length, "rank")} · ${groupText(group, this.#model.measure)}`.slice(0, 400),
+    }, () => { this.#model.toggleGroup(group.index); this.#folded(); },
+    h("span", { class: "twist", "aria-hidden": "true" }, open ? "▾" : "▸"), h("span", { class: "which" }, named(group.title, 24)), ...this.#mark(mark),
+    h("small", {}, counted(group.ranks.length, "rank")));
+  }
+
+  #mark(mark: Severity | undefined): HTMLElement[] {
+    return mark ? [h("span", { class: `mark ${mark}` }, h("span", { "aria-hidden": "true" }, "●"), h("span", { class: "unseen" }, ` (${SEVERITY[mark]})`))] : [];
   }
 
   #name(track: NameTrack): HTMLElement {

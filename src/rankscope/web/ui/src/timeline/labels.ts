@@ -9,6 +9,7 @@ import type { Scene } from "./draw.ts";
 import { drawCounter } from "./counter_row.ts";
 import { Flows } from "./flows.ts";
 import { MOVING, RULER, type Frame, type Palette } from "./frame.ts";
+import { groupText } from "./groups.ts";
 import type { Model } from "./model.ts";
 import { drawPath } from "./path.ts";
 import { isOfRank, RowKind, upperPart } from "./rows.ts";
@@ -164,7 +165,7 @@ export class Labels {
 
   /** The rank whose steps the ruler names: the selected one's, else the one jumped to, else the first visible. */
   #stepsOf(frame: Frame): { rank: number; steps: Model["layout"]["ranks"][number]["steps"] } | null {
-    const { layout, rows, selected } = this.#model;
+    const { layout, rows, selected, groups } = this.#model;
     if (selected) {
       const rank = layout.tracks[layout.laneTrack[selected.lane] ?? 0]?.rank;
       return layout.ranks.find((each) => each.rank === rank) ?? null;
@@ -176,6 +177,7 @@ export class Labels {
     if (row >= rows.length) return null;
     const of = rows.of[row]!;
     const kind = rows.kind[row];
+    if (kind === RowKind.Group) return groups?.[of]?.ranks[0] ?? null;
     if (isOfRank(kind)) return layout.ranks[of] ?? null;
     const rank = layout.tracks[of]?.rank;
     return layout.ranks.find((each) => each.rank === rank) ?? null;
@@ -281,11 +283,13 @@ export class Labels {
     return text;
   }
 
-  /** The name of a track of one, whole: there is more room than at the left. */
+  /** The name of a track of one, whole, and the values of a group: there is more room than at the left. */
   #nameTracks(c: CanvasRenderingContext2D, first: number, last: number, palette: Palette): void {
-    const { rows, nameTracks, names } = this.#model;
+    const { rows, nameTracks, names, groups } = this.#model;
     c.fillStyle = this.#colour = palette.muted;
     for (let row = first; row < last; row++) {
+      const group = rows.kind[row] === RowKind.Group ? groups?.[rows.of[row]!] : undefined;
+      if (group) c.fillText(groupText(group, this.#model.measure), 4, rows.top[row]! + rows.size[row]! / 2 + 0.5);
       if (rows.kind[row] !== RowKind.Name) continue;
       const name = nameTracks[rows.of[row]!]?.name ?? "";
       const missing = names.complete && names.idOf(name) === undefined;

@@ -125,10 +125,9 @@ export class Measured {
     this.#calls = null;
   }
 
-  /** The ranks visible: those that the filter leaves. */
+  /** The ranks that the filter leaves. */
   #ranks(): number[] {
     const { layout, rows } = this.#model;
-    const shown = layout.ranks.filter((rank) => (rows.rowOfRank[rank.index] ?? -1) >= 0);
-    return (shown.length === 0 ? layout.ranks : shown).map(({ rank }) => rank).sort((a, b) => a - b);
+    return (rows.ranks.length === 0 ? layout.ranks : rows.ranks).map(({ rank }) => rank).sort((a, b) => a - b);
   }
 }

@@ -5,6 +5,7 @@ import type { CallsChoice } from "../calls/choice.ts";
 import type { Counters } from "./counters.ts";
 import type { EventDetail } from "./detail.ts";
 import type { Flag } from "./flags.ts";
+import { groupsOf, measureOf, type Measure, type RankGroup } from "./groups.ts";
 import { firstWindow, type Layout } from "./layout.ts";
 import type { Names } from "./names.ts";
 import { NameLanes, type NameTrack } from "./name_tracks.ts";
@@ -43,8 +44,13 @@ export class Model {
   nameTracks: readonly NameTrack[] = [];
   readonly nameLanes: NameLanes;
   order: Order = "rank";
-  /** For the order by lateness; null until it is fetched. */
+  /** For the order by lateness and the groups' values; null until it is fetched. */
   heat: Heat | null = null;
+  /** What the ranks are grouped by: a dimension of the mesh, or `host`; empty for no groups. */
+  groupBy = "";
+  /** Groups that show all of their ranks. */
+  openGroups = new Set<number>();
+  #groups: { readonly by: string; readonly heat: Heat | null; readonly measure: Measure | null; readonly groups: readonly RankGroup[] } | null = null;
   /** Notes at instants, in their order. */
   flags: readonly Flag[] = [];
   filter = "";
@@ -87,7 +93,32 @@ export class Model {
 
   folding(): Folding {
     const { pinned, hidden, minor, nameTracks: names } = this;
-    return { ranks: this.open, tracks: this.tracks, filter: this.filter, counters: this.showCounters, pinned, hidden, minor, names, nameLane: (name, rank) => this.nameLanes.lane(name, rank), order: orderOf(this.layout, this.order, this.heat) };
+    return { ranks: this.open, tracks: this.tracks, filter: this.filter, counters: this.showCounters, pinned, hidden, minor, names, nameLane: (name, rank) => this.nameLanes.lane(name, rank), order: orderOf(this.layout, this.order, this.heat), groups: this.#groupRows(), openGroups: this.openGroups, found: this.marks };
+  }
+
+  /** The groups of ranks by index; null where they are not grouped. */
+  get groups(): readonly RankGroup[] | null {
+    return this.groupBy === "" ? null : this.#grouped().groups;
+  }
+
+  /** The groups' rows: in the order by lateness the one with the greatest value first. */
+  #groupRows(): readonly RankGroup[] | null {
+    const { groups } = this;
+    return groups && this.order === "late" ? [...groups].sort((a, b) => (b.extremes[0]?.value ?? -1) - (a.extremes[0]?.value ?? -1)) : groups;
+  }
+
+  /** What the ranks of a group are compared by; null where it is not known yet. */
+  get measure(): Measure | null {
+    return this.#grouped().measure;
+  }
+
+  #grouped(): { readonly measure: Measure | null; readonly groups: readonly RankGroup[] } {
+    const { groupBy: by, heat } = this;
+    if (this.#groups?.by !== by || this.#groups.heat !== heat) {
+      const measure = measureOf(heat);
+      this.#groups = { by, heat, measure, groups: groupsOf(this.layout, by, measure) };
+    }
+    return this.#groups;
   }
 
   onDraw(listener: Listener): void {
@@ -121,6 +152,11 @@ export class Model {
     this.refold();
   }
 
+  toggleGroup(group: number): void {
+    if (!this.openGroups.delete(group)) this.openGroups.add(group);
+    this.refold();
+  }
+
   toggleTrack(track: number): void {
     if (!this.tracks.delete(track)) this.tracks.add(track);
     this.refold();
@@ -145,7 +181,7 @@ export class Model {
     this.hidden.tracks.delete(track.index);
     const rank = this.layout.ranks.find((each) => each.rank === track.rank);
     if (rank && minorTracks(this.layout.tracks.slice(rank.firstTrack, rank.firstTrack + rank.tracks)).has(track.index)) this.minor.add(track.rank);
-    if (track.kind !== "rank") this.open.add(track.rank);
+    if (track.kind !== "rank" || this.groups) this.open.add(track.rank); // also shown in a closed group
     if (isFolded(this.layout, this.folding(), track.index) && lane !== track.firstLane) {
       if (!this.tracks.delete(track.index)) this.tracks.add(track.index);
     }

@@ -2,17 +2,18 @@
  * Which lanes are rows on the screen, and where: ranks folded to one row each or opened into tracks, tracks to their
  * first depth or all of them. Positions are CSS pixels from the top of the whole; nothing here depends on time.
  */
+import type { RankGroup } from "./groups.ts";
 import { laneFilter } from "./lane_filter.ts";
 import type { Layout, RankRow, Track } from "./layout.ts";
 import type { NameTrack } from "./name_tracks.ts";
 
-export const enum RowKind { Rank, Track, Lane, Counter, More, Name, Named }
+export const enum RowKind { Rank, Track, Lane, Counter, More, Name, Named, Group }
 
 export interface Rows {
   readonly length: number;
   readonly height: number;
   readonly kind: Uint8Array;
-  /** Index of the rank (Rank, Counter, More, Named), of the track (Track, Lane), or of the track of a name (Name). */
+  /** Index of the rank (Rank, Counter, More, Named), of the track (Track, Lane), of the track of a name (Name), or of the group (Group). */
   readonly of: Uint32Array;
   /** The lane drawn in the row, or -1. */
   readonly lane: Int32Array;
@@ -21,6 +22,8 @@ export interface Rows {
   /** Lane to row; -1 where it is not on the screen. */
   readonly rowOfLane: Int32Array;
   readonly rowOfRank: Int32Array;
+  /** The ranks that are neither hidden nor filtered out, also those in closed groups. */
+  readonly ranks: readonly RankRow[];
   /** The same for lanes of names. */
   readonly rowOfNamed: ReadonlyMap<number, number>;
   /** Rank rows lower than their words: labels are drawn at intervals. */
@@ -55,6 +58,12 @@ export interface Folding {
   readonly nameLane: (name: string, rank: number) => number;
   /** Ranks by index in the order of their rows; null: as they come. */
   readonly order: readonly number[] | null;
+  /** Groups of ranks; null for none. */
+  readonly groups: readonly RankGroup[] | null;
+  /** By index, the groups that show all of their ranks. */
+  readonly openGroups: ReadonlySet<number>;
+  /** Ranks that findings name: closed groups show them too. */
+  readonly found: ReadonlyMap<number, unknown>;
 }
 
 export const RANK_ROW = 22;
@@ -93,11 +102,13 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
   const ordered = folding.order ? folding.order.map((index) => layout.ranks[index]!) : layout.ranks;
   const rest = ordered.filter((rank) => !pinned.ranks.has(rank.rank) && !hidden.ranks.has(rank.rank) && (filter.rank(rank) || tracksOf(layout, rank).some((track) => filter.track(rank, track))));
   const first = ordered.filter((rank) => pinned.ranks.has(rank.rank));
-  const shown = [...first, ...rest];
+  const parts = inGroups(folding, rest);
+  const shown = [...first, ...parts.flatMap(({ ranks }) => ranks)];
   const anyOpen = shown.some((rank) => folding.ranks.has(rank.rank)) || pinned.tracks.size > 0;
-  const fitting = viewHeight / Math.max(1, shown.length) - 1;
-  // Every rank visible at once, as long as its row can still be seen; beyond that, and once one is opened, they scroll.
-  const rankRow = shown.length * (RANK_ROW + GAP) <= viewHeight || (anyOpen && shown.length <= 64) ? RANK_ROW : Math.max(LOWEST, Math.min(RANK_ROW, Math.floor(fitting)));
+  const heads = folding.groups ? parts.length * (FOLDED_ROW + GAP) : 0;
+  const fitting = (viewHeight - heads) / Math.max(1, shown.length) - 1;
+  // Every rank visible at once, as long as its row can still be seen; beyond that, in groups, and once one is opened, they scroll.
+  const rankRow = folding.groups || shown.length * (RANK_ROW + GAP) <= viewHeight || (anyOpen && shown.length <= 64) ? RANK_ROW : Math.max(LOWEST, Math.min(RANK_ROW, Math.floor(fitting)));
   const closedRow = !anyOpen && rankRow >= RANK_ROW ? Math.min(TALLEST, Math.max(RANK_ROW, Math.floor(fitting) - GAP)) : rankRow;
   const gap = rankRow >= RANK_ROW ? GAP : rankRow >= 6 ? 1 : 0;
 
@@ -151,11 +162,27 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
   if (y > 0) y += 4;
   let [pins, pinnedHeight] = [kind.length, y];
   while (pins > 0 && pinnedHeight > viewHeight * MOST_PINNED) pinnedHeight = top[--pins]!;
-  for (const rank of rest) addRank(rank, false);
+  for (const { group, ranks } of parts) {
+    if (group) add(RowKind.Group, group.index, -1, FOLDED_ROW, gap);
+    for (const rank of ranks) addRank(rank, false);
+    if (group) y += GAP;
+  }
   return {
     length: kind.length, height: y, kind: Uint8Array.from(kind), of: Uint32Array.from(of), lane: Int32Array.from(lane),
-    top: Float64Array.from(top), size: Float64Array.from(size), rowOfLane, rowOfRank, rowOfNamed, namesHeight, dense: rankRow < 14, pinned: pins, pinnedHeight,
+    top: Float64Array.from(top), size: Float64Array.from(size), rowOfLane, rowOfRank, ranks: [...first, ...rest], rowOfNamed, namesHeight, dense: rankRow < 14, pinned: pins, pinnedHeight,
   };
+}
+
+/** The ranks that have rows: all of open groups, of closed ones those with extreme values, those that findings name and those that are opened. */
+function inGroups({ groups, openGroups, ranks: opened, found }: Folding, ranks: readonly RankRow[]): { group: RankGroup | null; ranks: readonly RankRow[] }[] {
+  if (!groups) return [{ group: null, ranks }];
+  return groups.map((group) => {
+    const own = new Set(group.ranks);
+    const members = ranks.filter((rank) => own.has(rank));
+    const kept = new Map(group.extremes.map(({ rank }, place) => [rank, place]));
+    const few = members.filter(({ rank }) => kept.has(rank) || opened.has(rank) || found.has(rank)).sort((a, b) => (kept.get(a.rank) ?? 3) - (kept.get(b.rank) ?? 3));
+    return { group, members, ranks: openGroups.has(group.index) ? members : few };
+  }).filter(({ members }) => members.length > 0);
 }
 
 /** Whether a row's `of` is a rank, not a track. */

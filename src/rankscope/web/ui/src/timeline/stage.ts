@@ -133,8 +133,9 @@ export class Stage {
   topRank(): { rank: number; by: number } | null {
     const { rows, layout } = this.#model;
     if (!this.frame || this.box.scrollTop < 4) return null;
-    const kind = rows.kind[this.frame.first];
-    const of = rows.of[this.frame.first] ?? 0;
+    const first = this.frame.first + (rows.kind[this.frame.first] === RowKind.Group ? 1 : 0);
+    const kind = rows.kind[first];
+    const of = rows.of[first] ?? 0;
     const rank = isOfRank(kind) ? layout.ranks[of]?.rank : layout.tracks[of]?.rank;
     if (rank === undefined) return null;
     return { rank, by: Math.max(0, Math.round(this.box.scrollTop + rows.pinnedHeight - (rows.top[rows.rowOfRank[rankIndex(layout, rank)] ?? 0] ?? 0))) };
@@ -248,7 +249,7 @@ export class Stage {
   #steps(raster: Raster, scene: Scene, palette: Palette, row: number, scroll: number, ratio: number, thick: number): void {
     const { rows, layout } = this.#model;
     const kind = rows.kind[row];
-    if (kind === RowKind.Lane || kind === RowKind.More || kind === RowKind.Name) return;
+    if (kind === RowKind.Lane || kind === RowKind.More || kind === RowKind.Name || kind === RowKind.Group) return;
     const of = rows.of[row]!;
     const rank = kind === RowKind.Track ? this.#rankOf.get(layout.tracks[of]?.rank ?? -1) : layout.ranks[of];
     if (!rank) return;

@@ -1,8 +1,8 @@
 /** The timeline: its parts put together, and what each gesture does. */
 import { h } from "../components/dom.ts";
-import type { Api } from "../data/api.ts";
+import { ApiError, type Api } from "../data/api.ts";
 import type { Finding } from "../data/payload.ts";
-import { exactly } from "../format/pattern.ts";
+import { exactly, slashed } from "../format/pattern.ts";
 import { onThemeChange } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { FIRST } from "../calls/choice.ts";
@@ -11,6 +11,7 @@ import { ELSEWHERE, eventParams, findEvent, onRunClock, type EventTime } from ".
 import { Counters } from "./counters.ts";
 import { FlagEditor } from "./flag_editor.ts";
 import { RULER } from "./frame.ts";
+import { groupings } from "./groups.ts";
 import { Gutter } from "./gutter.ts";
 import { Input } from "./input.ts";
 import { Jump } from "./jump.ts";
@@ -33,8 +34,12 @@ import { Stage } from "./stage.ts";
 import { TileCache } from "./tiles.ts";
 import { Tip } from "./tip.ts";
 import { toolbar, type Toolbar } from "./toolbar.ts";
+import { Walk } from "./walk.ts";
 import { WatchedApi } from "./watched_api.ts";
-import { clamped, whole } from "./window.ts";
+import { around, clamped, whole } from "./window.ts";
+
+/** Until what the server is still computing is asked for again. */
+const AGAIN_MS = 1000;
 
 export class Timeline {
   readonly element: HTMLElement;
@@ -53,6 +58,7 @@ export class Timeline {
   readonly #flags: FlagEditor;
   readonly #rowActions: RowActions;
   readonly #ending: () => void;
+  #later = 0;
 
   constructor(context: ViewContext, source: Api, layout: Layout) {
     const api = new WatchedApi(source);
@@ -68,6 +74,7 @@ export class Timeline {
     stage.afterFrame(() => gutter.draw());
     const permalink = new Permalink(context.router, model, stage);
     this.#flags = new FlagEditor(model, stage, () => permalink.note());
+    const walk = new Walk(context);
     const path = this.#path = new CriticalPath(model, context.router, notice, () => permalink.note());
     this.#rowActions = new RowActions(model, () => permalink.note());
     const jump = this.#jump = new Jump(model, stage, permalink, notice);
@@ -88,9 +95,9 @@ export class Timeline {
       zoom: (factor) => this.#input.zoom(factor), whole: () => jump.toWindow(whole(layout.span)),
       step: (step) => jump.toStep(step), rank: (rank) => jump.toRank(rank), finding: (finding) => (finding.place?.event ? context.router.update({ ...ELSEWHERE, ...eventParams(finding.place.event) }) : jump.toFinding(finding)),
       filter: (text) => { model.filter = text; model.refold(); permalink.note(); },
-      openAll: (open) => { model.open = new Set(open ? layout.ranks.map(({ rank }) => rank) : []); model.refold(); permalink.note(); },
+      openAll: (open) => { model.openGroups = new Set(open ? model.groups?.map(({ index }) => index) : []); model.open = new Set(open ? layout.ranks.map(({ rank }) => rank) : []); model.refold(); permalink.note(); },
       counters: (shown) => { model.showCounters = shown; model.refold(); permalink.note(); },
-      order: (order) => void this.#order(order).then(() => permalink.note()), showHidden: () => this.#rowActions.showAll(),
+      order: (order) => void this.#arrange(order, model.groupBy).then(() => permalink.note()), group: (by) => { model.openGroups.clear(); void this.#arrange(model.order, by).then(() => permalink.note()); }, showHidden: () => this.#rowActions.showAll(),
       help: () => this.#help.toggle(), path: () => path.toggle(),
       measure: () => { this.#input.measuring = true; notice.announce("Drag across the timeline to measure."); stage.element.focus({ preventScroll: true }); },
     });
@@ -98,7 +105,7 @@ export class Timeline {
     stage.afterFrame(() => minimap.draw());
     const frame = h("div", { class: "tl-frame" }, minimap.element, stage.box, api.element, this.#rowActions.element, this.#flags.element, this.#tip.element);
     for (const names of [gutter.element, gutter.pins]) this.#rowActions.watch(names, frame);
-    this.element = h("div", { class: "tl", "data-testid": "timeline" }, this.#bar.element, notice.element, path.element,
+    this.element = h("div", { class: "tl", "data-testid": "timeline" }, this.#bar.element, notice.element, walk.element, path.element,
       h("div", { class: "tl-main" }, frame, selection.element, measured.element),
       legend(layout), this.#help.element, notice.live);
     this.#apply(readAddress(context.place.params), true);
@@ -109,8 +116,10 @@ export class Timeline {
     watch.observe(stage.element);
     const stop = onThemeChange(() => stage.recolour());
     Object.assign(stage.element, { rankscopeStats: () => stage.stats() });
-    context.onPlace((place) => this.#apply(readAddress(place.params), false));
+    context.onPlace((place) => { this.#apply(readAddress(place.params), false); void walk.show(place.params); });
+    void walk.show(context.place.params);
     this.#ending = () => {
+      clearTimeout(this.#later);
       watch.disconnect();
       stop();
       for (const part of [permalink, stage, loader, names, counters, minimap, path, this.#input]) part.end();
@@ -142,8 +151,9 @@ export class Timeline {
     model.flags = address.flags;
     model.nameTracks = address.nameTracks;
     model.pathOf = address.path;
-    if (model.order !== address.order) {
-      void this.#order(address.order).then(() => { // the rows have moved below what was scrolled to
+    model.openGroups = new Set(address.openGroups);
+    if (model.order !== address.order || model.groupBy !== address.groupBy) {
+      void this.#arrange(address.order, address.groupBy).then(() => { // the rows have moved below what was scrolled to
         const { at, rank } = address;
         if (at) this.#jump.scrollToRank(at.rank, at.by);
         else if (rank !== null && rankIndex(model.layout, rank) >= 0) this.#jump.scrollToRank(rank);
@@ -163,6 +173,8 @@ export class Timeline {
     this.#applyNamed(address);
     // A link to the calls of a step names no range: the step is the range.
     if (address.calls && !model.measured && address.step !== null) model.measured = stepRange(model.layout, address.step, address.rank);
+    const gap = address.fileRange && onRunClock(model.layout, address.fileRange);
+    if (gap) this.#showGap(gap);
     const event = address.event ?? (address.fileEvent && onRunClock(model.layout, address.fileEvent));
     if (event) void this.#selectEvent(event, address.event === null).then(() => this.#trackOf(address));
     else if (address.name !== "") void this.#selectNamed(address).then(() => this.#trackOf(address));
@@ -177,6 +189,13 @@ export class Timeline {
     const place = await findEvent(this.#model.api, this.#model.layout, event).catch((error: unknown) => { this.#notice.say(error); return null; });
     if (place) await this.#selection.select(place, { history: false, show });
     else this.#notice.tell("The event is not in this timeline.", "A report may leave it out; its time range is shown.");
+  }
+
+  /** A stretch of a rank's time, measured, with what comes before and after it. */
+  #showGap({ start, end }: EventTime): void {
+    const model = this.#model;
+    model.measured = { from: start, to: Math.max(end, start + 1) };
+    model.show(around(start, Math.max(end, start + 1), model.layout.span, 1));
   }
 
   /** The events with the selected one's name become a track, where the address asks for it. */
@@ -198,7 +217,7 @@ export class Timeline {
   async #selectNamed({ name, rank }: Address): Promise<void> {
     const { api, window, layout } = this.#model;
     try {
-      const found = await findFrom(api, layout.span, { q: exactly(name), match: "regex", ...(rank === null ? {} : { rank }) }, "next", { after: Math.floor(Math.max(-1, window.from - 1)) });
+      const found = await findFrom(api, layout.span, { q: slashed(name) ?? exactly(name), match: "regex", ...(rank === null ? {} : { rank }) }, "next", { after: Math.floor(Math.max(-1, window.from - 1)) });
       if (found.hit) await this.#selection.select(found.hit, { history: false, show: true });
       else this.#notice.tell("No event of this name is in this timeline.", "A report leaves events out; `rankscope serve` has them all.");
     } catch (error) {
@@ -206,14 +225,18 @@ export class Timeline {
     }
   }
 
-  /** The ranks' rows in another order; what it needs is fetched first. */
-  async #order(order: Order): Promise<void> {
+  /** The ranks' rows in another order or in groups, by values that are fetched first, or once the server has computed them. */
+  async #arrange(order: Order, groupBy: string): Promise<void> {
     const model = this.#model;
-    try {
-      if (order === "late") model.heat ??= await model.api.json<Heat>("heat");
-      model.order = order;
-    } catch (error) {
-      this.#notice.say(error);
+    model.order = order;
+    model.groupBy = groupings(model.layout).some(({ value }) => value === groupBy) ? groupBy : "";
+    if (model.heat === null && (order === "late" || groupBy !== "")) {
+      try {
+        model.heat = await model.api.json<Heat>("heat");
+      } catch (error) {
+        if (error instanceof ApiError && error.status === 409) this.#later = window.setTimeout(() => void this.#arrange(model.order, model.groupBy), AGAIN_MS);
+        else this.#notice.say(error);
+      }
     }
     model.refold();
   }

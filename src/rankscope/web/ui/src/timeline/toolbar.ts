@@ -3,6 +3,7 @@ import { button, selector } from "../components/controls.ts";
 import { h } from "../components/dom.ts";
 import { shownName } from "../format/text.ts";
 import type { Finding } from "../data/payload.ts";
+import { groupings } from "./groups.ts";
 import type { Model } from "./model.ts";
 import { isOrder, ORDERS, type Order } from "./order.ts";
 
@@ -21,6 +22,8 @@ export interface BarActs {
   measure(): void;
   path(): void;
   order(order: Order): void;
+  /** By a dimension of the mesh or `host`; empty for no groups. */
+  group(by: string): void;
   showHidden(): void;
   help(): void;
 }
@@ -105,12 +108,14 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
   const filters = h("div", { class: "tl-group" }, filter);
   const unhide = button({ class: "quiet", "data-testid": "show-hidden" }, acts.showHidden, "Show hidden");
   const order = layout.ranks.length > 1 ? selector("tl-order", "Order of ranks", Object.entries(ORDERS).map(([value, label]) => ({ value, label })), model.order, (value) => { if (isOrder(value)) acts.order(value); }) : null;
+  const kinds = groupings(layout);
+  const groups = kinds.length === 0 ? null : selector("tl-group-by", "Group ranks by", [{ value: "", label: "Nothing" }, ...kinds], model.groupBy, (value) => acts.group(value));
   const menu = h("div", { class: "tl-menu" }, none,
     h("div", { class: "tl-group" },
       button({ class: "quiet", "data-testid": "open-all" }, () => acts.openAll(true), "Expand all"),
       button({ class: "quiet", "data-testid": "fold-all" }, () => acts.openAll(false), "Collapse all"),
       layout.ranks.some((rank) => rank.counters.length > 0) ? counters : null, unhide),
-    order, h("p", { class: "quiet-line" }, "P pins the lane of the selection or the focused name, H hides it. A click in the ruler sets a flag with a note."));
+    order, groups, h("p", { class: "quiet-line" }, "P pins the lane of the selection or the focused name, H hides it. A click in the ruler sets a flag with a note."));
   const view = h("details", { class: "tl-more", "data-testid": "view-menu" }, h("summary", { class: "quiet" }, "View"), menu);
   const keys = button({ class: "quiet", "aria-label": "Keyboard and mouse", title: "Key ?", "data-testid": "help-open" }, acts.help, "?");
   const element = h("div", { class: "tl-bar" },
@@ -134,6 +139,8 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
     unhide.textContent = hidden === 0 ? "Show hidden" : `Show ${hidden} hidden`;
     const ordered = order?.querySelector("select");
     if (ordered) ordered.value = model.order;
+    const grouping = groups?.querySelector("select");
+    if (grouping) grouping.value = model.groupBy;
     counters.setAttribute("aria-pressed", String(model.showCounters));
     none.textContent = model.filter.trim() !== "" && model.rows.length === 0 ? "none" : "";
     if (document.activeElement !== filter) filter.value = model.filter; // a selection may have opened what it hid

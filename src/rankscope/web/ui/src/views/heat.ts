@@ -66,6 +66,8 @@ function mapSection(context: ViewContext, heat: Heat, tall: number | undefined):
   const kind = known.find(({ value }) => value === asked) ?? known.find(({ value }) => heat[value].some((amount) => (amount ?? 0) > 0)) ?? known[0];
   if (!kind || heat.ranks.length < 2) return [];
   const culprits = context.payload.diagnosis?.stragglers.ranks ?? [];
+  // Red says that a rank delays the others: only the diagnosis says that.
+  const ink = kind.ink === "--error" && culprits.length === 0 ? "--cat-other" : kind.ink;
   const blocks = blocksOf(heat.ranks.length, tall ?? TALL);
   const cells = blocks.flatMap((block) => heat.steps.map((_, column) => largestIn(heat[kind.value], block, column, heat.steps.length)));
   const cell = (row: number, column: number): Largest => cells[row * heat.steps.length + column] ?? { index: 0, value: null };
@@ -76,7 +78,7 @@ function mapSection(context: ViewContext, heat: Heat, tall: number | undefined):
     h("div", { class: "section-head" }, h("h3", { id: "heat-title" }, "Ranks by step"),
       selector("heat-kind", "Show:", known.map(({ value, label }) => ({ value, label })), kind.value, (value) => context.router.update({ heat: value }))),
     h("div", { class: "figure" }, heatMap(context, {
-      label: `Ranks by step: ${kind.label}${blocks.length < heat.ranks.length ? `; each row is the most of ${(blocks[0]?.to ?? 1)} ranks` : ""}`, testId: "heat", values: cells.map(({ value }) => value), ink: kind.ink, ...(tall === undefined ? {} : { tall }),
+      label: `Ranks by step: ${kind.label}${blocks.length < heat.ranks.length ? `; each row is the most of ${(blocks[0]?.to ?? 1)} ranks` : ""}`, testId: "heat", values: cells.map(({ value }) => value), ink, ...(tall === undefined ? {} : { tall }),
       named: culprits.map((rank) => heat.ranks.indexOf(rank)).filter((at) => at >= 0).map((at) => blocks.findIndex(({ to }) => at < to)),
       rows: blocks.map(rowName), columns: heat.steps.map((step, index) => columnLabel(heat, step, index)),
       what: (row, column) => `Rank ${rankOf(row, column)}${blocks[row] ? among(blocks[row]) : ""}, ${(heat.steps[column] ?? null) === null ? "entire trace" : `step ${heat.steps[column]}`}${heat.windows ? ` of window ${heat.windows[column]}` : ""}`,
@@ -116,8 +118,7 @@ function columnLabel(heat: Heat, step: number | null, index: number): string {
 function timesSection(context: ViewContext, heat: Heat): HTMLElement[] {
   if (heat.step_ns.every((amount) => amount === null)) return [];
   const straggler = context.payload.diagnosis?.stragglers.ranks[0] ?? null;
-  const marked = straggler ?? context.table("overview")?.number(0, "slowest_rank") ?? null;
-  const highlight = marked === null ? null : { rank: marked, why: straggler === null ? "most local time" : "straggler" };
+  const highlight = straggler === null ? null : { rank: straggler, why: "straggler" };
   return [h("section", { "aria-labelledby": "step-times-title" }, h("h3", { id: "step-times-title" }, "Step time by step"),
     h("div", { class: "figure" }, stepDots(context, heat.ranks, heat.steps, heat.step_ns, highlight, (rank, step) => open(context, rank, step))))];
 }

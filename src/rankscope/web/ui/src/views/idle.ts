@@ -1,5 +1,6 @@
 import { stackedChart } from "../charts/stacked.ts";
 import { h } from "../components/dom.ts";
+import { eventsHref } from "../components/event_link.ts";
 import { emptyState } from "../components/notes.ts";
 import { tables } from "../components/tables.ts";
 import type { Table } from "../data/table.ts";
@@ -20,6 +21,7 @@ export const idle: View = {
   question: "Why is the device idle, and does the host launch work ahead of it?",
   answers: ["idle", "launches"],
   shows: ["idle_causes", "launches"],
+  wants: ["idle"],
   tables: ["idle", "launch_gaps", "synchronization"],
   render(context) {
     const [gaps, all] = [context.table("idle_causes"), context.table("launches")];
@@ -31,10 +33,19 @@ export const idle: View = {
     return present([
       gaps && causes(context, gaps),
       launches && bound(context, launches),
-      tables(context, [{ name: "idle_causes", open: true }, { name: "idle", sort: { column: "idle_ns", descending: true } }, { name: "launches", open: launches !== null }, { name: "launch_gaps" }, { name: "synchronization" }]),
+      tables(context, [{ name: "idle_causes", open: true, eventsOf: (row: number, column: string) => (gaps && longestGap(context, gaps, row, column)) }, { name: "idle", sort: { column: "idle_ns", descending: true } }, { name: "launches", open: launches !== null }, { name: "launch_gaps" }, { name: "synchronization" }]),
     ]);
   },
 };
+
+/** Of a device and a cause the longest gap, as an address in the timeline. */
+function longestGap(context: ViewContext, causes: Table, row: number, column: string): string | null {
+  const each = context.table("idle");
+  if (!each || !CAUSES.some(([name]) => name === column) || (causes.number(row, column) ?? 0) === 0) return null;
+  const own = each.where("rank", causes.cell(row, "rank")).filter((gap) => each.cell(gap, "stream") === null && each.cell(gap, "device") === causes.cell(row, "device") && `${String(each.cell(gap, "cause"))}_ns` === column);
+  const [longest] = each.sorted(own, { column: "max_ns", descending: true });
+  return longest === undefined ? null : eventsHref(context, "idle", each, longest);
+}
 
 /** By rank, one bar for each device: its idle time by what the host did. */
 function causes(context: ViewContext, table: Table): HTMLElement {

@@ -20,18 +20,19 @@ import { steps } from "./steps.ts";
 import { stragglers } from "./stragglers.ts";
 import { timeline } from "./timeline.ts";
 import type { Group, View } from "./view.ts";
+import { watch } from "./watch.ts";
 
 const OWN: readonly View[] = [
-  overview, timeline, run, ranks, stragglers, distributed, collectives, steps, criticalPath, phases, dataLoading, idle, operators, kernels, modules, memory, measured, diff,
+  overview, timeline, watch, run, ranks, stragglers, distributed, collectives, steps, criticalPath, phases, dataLoading, idle, operators, kernels, modules, memory, measured, diff,
 ];
 
 export const GROUPS: Readonly<Record<Group, string>> = {
   run: "Run", ranks: "Across ranks", step: "Within a step", work: "Model and device", between: "Comparisons", tables: "More tables",
 };
 
-/** The views to choose from; a report without a timeline does not offer one. */
-export function viewsOf(payload: Payload, withTimeline: boolean): readonly View[] {
-  const offered = OWN.filter((view) => withTimeline || view !== timeline);
+/** The views to choose from; a report without a timeline does not offer one, and only a server on a watched job has its state. */
+export function viewsOf(payload: Payload, withTimeline: boolean, watched = false): readonly View[] {
+  const offered = OWN.filter((view) => (withTimeline || view !== timeline) && (watched || view !== watch));
   const shown = new Set(OWN.flatMap(analysesOf));
   const taken = new Set(OWN.map((view) => view.id));
   // An analysis of another package may have the name of a view.

@@ -1,0 +1,58 @@
+"""What an earlier job left in the same run directory is not evidence about the latest one.
+
+A rank rewrites its heartbeat from the start on, and its dump only when it hangs. So a dump may be of an earlier job,
+and, if that one had more ranks, a heartbeat too. A dump or heartbeat is of an earlier job if it
+
+- has another run id than the newest file,
+- was written before the rank's present watch began, which its heartbeat says, in the same attempt, or
+- is of a rank that the latest job does not have.
+
+In: dumps and heartbeats of a directory. Out: those of the latest job, and notes on what was left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rankscope.hang.records import RankDump
+from rankscope.rundir.hang_dump import Heartbeat
+from rankscope.rundir.plurals import counted
+
+
+@dataclass(frozen=True)
+class Present:
+    """What is of the latest job."""
+
+    dumps: list[RankDump]
+    heartbeats: list[Heartbeat]
+    notes: list[str]
+
+
+def of_the_latest_job(dumps: Sequence[RankDump], heartbeats: Sequence[Heartbeat]) -> Present:
+    """Leave out what an earlier job has written; files that do not say when they were written are kept."""
+    if not heartbeats:
+        return Present(list(dumps), [], [])
+    files: list[RankDump | Heartbeat] = [*heartbeats, *dumps]
+    newest = max(files, key=lambda each: each.time_ns)
+    began = {(beat.rank, beat.restart_count): beat.began_ns for beat in heartbeats}
+
+    def is_present(each: RankDump | Heartbeat) -> bool:
+        if not each.time_ns or each.rank is None:
+            return True
+        if each.run_id and newest.run_id and each.run_id != newest.run_id:
+            return False
+        if newest.world_size is not None and each.rank >= newest.world_size:
+            return False
+        return each.time_ns >= began.get((each.rank, each.restart_count), 0)
+
+    kept, beats = [each for each in dumps if is_present(each)], [each for each in heartbeats if is_present(each)]
+    notes = []
+    for left, noun in ((len(dumps) - len(kept), "dump"), (len(heartbeats) - len(beats), "heartbeat")):
+        if left:
+            notes.append(f"{counted(left, noun)} of an earlier job in this directory {_was(left)} left out")
+    return Present(kept, beats, notes)
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"

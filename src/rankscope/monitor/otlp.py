@@ -1,0 +1,64 @@
+"""The numbers of a watched job for OpenTelemetry: gauges, pushed by OTLP over HTTP.
+
+Needs the extra ``otlp``. The names are those of Prometheus; the resource has the run's id.
+
+In: numbers. Out: requests to a collector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rankscope.errors import ConfigError
+from rankscope.monitor.numbers import METRICS, PREFIX, Number
+
+_TIMEOUT_S = 10
+
+
+class OtlpSink:
+    """Pushes numbers.
+
+    Args:
+        endpoint: of the collector, such as ``http://127.0.0.1:4318/v1/metrics``.
+        run_id: names the job.
+
+    Raises:
+        ConfigError: the packages are not installed.
+    """
+
+    def __init__(self, endpoint: str, run_id: str) -> None:
+        try:
+            from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+            from opentelemetry.metrics import Observation
+            from opentelemetry.sdk.metrics import MeterProvider
+            from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+            from opentelemetry.sdk.resources import Resource
+        except ImportError as error:
+            raise ConfigError("the OpenTelemetry SDK is not installed", hint="pip install 'rankscope[otlp]'") from error
+        self._observation: Any = Observation
+        self._numbers: list[Number] = []
+        exporter = OTLPMetricExporter(endpoint=endpoint, timeout=_TIMEOUT_S)
+        # Its own interval is never reached: an update pushes.
+        self._reader = PeriodicExportingMetricReader(exporter, export_interval_millis=float("inf"))
+        resource = Resource.create({"service.name": "rankscope", "rankscope.run_id": run_id})
+        self._provider = MeterProvider([self._reader], resource, shutdown_on_exit=False)
+        meter = self._provider.get_meter("rankscope")
+        for metric in METRICS:
+            unit = "s" if metric.name.endswith("_seconds") else "1"
+            meter.create_observable_gauge(PREFIX + metric.name, [self._observe(metric.name)], unit, metric.help)
+
+    def _observe(self, name: str) -> Callable[[object], Iterable[Any]]:
+        return lambda _options: [
+            self._observation(each.value, each.labels) for each in self._numbers if each.name == name
+        ]
+
+    def update(self, numbers: list[Number]) -> None:
+        """Push the numbers; the SDK reports a collector that does not answer to Python's logging."""
+        self._numbers = numbers
+        self._reader.force_flush(_TIMEOUT_S * 1000)
+
+    def close(self) -> None:
+        """End."""
+        self._numbers = []
+        self._provider.shutdown()

@@ -1,0 +1,168 @@
+"""The state of a watched job: what `status` finds in its logs.
+
+In: fields. Out: dataclasses for the terminal, JSON, the page and monitoring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rankscope.primitives.statistics import Verdict
+from rankscope.primitives.stragglers.stragglers import Straggler
+from rankscope.watch.changes import Change
+
+
+@dataclass(frozen=True)
+class RankState:
+    """How far one rank is.
+
+    Attributes:
+        rank: its number.
+        last_step: the last complete step in its log.
+        state: of its manifest (``running``, ``finished``, ``interrupted``); ``dead`` if its process is gone without
+            having noted its end, which only a reader on its host can see; ``silent`` if its log has not grown for long.
+        silent_s: seconds since its log has grown.
+        missed: collectives that are not in its log, because there was no time to read them.
+        damaged: lines of its log that could not be read.
+    """
+
+    rank: int
+    last_step: int | None
+    state: str
+    silent_s: float
+    missed: int
+    damaged: int
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """What a rank does in a step: medians of the judged steps.
+
+    Attributes:
+        rank: its number.
+        step_ns: how long a step takes on it.
+        local_ns: of that, what it is busy by itself; None if it cannot be told.
+        waiting_ns: the rest: it waits for others; None if the log has no collectives, which say that.
+    """
+
+    rank: int
+    step_ns: int
+    local_ns: int | None
+    waiting_ns: int | None
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """How long steps take: of the slowest rank in each.
+
+    Attributes:
+        steps: how many steps these figures are from.
+        median_ns, most_ns: of the judged steps.
+        change: the last lasting change, in what is known of the history; None if too few steps are known.
+        changed_at: its first step.
+    """
+
+    steps: int
+    median_ns: int
+    most_ns: int
+    change: Change | None
+    changed_at: int | None
+
+
+@dataclass(frozen=True)
+class LongStep:
+    """A step that took much longer than usual.
+
+    Attributes:
+        step: its number.
+        ns: how long it took.
+        rank: the rank that was busy by itself for longer than the others; None if that is not known.
+        excess_ns: by how much longer.
+    """
+
+    step: int
+    ns: int
+    rank: int | None
+    excess_ns: int
+
+
+@dataclass(frozen=True)
+class LastArrival:
+    """Who arrives last in a group.
+
+    Attributes:
+        group: its name.
+        ranks: those that were compared.
+        rank: who arrives last most often.
+        share: of the collectives, in which it does.
+        late_ns: median time after the first to arrive.
+        collectives: how many were compared.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    rank: int
+    share: float
+    late_ns: int
+    collectives: int
+
+
+@dataclass(frozen=True)
+class LateRank:
+    """A straggler, as the log has it.
+
+    Attributes:
+        found: what the engine says.
+        rank: its number.
+        phase: where most of the excess is; None if the log cannot tell.
+        phase_ns: per step.
+        since_step: the first step of the change after which it is late; None if it is as late from the first known
+            step on.
+    """
+
+    found: Straggler
+    rank: int
+    phase: str | None
+    phase_ns: int
+    since_step: int | None
+
+
+@dataclass(frozen=True)
+class WatchStatus:
+    """The state of a watched job.
+
+    Attributes:
+        run_id: its id.
+        world_size: its ranks, as far as it is known.
+        attempts: attempts of an elastic job that have logs; the latest is shown.
+        ranks: those with a log.
+        step_time: None if there are no steps yet.
+        rank_times: of the ranks that have steps.
+        late_ranks: the stragglers.
+        verdicts: by rank, whether it is a straggler.
+        unknown: why there is no verdict; empty if there is one.
+        last_arrivals: by group.
+        long_steps: the longest.
+        notes: the latest events.
+        warnings: what limits these statements.
+    """
+
+    run_id: str | None
+    world_size: int | None
+    attempts: int
+    ranks: tuple[RankState, ...]
+    step_time: StepTime | None
+    rank_times: tuple[RankTimes, ...]
+    late_ranks: tuple[LateRank, ...]
+    verdicts: Mapping[int, Verdict]
+    unknown: str
+    last_arrivals: tuple[LastArrival, ...]
+    long_steps: tuple[LongStep, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def running(self) -> bool:
+        """Whether any rank still runs."""
+        return any(each.state in ("running", "silent") for each in self.ranks)

@@ -1,0 +1,115 @@
+"""The numbers of a watched job: against the truth of a simulated one, the documentation, and the dashboard."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.watch.jobs import MS, SimulatedJob
+
+from rankscope.monitor.job import WatchedJob
+from rankscope.monitor.numbers import METRICS, PREFIX, numbers_of
+from rankscope.rundir.hang_dump import DUMP_FORMAT, HEARTBEAT_FORMAT, Frame, HangDump, Heartbeat, ThreadStack
+
+ROOT = Path(__file__).parents[2]
+
+
+def values(run, steps=60):
+    return {(each.name, *each.labels.values()): each.value for each in numbers_of(WatchedJob(run, steps).read())}
+
+
+def slow_rank(rank, _step, place):
+    return 40 * MS if rank == 2 and place == "backward" else 0
+
+
+@pytest.fixture
+def run(tmp_path):
+    SimulatedJob(slow=slow_rank).write(tmp_path)
+    return tmp_path
+
+
+def test_the_numbers_of_a_job_with_a_slow_rank(tmp_path):
+    local = SimulatedJob(slow=slow_rank).write(tmp_path)
+    found = values(tmp_path)
+    assert [found["straggler", str(rank)] for rank in range(4)] == [0, 0, 1, 0]
+    assert found["straggler_excess_seconds", "2"] == pytest.approx(0.040, abs=0.002)
+    for rank in range(4):
+        # The first step has no collective before it.
+        truth = float(np.median(local[rank][1:])) / 1e9
+        assert found["rank_local_seconds", str(rank)] == pytest.approx(truth, abs=0.001)
+    # Everyone waits for rank 2, which waits for nobody.
+    assert found["rank_waiting_seconds", "0"] == pytest.approx(0.040, abs=0.003)
+    assert found["rank_waiting_seconds", "2"] < 0.002
+    # 2 + 20 + 30 + 5 ms of a rank's own, and 40.
+    assert found["job_step_seconds",] == pytest.approx(0.097, abs=0.002)
+    assert found["job_step",] == found["rank_step", "3"] == 59
+    assert found["last_arrival_share", "0", "2"] > 0.9
+    assert (found["job_running",], found["job_attempts",], found["hang",]) == (1, 1, 0)
+    assert found["rank_state", "0", "running"] == 1
+
+
+def test_every_number_is_described_and_has_its_labels(run):
+    described = {each.name: each.labels for each in METRICS}
+    numbers = numbers_of(WatchedJob(run).read())
+    assert {each.name for each in numbers} <= set(described)
+    assert all(tuple(each.labels) == described[each.name] for each in numbers)
+
+
+def hang(folder, rank, at_ns, cause="time.sleep(9)"):
+    (folder / "hang").mkdir(exist_ok=True)
+    stack = ThreadStack((Frame("/job/train.py", 19, "main", cause),), "MainThread", 1, training=True)
+    dump = HangDump(
+        DUMP_FORMAT, rank, time_ns=at_ns, world_size=4, reason="no step for 300 s", threads=(stack,), began_ns=1
+    )
+    (folder / "hang" / f"rank{rank}.json").write_text(dump.to_json())
+    beat = Heartbeat(HEARTBEAT_FORMAT, rank, time_ns=at_ns, interval_ns=10**10, world_size=4, began_ns=1)
+    (folder / "hang" / f"rank{rank}.heartbeat.json").write_text(beat.to_json())
+
+
+def test_a_hang_lasts_until_its_ranks_have_made_a_step(run):
+    job = WatchedJob(run)
+    last = max(log.steps[-1].start_ns + log.steps[-1].ns for log in job.logs.latest().values())
+    hang(run, 1, last + 10**9)
+    state = job.read()
+    found = {(each.name, *each.labels.values()): each.value for each in numbers_of(state)}
+    assert (state.hangs, found["hang",], found["hang_culprit", "1", "python_code"]) == (True, 1, 1)
+    with (run / "watch" / "rank1.jsonl").open("a") as file:
+        file.write(f'{{"step":60,"start_ns":{last + 2 * 10**9},"ns":1000}}\n')
+    state = job.read()
+    assert not state.hangs
+    assert state.verdict.culprits == (1,)  # what was found remains known
+
+
+def test_the_documentation_has_each_metric_as_it_is_in_the_code():
+    text = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(rankscope_\w+)` \| (.*?) \| (.*?) \|$", text, re.MULTILINE)
+    expected = [(PREFIX + each.name, ", ".join(f"`{label}`" for label in each.labels), each.help) for each in METRICS]
+    assert rows == expected
+
+
+def test_the_dashboard_uses_metrics_and_labels_that_exist():
+    dashboard = json.loads((ROOT / "docs" / "grafana.json").read_text(encoding="utf-8"))
+    labels = {PREFIX + each.name: set(each.labels) for each in METRICS}
+    targets = [target for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    assert len(targets) >= 8
+    used = set()
+    for target in targets:
+        names = set(re.findall(r"rankscope_\w+", target["expr"]))
+        assert names <= set(labels), target
+        used |= names
+        wanted = set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")))
+        wanted |= {
+            label for inside in re.findall(r"\{([^}]*)\}", target["expr"]) for label in re.findall(r"(\w+)\s*=", inside)
+        }
+        assert wanted - {"instance", "job"} <= set().union(*(labels[name] for name in names)), target
+    assert {
+        "rankscope_job_step_seconds",
+        "rankscope_rank_waiting_seconds",
+        "rankscope_straggler",
+        "rankscope_hang",
+    } <= used
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids)
