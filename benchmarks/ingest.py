@@ -1,6 +1,7 @@
 """Reading traces: CPU seconds against msgspec's decoding alone and against HTA's load; peak memory per byte of JSON.
 
-- ours: `ingest_trace`, from the compressed file to finished tables with every column, zstd Parquet written.
+- ours: `ingest_trace`, from the compressed file to finished tables with every column, zstd Parquet written; with the
+  compiled reader, and with the Python reader.
 - decode: msgspec decoding the same (decompressed) text into structs that hold the same fields, and nothing else.
 - HTA: `TraceAnalysis(trace_files={0: file})` of HolisticTraceAnalysis, in an environment of its own: as it comes, which
   takes a default list of arguments, and with the longest list that it has (`ARGS_COMPLETE`), which is nearer to ours.
@@ -10,7 +11,10 @@ from __future__ import annotations
 
 import gzip
 import math
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.peers import HTA, TRACES, environment
@@ -24,15 +28,19 @@ FILES = (
     "tensorboard-plugin/resnet50_num_workers_4/worker0.1623212756351.pt.trace.json.gz",
 )
 
+# Simulated ranks, which stand for the small files of long runs: their layers, and so about 0.7 and 3 MB.
+LAYERS = (4, 20)
+
 _OURS = """
 import os, tempfile
+os.environ["RANKSCOPE_READER"] = {reader!r}
 from rankscope.ingest.task import ingest_trace
 def work():
     with tempfile.TemporaryDirectory() as cache:
         os.environ["RANKSCOPE_CACHE"] = cache
         ingest_trace({path!r})
 """
-_DECODE = """
+DECODE = """
 import gzip, msgspec
 from rankscope.ingest import event_types as ev
 fields = {{}}
@@ -71,29 +79,50 @@ def main() -> None:
         return
     hta = environment("hta", HTA)
     print(
-        f"{'trace':44} {'MB':>6} {'ours MB/s':>10} {'of decode':>10} {'× HTA':>7} {'× complete':>11} {'peak/JSON':>10}"
+        f"{'trace':34} {'MB':>5} {'MB/s':>5} {'Python':>7} {'of decode':>10} {'Python':>7} {'× HTA':>6}"
+        f" {'× complete':>11} {'peak MB':>8} {'Python':>7}"
     )
-    ratios: dict[str, list[float]] = {"decode": [], "hta": [], "complete": []}
-    for name in FILES:
-        path = TRACES / name
-        size = len(gzip.decompress(path.read_bytes()))
-        snippets: dict[str, tuple[str, Path | str]] = {
-            "ours": (_OURS.format(path=str(path)), sys.executable),
-            "decode": (_DECODE.format(path=str(path)), sys.executable),
-        }
-        if hta is not None:
-            snippets["hta"] = (_HTA.format(path=str(path), complete=False), hta)
-            snippets["complete"] = (_HTA.format(path=str(path), complete=True), hta)
-        found = interleaved(snippets)
-        ours = best(found["ours"])
-        own = {each: best(found[each]) / ours if each in found else math.nan for each in ratios}
-        for each, ratio in own.items():
-            ratios[each].append(ratio)
-        peak = max(run.peak for run in found["ours"]) / size
-        print(
-            f"{name[-44:]:44} {size / 1e6:6.1f} {size / 1e6 / ours:10.0f} {own['decode']:10.2f} {own['hta']:7.1f}"
-            f" {own['complete']:11.1f} {peak:10.1f}",
-            flush=True,
-        )
+    ratios: dict[str, list[float]] = {"decode": [], "python": [], "hta": [], "complete": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for path in [*(TRACES / name for name in FILES), *_simulated(Path(folder))]:
+            own = _compare(path, hta)
+            if TRACES in path.parents:
+                for each, ratio in own.items():
+                    ratios[each].append(ratio)
     means = {each: math.prod(found) ** (1 / len(found)) for each, found in ratios.items()}
-    print(f"{'geometric mean':44} {'':6} {'':10} {means['decode']:10.2f} {means['hta']:7.1f} {means['complete']:11.1f}")
+    print(
+        f"{'geometric mean of the real ones':34} {'':5} {'':5} {'':7} {means['decode']:10.2f} {means['python']:7.2f}"
+        f" {means['hta']:6.1f} {means['complete']:11.1f}"
+    )
+
+
+def _compare(path: Path, hta: Path | None) -> dict[str, float]:
+    """Measure one trace and print its line; what others need, as multiples of what the compiled reader needs."""
+    size = len(gzip.decompress(path.read_bytes()))
+    snippets: dict[str, tuple[str, Path | str]] = {
+        "native": (_OURS.format(path=str(path), reader="native"), sys.executable),
+        "reference": (_OURS.format(path=str(path), reader="python"), sys.executable),
+        "decode": (DECODE.format(path=str(path)), sys.executable),
+    }
+    if hta is not None:
+        snippets["hta"] = (_HTA.format(path=str(path), complete=False), hta)
+        snippets["complete"] = (_HTA.format(path=str(path), complete=True), hta)
+    found = interleaved(snippets)
+    ours, reference, decode = (best(found[name]) for name in ("native", "reference", "decode"))
+    others = {name: best(found[name]) / ours if name in found else math.nan for name in ("hta", "complete")}
+    peaks = [max(run.peak for run in found[name]) / 1e6 for name in ("native", "reference")]
+    print(
+        f"{path.as_posix()[-34:]:34} {size / 1e6:5.1f} {size / 1e6 / ours:5.0f} {size / 1e6 / reference:7.0f}"
+        f" {decode / ours:10.2f} {decode / reference:7.2f} {others['hta']:6.1f} {others['complete']:11.1f}"
+        f" {peaks[0]:8.0f} {peaks[1]:7.0f}",
+        flush=True,
+    )
+    return {"decode": decode / ours, "python": decode / reference, **others}
+
+
+def _simulated(folder: Path) -> Iterator[Path]:
+    for layers in LAYERS:
+        run = folder / f"simulated-{layers}-layers"
+        command = [sys.executable, "-m", "rankscope", "simulate", str(run), "--ranks", "2", "--layers", str(layers)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        yield next(run.glob("rank0*.json.gz"))

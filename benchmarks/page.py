@@ -115,8 +115,12 @@ def tiles(timeline: Timeline) -> None:
     print(f"a tile is {np.mean(sizes) / 1e6:.2f} MB, at most {max(sizes) / 1e6:.2f} MB")
 
 
-def first_view(folder: Path, cache: Path) -> dict[str, float]:
-    """A freshly started server: wall seconds until each of its answers, and its CPU seconds by then."""
+def first_view(folder: Path, cache: Path, *, until_ready: bool = True) -> dict[str, float]:
+    """A freshly started server: wall seconds until each of its answers, and its CPU seconds by then.
+
+    Args:
+        until_ready: wait for the analyses too.
+    """
     environment = dict(os.environ, RANKSCOPE_CACHE=str(cache), PYTHONUNBUFFERED="1")
     command = [sys.executable, "-m", "rankscope", "serve", str(folder), "--no-open"]
     opener = urllib.request.build_opener(
@@ -146,7 +150,7 @@ def first_view(folder: Path, cache: Path) -> dict[str, float]:
         get(f"api/tiles?level={layout['levels'] - 3}&first=0&bins=1024&lanes={','.join(map(str, own))}")
         seen = time.perf_counter() - begin
         used = psutil.Process(server.pid).cpu_times()
-        while json.loads(get("api/state"))["phase"] != "ready":
+        while until_ready and json.loads(get("api/state"))["phase"] != "ready":
             time.sleep(0.05)
         ready = time.perf_counter() - begin
         return {"page": page, "timeline": seen, "cpu": used.user + used.system, "ready": ready}

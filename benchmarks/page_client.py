@@ -67,8 +67,17 @@ def settle(page: Any) -> None:
 
 def script_seconds(session: Any) -> float:
     """CPU seconds of the page's script so far."""
+    return _seconds(session, "ScriptDuration")
+
+
+def task_seconds(session: Any) -> float:
+    """CPU seconds of all that the page's main thread did so far: script, layout, painting."""
+    return _seconds(session, "TaskDuration")
+
+
+def _seconds(session: Any, name: str) -> float:
     metrics = session.send("Performance.getMetrics")["metrics"]
-    return float(next(metric["value"] for metric in metrics if metric["name"] == "ScriptDuration"))
+    return float(next(metric["value"] for metric in metrics if metric["name"] == name))
 
 
 def tab_bytes(root: int) -> int:

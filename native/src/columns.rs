@@ -136,7 +136,7 @@ pub struct Output {
     pub bytes: Vec<u8>,
     /// Distinct texts with a NUL after each.
     pub texts: Vec<u8>,
-    /// Distinct JSON values, as written, with a NUL after each.
+    /// Distinct JSON values with a NUL after each, as `Dictionary::values` gives them.
     pub values: Vec<u8>,
 }
 

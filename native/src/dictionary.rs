@@ -62,6 +62,12 @@ impl Dictionary {
         number
     }
 
+    /// Where the text of a number is.
+    #[inline]
+    pub fn span(&self, number: u32) -> Option<Span> {
+        Some(self.entries.get((number as usize).checked_sub(1)?)?.0)
+    }
+
     fn grow(&mut self) {
         let mask = self.slots.len() * 4 - 1;
         self.slots = vec![0; mask + 1];
@@ -80,7 +86,7 @@ impl Dictionary {
 
     /// The distinct texts with a NUL after each, and the length of the longest.
     pub fn texts(&self, text: &[u8]) -> Option<(Vec<u8>, usize)> {
-        let mut joined = Vec::with_capacity(self.entries.iter().map(|(span, _)| span.end - span.start + 1).sum());
+        let mut joined = self.buffer();
         let mut longest = 0;
         for (span, _) in &self.entries {
             let (bytes, before) = (&text[span.start..span.end], joined.len());
@@ -94,4 +100,71 @@ impl Dictionary {
         }
         Some((joined, longest))
     }
+
+    /// The distinct JSON values with a NUL after each: without white space, and a text as its content. Those that
+    /// Python might write in another way (numbers with fractions, escapes, objects) are as they are, after `AS_WRITTEN`.
+    pub fn values(&self, text: &[u8]) -> Vec<u8> {
+        let mut joined = self.buffer();
+        for (span, _) in &self.entries {
+            let (bytes, before) = (&text[span.start..span.end], joined.len());
+            if !compact(bytes, &mut joined) {
+                joined.truncate(before);
+                joined.push(AS_WRITTEN);
+                joined.extend_from_slice(bytes);
+            }
+            joined.push(0);
+        }
+        joined
+    }
+
+    fn buffer(&self) -> Vec<u8> {
+        Vec::with_capacity(self.entries.iter().map(|(span, _)| span.end - span.start + 2).sum())
+    }
+}
+
+/// No JSON begins with it, and no text has it without an escape.
+const AS_WRITTEN: u8 = 1;
+/// Integers of so many characters fit any type.
+const SHORT_INTEGER: usize = 18;
+
+/// Append a valid JSON value without white space, a text as its content. False if there is more to be done than that.
+fn compact(value: &[u8], into: &mut Vec<u8>) -> bool {
+    if let Some(content) = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")) {
+        into.extend_from_slice(content);
+        return !content.contains(&b'\\');
+    }
+    let mut at = 0;
+    while let Some(&byte) = value.get(at) {
+        let end = match byte {
+            b' ' | b'\n' | b'\r' | b'\t' => {
+                at += 1;
+                continue;
+            }
+            b'"' => {
+                let rest = &value[at + 1..];
+                let Some(size) = rest.iter().position(|&each| each == b'"') else {
+                    return false;
+                };
+                if rest[..size].contains(&b'\\') {
+                    return false;
+                }
+                at + size + 2
+            }
+            b'-' | b'0'..=b'9' => {
+                let rest = &value[at + 1..];
+                let size = 1 + rest.iter().position(|each| !each.is_ascii_digit()).unwrap_or(rest.len());
+                let written = &value[at..at + size];
+                let goes_on = matches!(value.get(at + size), Some(b'.' | b'e' | b'E'));
+                if goes_on || size > SHORT_INTEGER || written == b"-0" {
+                    return false;
+                }
+                at + size
+            }
+            b'{' => return false,
+            _ => at + 1,
+        };
+        into.extend_from_slice(&value[at..end]);
+        at = end;
+    }
+    true
 }

@@ -11,7 +11,7 @@ pub mod scanner;
 pub mod spec;
 
 #[allow(unsafe_code)]
-mod abi {
+pub mod abi {
     use std::collections::hash_map::RandomState;
     use std::hash::{BuildHasher, Hasher};
     use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -21,7 +21,7 @@ mod abi {
     use crate::spec::Spec;
 
     /// Python refuses a library that has another number than it was written for.
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 3;
 
     pub struct Reader {
         spec: Spec,
@@ -39,6 +39,21 @@ mod abi {
         texts: *const u8,
         values: *const u8,
         sizes: [usize; 7],
+    }
+
+    impl Buffers {
+        /// Those of a result that is not freed yet, for tests.
+        pub fn index(&self) -> &[i64] {
+            unsafe { std::slice::from_raw_parts(self.index, self.sizes[0]) }
+        }
+
+        pub fn codes(&self) -> &[u32] {
+            unsafe { std::slice::from_raw_parts(self.codes, self.sizes[3]) }
+        }
+
+        pub fn sizes(&self) -> &[usize; 7] {
+            &self.sizes
+        }
     }
 
     #[no_mangle]
@@ -59,7 +74,7 @@ mod abi {
         Box::into_raw(Box::new(Reader { spec, seed: RandomState::new().build_hasher().finish() | 1 }))
     }
 
-    /// Read an array of events. Null if it is declined; else give the result to `rankscope_free` after use.
+    /// Read an array of events (`reader::read` says of what kind). Null if it is declined; else give the result to `rankscope_free` after use.
     ///
     /// # Safety
     /// `reader` is of `rankscope_reader`, `text` has `size` bytes, and `into` can be written.
@@ -68,10 +83,12 @@ mod abi {
         reader: *const Reader,
         text: *const u8,
         size: usize,
+        only_memory: u32,
         into: *mut Buffers,
     ) -> *mut Output {
         let (reader, text) = unsafe { (&*reader, std::slice::from_raw_parts(text, size)) };
-        let found = catch_unwind(AssertUnwindSafe(|| crate::reader::read(&reader.spec, reader.seed, text)));
+        let found =
+            catch_unwind(AssertUnwindSafe(|| crate::reader::read(&reader.spec, reader.seed, text, only_memory != 0)));
         let Ok(Some(output)) = found else {
             return null_mut();
         };

@@ -18,6 +18,8 @@ const INSTANT: usize = 4;
 const MAX_BYTES: usize = 1 << 30;
 /// So many keys of an event's arguments are guessed from the event before.
 const GUESSED_KEYS: usize = 64;
+/// Of so many names the last arguments are known; more of them share a place.
+const RECENT_NAMES: usize = 1024;
 
 /// The events of one table: ranges and instants by category, arrows and others together.
 #[derive(Clone, Copy, PartialEq)]
@@ -35,8 +37,10 @@ struct Table<'s> {
     rows: usize,
     kind: Option<&'s Kind>,
     columns: Vec<Column>,
-    /// The keys of the last event's arguments in their order, and the column of each: the next event has mostly the same.
+    /// What is before each argument's value, and the argument's column, as of the last event: mostly the next has the same.
     guesses: Vec<(Span, Option<usize>)>,
+    /// For each name, the numbers of the last texts and JSON values of its events' arguments.
+    recent: Vec<u32>,
 }
 
 #[derive(Clone, Copy)]
@@ -77,10 +81,47 @@ pub struct Reader<'a, 's> {
     groups: Vec<Group>,
     events: usize,
     last_category: usize,
+    /// What is before each value of an event, and its key, as of the last event of the same phase.
+    guesses: [Vec<(Span, Key)>; PHASES.len() + 1],
+    only_memory: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Key {
+    Phase,
+    Category,
+    Name,
+    Pid,
+    Tid,
+    Start,
+    Duration,
+    Id,
+    Arguments,
+    Unknown,
+}
+
+impl Key {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"ph" => Key::Phase,
+            b"cat" => Key::Category,
+            b"name" => Key::Name,
+            b"pid" => Key::Pid,
+            b"tid" => Key::Tid,
+            b"ts" => Key::Start,
+            b"dur" => Key::Duration,
+            b"id" => Key::Id,
+            b"args" => Key::Arguments,
+            _ => Key::Unknown,
+        }
+    }
 }
 
 /// Read an array of events.
-pub fn read(spec: &Spec, seed: u64, text: &[u8]) -> Option<Output> {
+///
+/// `only_memory`: they are instants of memory events without a category, as 2021's files have them, and nothing else;
+/// else each has a known category.
+pub fn read(spec: &Spec, seed: u64, text: &[u8], only_memory: bool) -> Option<Output> {
     if text.len() > MAX_BYTES || std::str::from_utf8(text).is_err() {
         return None;
     }
@@ -93,6 +134,8 @@ pub fn read(spec: &Spec, seed: u64, text: &[u8]) -> Option<Output> {
         groups: Vec::new(),
         events: 0,
         last_category: 0,
+        guesses: Default::default(),
+        only_memory,
     };
     reader.scanner.expect(b'[')?;
     loop {
@@ -116,7 +159,7 @@ impl<'a, 's> Reader<'a, 's> {
         self.scanner.expect(b'{')?;
         let mut event = Event {
             phase: None,
-            category: None,
+            category: self.only_memory.then_some(self.spec.categories.len()),
             name: None,
             start: None,
             duration: None,
@@ -127,50 +170,31 @@ impl<'a, 's> Reader<'a, 's> {
             table: None,
             seen: 0,
         };
-        loop {
-            let key = self.scanner.key()?;
-            let bit = match self.bytes(key) {
-                b"ph" => {
-                    event.phase = Some(self.phase()?);
-                    1
-                }
-                b"cat" => {
-                    event.category = Some(self.category()?);
-                    2
-                }
-                b"name" => {
+        let mut position = 0;
+        while let Some(key) = self.next_key(event.phase, position)? {
+            position += 1;
+            match key {
+                Key::Phase => event.phase = Some(self.phase()?),
+                Key::Category if self.only_memory => return None,
+                Key::Category => event.category = Some(self.category()?),
+                Key::Name => {
                     let name = self.scanner.string()?;
                     let is_memory = !name.escaped && self.bytes(name) == self.spec.memory.0;
                     if name.escaped && self.spells_memory(name) {
                         return None;
                     }
                     event.name = Some((self.texts.number(self.scanner.text, name), is_memory));
-                    4
                 }
-                b"pid" => {
-                    event.pid = self.id()?;
-                    8
-                }
-                b"tid" => {
-                    event.tid = self.id()?;
-                    16
-                }
-                b"ts" => {
-                    event.start = Some(self.scanner.instant()?);
-                    32
-                }
-                b"dur" => {
+                Key::Pid => event.pid = self.id()?,
+                Key::Tid => event.tid = self.id()?,
+                Key::Start => event.start = Some(self.scanner.instant()?),
+                Key::Duration => {
                     if !self.scanner.null()? {
                         event.duration = Some(self.scanner.duration()?);
                     }
-                    64
                 }
-                b"id" => {
-                    event.id = self.id()?;
-                    128
-                }
-                b"args" => {
-                    self.scanner.next_token()?;
+                Key::Id => event.id = self.id()?,
+                Key::Arguments => {
                     event.later = Some(self.scanner.at);
                     event.table = self.table(&event)?;
                     if event.table.is_some() {
@@ -178,23 +202,44 @@ impl<'a, 's> Reader<'a, 's> {
                     } else {
                         self.scanner.skip(0)?;
                     }
-                    256
                 }
-                _ => {
-                    self.scanner.next_token()?;
+                Key::Unknown => {
                     self.scanner.skip(0)?;
-                    0
+                    continue;
                 }
-            };
+            }
+            let bit = 1 << key as u32;
             if event.seen & bit != 0 {
                 return None;
             }
             event.seen |= bit;
-            if !self.scanner.more(b'}')? {
-                break;
-            }
         }
         self.add(event)
+    }
+
+    /// The key of an event's next value, which then follows; `Some(None)` after the last.
+    #[inline]
+    fn next_key(&mut self, phase: Option<usize>, position: usize) -> Option<Option<Key>> {
+        let guesses = &mut self.guesses[phase.map_or(PHASES.len(), |phase| phase)];
+        let scanner = &mut self.scanner;
+        if let Some((before, key)) = guesses.get(position) {
+            if before.end > 0 && scanner.again(*before) {
+                return Some(Some(*key));
+            }
+        }
+        let start = scanner.at;
+        if position > 0 && !scanner.more(b'}')? {
+            return Some(None);
+        }
+        let name = scanner.key()?;
+        scanner.next_token()?;
+        let key = Key::of(&scanner.text[name.start..name.end]);
+        if position < GUESSED_KEYS {
+            // Keys before the phase are guessed apart, so that the first here may be empty.
+            guesses.resize(guesses.len().max(position + 1), (Span::default(), Key::Unknown));
+            guesses[position] = (Span { start, end: scanner.at, escaped: false }, key);
+        }
+        Some(Some(key))
     }
 
     /// Whether a name with escapes is that of memory events: too rare to be taken.
@@ -240,8 +285,8 @@ impl<'a, 's> Reader<'a, 's> {
             return Some(None);
         };
         let spec = self.spec;
-        let arguments = spec.categories[category].arguments;
-        let (class, kind) = match arguments {
+        let (class, kind) = match spec.arguments(category) {
+            Arguments::Json if self.only_memory && !(phase >= INSTANT && is_memory) => return None,
             Arguments::Kind(kind) if phase == RANGE => (Class::Range, Some(&spec.kinds[kind])),
             Arguments::Skipped if (RANGE + 1..INSTANT).contains(&phase) => (Class::Arrow, None),
             Arguments::Json if phase == RANGE => (Class::Other, None),
@@ -260,7 +305,7 @@ impl<'a, 's> Reader<'a, 's> {
         }
         types.extend(kind.iter().flat_map(|kind| kind.fields.iter().map(|(_, each)| *each)));
         let columns = types.into_iter().map(Column::new).collect();
-        self.tables.push(Table { class, category, rows: 0, kind, columns, guesses: Vec::new() });
+        self.tables.push(Table { class, category, rows: 0, kind, columns, guesses: Vec::new(), recent: Vec::new() });
         Some(Some(self.tables.len() - 1))
     }
 
@@ -276,43 +321,66 @@ impl<'a, 's> Reader<'a, 's> {
             let code = self.values.number(self.scanner.text, value);
             return table.columns[RAW_ARGUMENTS].set_code(row, code);
         };
+        let recent = event.name?.0 as usize % RECENT_NAMES * kind.fields.len();
+        if table.recent.len() < recent + kind.fields.len() {
+            table.recent.resize(recent + kind.fields.len(), 0);
+        }
         let scanner = &mut self.scanner;
         scanner.expect(b'{')?;
         if scanner.next_token()? == b'}' {
             scanner.at += 1;
             return Some(());
         }
-        let text = scanner.text;
         let mut position = 0;
         loop {
-            let key = scanner.key()?;
-            let name = &text[key.start..key.end];
+            let start = scanner.at;
             let field = match table.guesses.get(position) {
-                Some((guess, field)) if &text[guess.start..guess.end] == name => *field,
+                Some((before, field)) if scanner.again(*before) => *field,
                 _ => {
+                    if position > 0 && !scanner.more(b'}')? {
+                        return Some(());
+                    }
+                    let key = scanner.key()?;
+                    scanner.next_token()?;
+                    let name = &scanner.text[key.start..key.end];
                     let found = kind.fields.iter().position(|(known, _)| known == name);
+                    let guess = (Span { start, end: scanner.at, escaped: false }, found);
                     if position < table.guesses.len() {
-                        table.guesses[position] = (key, found);
+                        table.guesses[position] = guess;
                     } else if position < GUESSED_KEYS {
-                        table.guesses.push((key, found));
+                        table.guesses.push(guess);
                     }
                     found
                 }
             };
             position += 1;
-            match field {
-                None => {
-                    scanner.next_token()?;
-                    scanner.skip(0)?;
+            let Some(index) = field else {
+                scanner.skip(0)?;
+                continue;
+            };
+            let (column, last) = (&mut table.columns[ARGUMENTS + index], &mut table.recent[recent + index]);
+            match kind.fields[index].1 {
+                Type::Json => {
+                    // Arrays, objects and texts end by themselves: if they begin as a known one does, they are that.
+                    let same = self.values.span(*last).filter(|known| {
+                        matches!(scanner.text[known.start], b'[' | b'{' | b'"') && scanner.again(*known)
+                    });
+                    if same.is_none() {
+                        let value = scanner.value()?;
+                        *last = self.values.number(scanner.text, value);
+                    }
+                    column.set_code(row, *last)?;
                 }
-                Some(index) => {
-                    let column = &mut table.columns[ARGUMENTS + index];
-                    let kind = kind.fields[index].1;
-                    argument(scanner, &mut self.texts, &mut self.values, column, kind, row)?;
+                Type::Text if scanner.peek()? == b'"' => {
+                    let quoted = |known: Span| Span { start: known.start - 1, end: known.end + 1, ..known };
+                    let same = self.texts.span(*last).filter(|known| scanner.again(quoted(*known)));
+                    if same.is_none() {
+                        let text = scanner.string()?;
+                        *last = self.texts.number(scanner.text, text);
+                    }
+                    column.set_code(row, *last)?;
                 }
-            }
-            if !scanner.more(b'}')? {
-                return Some(());
+                kind => argument(scanner, &mut self.texts, column, kind, row)?,
             }
         }
     }
@@ -361,7 +429,7 @@ impl<'a, 's> Reader<'a, 's> {
         match table.class {
             Class::Range => group.phase == RANGE && group.category == table.category,
             Class::Arrow => (RANGE + 1..INSTANT).contains(&group.phase),
-            Class::Other => group.phase == RANGE && self.spec.categories[group.category].arguments == Arguments::Json,
+            Class::Other => group.phase == RANGE && self.spec.arguments(group.category) == Arguments::Json,
             Class::Instant | Class::Memory => group.phase >= INSTANT && group.category == table.category,
         }
     }
@@ -373,10 +441,10 @@ impl<'a, 's> Reader<'a, 's> {
         let mut out = Output::default();
         let longest;
         (out.texts, longest) = self.texts.texts(self.scanner.text)?;
-        (out.values, _) = self.values.texts(self.scanner.text)?;
+        out.values = self.values.values(self.scanner.text);
         out.index = vec![self.texts.size() as i64, self.values.size() as i64, longest as i64];
         // As Python orders them: by the first appearance of the category, then by that of the phase.
-        let (mut by_category, mut by_phase) = (vec![usize::MAX; self.spec.categories.len()], [usize::MAX; 6]);
+        let (mut by_category, mut by_phase) = (vec![usize::MAX; self.spec.categories.len() + 1], [usize::MAX; 6]);
         for group in &self.groups {
             by_category[group.category] = by_category[group.category].min(group.first);
             by_phase[group.phase] = by_phase[group.phase].min(group.first);
@@ -405,20 +473,9 @@ impl<'a, 's> Reader<'a, 's> {
     }
 }
 
-/// Read one argument into its column.
+/// Read an argument that is a number, a flag, or null into its column; or what is a text or an integer.
 #[inline]
-fn argument(
-    scanner: &mut Scanner,
-    texts: &mut Dictionary,
-    values: &mut Dictionary,
-    column: &mut Column,
-    kind: Type,
-    row: usize,
-) -> Option<()> {
-    if kind == Type::Json {
-        let value = scanner.value()?;
-        return column.set_code(row, values.number(scanner.text, value));
-    }
+fn argument(scanner: &mut Scanner, texts: &mut Dictionary, column: &mut Column, kind: Type, row: usize) -> Option<()> {
     let first = scanner.next_token()?;
     if first == b'n' {
         scanner.word(b"null")?;

@@ -98,6 +98,21 @@ impl<'a> Scanner<'a> {
         Some(true)
     }
 
+    /// Skip a part of the text that is here once more. False if something else is here.
+    #[inline]
+    pub fn again(&mut self, part: Span) -> bool {
+        let size = part.end - part.start;
+        let (Some(here), Some(known)) = (self.text.get(self.at..self.at + size), self.text.get(part.start..part.end))
+        else {
+            return false;
+        };
+        if here != known {
+            return false;
+        }
+        self.at += size;
+        true
+    }
+
     pub fn word(&mut self, wanted: &[u8]) -> Option<()> {
         if !self.text.get(self.at..)?.starts_with(wanted) {
             return None;

@@ -84,4 +84,9 @@ impl Spec {
             None
         }
     }
+
+    /// The arguments of a category's events; of those without one, whose number is the number of categories, JSON.
+    pub fn arguments(&self, category: usize) -> Arguments {
+        self.categories.get(category).map_or(Arguments::Json, |known| known.arguments)
+    }
 }

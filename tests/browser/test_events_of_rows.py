@@ -120,3 +120,58 @@ def test_modules_of_two_runs_as_a_tree(opened: Opener, tmp_path: Path) -> None:
         page.tab.go_back()
         page.tab.wait_for_function(BACK)
     assert len(set(runs)) == 2
+
+
+MEASURED = """(wide) => {
+  const range = document.querySelector('[data-testid=measure]')?.dataset;
+  return range !== undefined && range.to - range.from === wide;
+}"""
+
+
+def test_idle_rows_lead_to_their_longest_gaps_which_are_walked(opened: Opener, late: Path) -> None:
+    page = opened(late)
+    page.ready()
+    page.go("idle")
+    page.tab.locator("[data-testid=table-idle_causes] td[data-column=nothing_ns] a").first.click()
+    page.id("measure").wait_for()
+    page.go("idle")
+    page.id("fold-idle").locator("summary").first.click()
+    first = page.tab.locator("[data-testid=table-idle] td[data-column=cause] a.row-link").first
+    first.wait_for()
+    lines = page.tab.locator("[data-testid=table-idle] tr[data-row]").all()
+    rows = [
+        {name: line.locator(f"td[data-column={name}]").get_attribute("data-value") for name in ("cause", "max_ns")}
+        for line in lines
+    ]
+    assert len(rows) > 5 and {"operator", "nothing", "host_wait"} <= {row["cause"] for row in rows}
+    first.click()
+    walk = page.id("row-walk")
+    for number, row in enumerate(rows, 1):
+        walk.get_by_text(f"Idle: row {number} of {len(rows)}, {row['cause']}").wait_for()
+        if row["cause"] == "operator":  # it may leave several gaps: its call is selected
+            page.id("selection").wait_for()
+        else:
+            page.tab.wait_for_function(MEASURED, arg=int(str(row["max_ns"])))
+        if number < len(rows):
+            page.id("row-next").press("Enter")
+    assert page.id("row-next").get_attribute("aria-disabled") == "true"
+    page.check(axe=True)
+    page.id("row-back").click()
+    page.tab.wait_for_function(BACK)
+    assert page.tab.evaluate("location.hash").startswith("#/idle")
+
+
+def test_rows_without_events_lead_to_their_rank_and_step_or_say_why_not(opened: Opener, late: Path) -> None:
+    page = opened(late)
+    page.ready()
+    page.go("idle")
+    page.tab.locator("[data-testid=table-launches] tr[data-row='1'] td[data-column=rank] a").click()
+    page.tab.wait_for_function("document.querySelector('[data-testid=rank-1]')?.ariaExpanded === 'true'")
+    page.go("steps")
+    link = page.tab.locator("[data-testid=table-step_time] tr[data-row] td[data-column=step] a").first
+    link.wait_for()
+    assert "rank=0" in link.get_attribute("href") and "step=10" in link.get_attribute("href")
+    page.go("overview")
+    page.id("fold-overview").locator("summary").first.click()
+    page.id("no-events-overview").wait_for()
+    page.check()

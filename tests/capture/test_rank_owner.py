@@ -72,6 +72,19 @@ def test_processes_below_the_owner_find_it():
     assert claimed_by([sys.executable, "-c", "CLAIM"]) == "None"
 
 
+def test_a_rank_may_start_the_other_ranks_of_its_job(monkeypatch):
+    """As Lightning does; a group of helpers of its own has another address, or another size."""
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    assert rank_owner.claim(None, 0, 4) is None
+    asked = {(1, 4): "None", (0, 4): str(os.getpid()), (0, 1): str(os.getpid()), (1, 2): str(os.getpid())}
+    for (rank, world_size), owner in asked.items():
+        code = CLAIM.format(None).replace("claim(None)", f"claim(None, {rank}, {world_size})")
+        for port in ("29500", "29501"):
+            environ = clean_environ() | {"MASTER_PORT": port}
+            done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+            assert done.stdout.strip() == (owner if port == "29500" else str(os.getpid())), (rank, world_size, port)
+
+
 def test_the_owner_stays_the_owner_as_another_image():
     code = CLAIM.format(None)
     again = f"import os, sys; {code}; os.execv(sys.executable, [sys.executable, '-c', {code!r}])"

@@ -162,7 +162,7 @@ def test_a_worker_killed_while_it_reads_is_a_finding(tmp_path: Path, monkeypatch
     assert found["missing-ranks"].ranks == (2,)
 
 
-def killed_by_rank_2(path: str) -> object:
+def killed_by_rank_2(path: str, *rest: object) -> object:
     if path.endswith("rank2.json"):
         os.kill(os.getpid(), signal.SIGKILL)
     from rankscope.ingest.task import ingest_trace

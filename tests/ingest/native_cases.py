@@ -1,12 +1,14 @@
 """Both readers over a file, and files that try what one of them might take in another way.
 
-`python -m tests.ingest.native_cases SEED MINUTES` compares them over damaged and distorted files for a while.
+`python -m tests.ingest.native_cases SEED MINUTES` compares them over damaged and distorted files for a while, and
+`… pieces FOLDER` writes what `native/examples/fuzz.rs` starts from.
 """
 
 from __future__ import annotations
 
 import random
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -94,7 +96,28 @@ def _distorted(source: random.Random, text: bytes, _: list[bytes]) -> bytes:
     return distorted(source, text)
 
 
+def toolchain() -> dict[str, str]:
+    """Where rustup's cargo finds its compiler, although tests have a home of their own."""
+    cargo = shutil.which("cargo")
+    rustup = Path(cargo).parents[2] / ".rustup" if cargo else None
+    return {"RUSTUP_HOME": str(rustup)} if rustup and rustup.is_dir() else {}
+
+
+def write_pieces(folder: Path) -> None:
+    """The description of events, and arrays of a few events each."""
+    (folder / "pieces").mkdir(parents=True)
+    (folder / "description").write_bytes(native._description()[0])
+    for number, text in enumerate(bases()):
+        spans = spans_of(text)
+        for first in range(0, len(spans), 12):
+            events = [text[start:end] for start, end in spans[first : first + 12]]
+            (folder / "pieces" / f"{number}-{first}.json").write_bytes(b"[" + b",\n".join(events) + b"]")
+
+
 def main() -> None:
+    if sys.argv[1] == "pieces":
+        write_pieces(Path(sys.argv[2]))
+        return
     seed, minutes = int(sys.argv[1]), float(sys.argv[2])
     end, number, differ = time.monotonic() + 60 * minutes, 0, 0
     with tempfile.TemporaryDirectory() as folder:

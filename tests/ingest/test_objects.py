@@ -149,6 +149,21 @@ def test_a_bucket_without_access_is_an_error_without_the_credentials(s3: Any) ->
     assert SECRET not in str(raised.value)
 
 
+def test_a_run_and_its_cache_in_buckets(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_ranks(tmp_path / "run", {0: small_step(), 1: small_step()})
+    s3.put(f"{folder}/", "bucket/run/", recursive=True)
+    wanted = opened(folder).kernels()
+    monkeypatch.setenv("RANKSCOPE_CACHE", "s3://bucket/cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "first"))
+    assert opened(BUCKET).kernels().equals(wanted)
+    s3.invalidate_cache()
+    kinds = sorted(name.rpartition(".")[2] for name in s3.find("bucket/cache"))
+    assert kinds == ["json", "json", "parts", "parts", "tar", "tar"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "second"))
+    monkeypatch.setattr(load, "ingest_trace", lambda *_: pytest.fail("read again"))
+    assert opened(BUCKET).kernels().equals(wanted)
+
+
 # -- HTTP ----------------------------------------------------------------------------------------------------------
 
 
@@ -323,3 +338,31 @@ def test_frames_are_the_same_from_any_store(flaky: str, tmp_path: Path) -> None:
     here, there = opened(tmp_path / "run").kernels(), opened(flaky).kernels()
     assert isinstance(here, pl.DataFrame)
     assert there.equals(here)
+
+
+# -- bad input among many ranks --------------------------------------------------------------------------------------
+
+
+def test_a_run_with_bad_objects_is_analyzed_and_each_is_named_once(http: str, tmp_path: Path) -> None:
+    """Of 16 ranks, one is cut, one is missing, two are there twice, and one never comes."""
+    folder = write_ranks(tmp_path / "many", {rank: small_step() for rank in range(16)}, rankscope={"run_id": "r"})
+    Files.files = {f"/{file.name}": file.read_bytes() for file in folder.iterdir()}
+    content = Files.files["/rank3.json"]
+    Files.files["/rank3.json"] = content[: len(content) * 2 // 3]
+    del Files.files["/rank7.json"]
+    for rank in (4, 9):
+        Files.files[f"/rank{rank}.2.json"] = Files.files[f"/rank{rank}.json"]
+    Files.hangs.add("/rank11.json")
+    run = rankscope.open([f"{http}{name}" for name in Files.files], executor="serial")
+    assert run.ranks == [rank for rank in range(16) if rank not in (7, 11)]
+    assert run.kernels()["rank"].unique().sort().to_list() == run.ranks
+    titles = {finding.title: finding.id for finding in run.diagnose()}
+
+    def named(file: str) -> list[str]:
+        return [id_of for title, id_of in titles.items() if f"{file} " in title or title.endswith(file)]
+
+    assert named("/rank3.json") == ["trace-truncated"]
+    assert named("/rank11.json") == ["trace-unreadable"]
+    assert [named(f"/rank{rank}.json") for rank in (4, 9)] == [["rank-conflict"]] * 2
+    (missing,) = [finding for finding in run.findings if finding.id == "missing-ranks"]
+    assert missing.ranks == (7, 11)

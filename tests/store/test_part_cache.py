@@ -19,7 +19,7 @@ from rankscope.pipeline.run import Run
 from rankscope.results import NOT_ANALYZED
 from rankscope.store import part_cache
 from rankscope.store.cache import Cache
-from rankscope.store.part_cache import find_part, keep_part
+from rankscope.store.part_cache import find_parts, keep_parts
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_damaged_part_is_computed_again(tmp_path: Path, mapped: list[tuple[int
     folder = write_reference(tmp_path / "run")
     whole = opened(folder).kernels()
     (entry,) = [entry for entry in Cache().entries() if entry.info.rank == 0]
-    (entry.folder / "kernels.part").write_bytes(content)
+    (entry.folder / "analyses.parts").write_bytes(content)
     mapped.clear()
     assert opened(folder).kernels().equals(whole)
     assert mapped == [(0, "kernels")]
@@ -166,11 +166,11 @@ def test_a_truncated_frame_is_computed_again(tmp_path: Path, mapped: list[tuple[
     folder = write_reference(tmp_path / "run")
     whole = opened(folder).kernels()
     (entry,) = [entry for entry in Cache().entries() if entry.info.rank == 0]
-    part = entry.folder / "kernels.part"
+    part = entry.folder / "analyses.parts"
     stored = part_cache._Stored
-    found = msgspec.msgpack.decode(part.read_bytes(), type=stored)
+    found = msgspec.msgpack.decode(part.read_bytes(), type=dict[str, stored])["kernels"]
     cut = {name: frame[: len(frame) // 2] for name, frame in found.frames.items()}
-    part.write_bytes(msgspec.msgpack.encode(stored(found.digest, cut, found.single)))
+    part.write_bytes(msgspec.msgpack.encode({"kernels": stored(found.digest, cut, found.single)}))
     mapped.clear()
     assert opened(folder).kernels().equals(whole)
     assert mapped == [(0, "kernels")]
@@ -181,13 +181,15 @@ def test_a_part_without_columns_and_one_of_several_frames(tmp_path: Path) -> Non
     opened(tmp_path / "run").load()
     traces = Cache().entries()
     for part in (pl.DataFrame(), {"a": pl.DataFrame({"x": [1, None]}), "b": pl.DataFrame()}):
-        keep_part(traces, "an_analysis", b"1", part)
-        found = find_part(traces, "an_analysis", b"1")
+        keep_parts(traces, {"an_analysis": (b"1", part), "another": (b"1", pl.DataFrame({"y": [1]}))})
+        keep_parts(traces, {"another": (b"2", pl.DataFrame())})
+        found = find_parts(traces, {"an_analysis": b"1", "a_third": b"1"}).get("an_analysis")
         frames = [found] if isinstance(found, pl.DataFrame) else list((found or {}).values())
         wanted = [part] if isinstance(part, pl.DataFrame) else list(part.values())
         assert isinstance(found, pl.DataFrame) == isinstance(part, pl.DataFrame)
         assert all(one.equals(other) for one, other in zip(frames, wanted, strict=True))
-        assert find_part(traces, "an_analysis", b"2") is None
+        assert find_parts(traces, {"an_analysis": b"2"}) == {}
+        assert list(find_parts(traces, {"an_analysis": b"1", "another": b"2"})) == ["an_analysis", "another"]
 
 
 def test_a_cleared_cache_stays_cleared(tmp_path: Path) -> None:
@@ -195,5 +197,5 @@ def test_a_cleared_cache_stays_cleared(tmp_path: Path) -> None:
     opened(tmp_path / "run").load()
     (entry,) = Cache().entries()
     shutil.rmtree(entry.folder)
-    keep_part([entry], "kernels", b"1", pl.DataFrame())
+    keep_parts([entry], {"kernels": (b"1", pl.DataFrame())})
     assert not entry.folder.exists()

@@ -220,9 +220,14 @@ def _host_events(window: Tables, sets: Activity) -> list[pl.DataFrame]:
     waits = without_profilers_wait(host_waits(calls), window["host_ops"], device)
     loading = data_loading_ranges(annotations)
     host_ranges = annotations.filter(~pl.col("on_device"))
-    collections = garbage_collections(host_ranges.with_columns(pl.lit(0).alias("rank")))
-    named = pl.concat([window["host_ops"].select(_EVENT), host_ranges.select(_EVENT)])
-    compiler = named.filter(pl.col("name").str.contains(_COMPILER).fill_null(False))
+    collections = garbage_collections(host_ranges.with_columns(constant("rank", 0, pl.Int32, host_ranges.height)))
+    compiler = pl.concat(
+        [
+            frame.filter(compiles).select(_EVENT) if compiles.any() else _NO_EVENTS.select(_EVENT)
+            for frame in (window["host_ops"], host_ranges)
+            for compiles in [frame["name"].str.contains(_COMPILER).fill_null(False)]
+        ]
+    )
 
     def idle(frame: pl.DataFrame, busy: IntervalSet) -> Int64:
         start, end = _span(frame)

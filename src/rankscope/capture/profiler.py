@@ -19,6 +19,7 @@ import torch
 
 from rankscope.capture import rank_owner, signals
 from rankscope.capture.notices import warn
+from rankscope.capture.process import this_process
 from rankscope.capture.rank_log import RankLog, rank_log_for
 from rankscope.capture.recording import load_torch_parts
 from rankscope.capture.script_profilers import conflicts, interception
@@ -212,7 +213,9 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         Profiler._starts += 1
         if self.config.take_over:
             interception.take_over()
-        if (owner := rank_owner.claim(self.config.save_dir or self.config.upload_to)) is not None:
+        process = this_process()[0]
+        place = (process.rank, process.world_size) if process is not None else ()
+        if (owner := rank_owner.claim(self.config.save_dir or self.config.upload_to, *place)) is not None:
             warn(f"process {os.getpid()} is not profiled: it was started by process {owner}, which is, as this rank")
             return
         rank = resolve_rank(self.config, self._activities, self._mesh, self._dist_context, self._writer.submit)

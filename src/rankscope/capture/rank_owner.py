@@ -22,24 +22,30 @@ from rankscope.rundir.staging import owned_name, user_folder
 _MAX_ANCESTORS = 100
 
 
-def claim(save_dir: str | None) -> int | None:
+def claim(save_dir: str | None, rank: int = 0, world_size: int = 1) -> int | None:
     """Own this rank, unless an ancestor that writes to the same directory does.
+
+    An ancestor may also be another rank of the same job: Lightning's rank 0 starts the others.
 
     Args:
         save_dir: the run directory as the job named it: a process that names another one is profiled on its own.
+        rank, world_size: of this process.
 
     Returns:
         The ancestor's process id; ``None`` if this process is the owner.
     """
     written_to = os.path.abspath(save_dir) if save_dir else ""  # noqa: PTH100  # compared only, and links stay
+    job = f"{world_size} {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}" if world_size > 1 else ""
     # Without a temporary directory there is nothing to compare with.
     with suppress(OSError):
         folder = Path(user_folder(tempfile.gettempdir()))
         for pid, started in _ancestors():
-            with suppress(OSError):
-                if (folder / _file(pid, started)).read_text() == written_to:
+            with suppress(OSError, ValueError):
+                its_rank, its_job, its_directory = (folder / _file(pid, started)).read_text().split("\n", 2)
+                is_another_rank = bool(job) and its_job == job and its_rank != str(rank)
+                if its_directory == written_to and not is_another_rank:
                     return pid
-        _own_file().write_text(written_to)
+        _own_file().write_text(f"{rank}\n{job}\n{written_to}")
         register(release)
     return None
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import rankscope
 from rankscope.store.cache import cache_root
+from rankscope.store.shared_cache import shared_url
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ class RemoteExecutor(Executor):
 
 def settings() -> dict[str, str]:
     """Environment variables that a task needs on a worker: where tables are kept."""
-    return {"RANKSCOPE_CACHE": str(cache_root().absolute())}
+    return {"RANKSCOPE_CACHE": shared_url() or str(cache_root().absolute())}
 
 
 def run_remotely(environment: Mapping[str, str], task: Callable[..., T], *args: Any, **kwargs: Any) -> T:

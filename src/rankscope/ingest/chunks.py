@@ -71,7 +71,7 @@ class Chunk:
 
     def untyped(self) -> Chunk:
         """The same events with their arguments as text."""
-        return Chunk(self.text, EVENTS.decode(self.text)) if self.typed else self
+        return Chunk(self.text, EVENTS.decode(self.text)) if self.typed or self.piece else self
 
 
 @dataclass
@@ -302,10 +302,15 @@ class EventStream:
                 return []  # not worth decoding: try another cut
             else:
                 try:
-                    chunks.append(Chunk(piece, EVENTS.decode(piece)))
+                    chunks.append(self._untyped(piece))
                 except UNREADABLE:
                     return []
         return chunks
+
+    def _untyped(self, text: bytes) -> Chunk:
+        """The events of a text with their arguments as text, or those of memory without a category as a piece."""
+        piece = native.read_piece(text, only_memory=True) if self._native else None
+        return Chunk(text, [] if piece else EVENTS.decode(text), piece=piece)
 
     def _typed(self, text: bytes) -> Chunk | None:
         """The events of a text with their arguments; None if not all have known categories."""

@@ -19,6 +19,7 @@ from rankscope.ingest.links import linked_columns
 from rankscope.ingest.salvage import Losses
 from rankscope.ingest.source import Archived, open_trace
 from rankscope.ingest.table_builder import TableBuilder
+from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.incomplete_steps import IncompleteStep, StepContents
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool
@@ -197,11 +198,11 @@ def _deliver(spool: Spool, sink: Sink) -> Extent:
 def _count_work(contents: StepContents, name: str, rows: pl.DataFrame) -> None:
     """Count a table's operators and device events by step. Annotations come later, so the ranges are known by then."""
     if name == "host_ops":
-        top = rows.select("start_ns", "name").filter(rows["depth"] == 0)
-        contents.add(top["start_ns"].to_numpy(), top["name"])
+        top = rows["depth"] == 0
+        contents.add(rows["start_ns"].filter(top).to_numpy(), rows["name"].filter(top))
     elif name == "device_events":
-        launched = rows.select("launch_ns", "name").filter(rows["launch_ns"].is_not_null())
-        contents.add(launched["launch_ns"].to_numpy(), launched["name"])
+        instants, launched = values_and_validity(rows["launch_ns"])
+        contents.add(instants[launched], rows["name"].filter(pl.Series(launched)))
 
 
 def _without_incomplete(annotations: pl.DataFrame, incomplete: Sequence[IncompleteStep]) -> pl.DataFrame:

@@ -89,9 +89,10 @@ def _event_rows(collectives: pl.DataFrame, spool: Spool) -> pl.DataFrame:
 
 def _first_rows(keys: pl.Series) -> tuple[Int64, Int64]:
     """The distinct keys, sorted, and the first row of each; nulls left out."""
-    rows = np.flatnonzero(keys.is_not_null().to_numpy())
-    values, first = np.unique(keys.drop_nulls().to_numpy(), return_index=True)
-    return values, rows[first]
+    values, valid = values_and_validity(keys)
+    rows = np.flatnonzero(valid)
+    distinct, first = np.unique(values[rows], return_index=True)
+    return distinct, rows[first]
 
 
 def _look_up(wanted: pl.Series, keys: pl.Series, name: str) -> pl.Series:
@@ -99,11 +100,11 @@ def _look_up(wanted: pl.Series, keys: pl.Series, name: str) -> pl.Series:
     values, rows = _first_rows(keys)
     if not values.size:
         return pl.Series(name, [None] * len(wanted), dtype=pl.Int32)
-    wanted_values = wanted.fill_null(0).to_numpy()
+    wanted_values, valid = values_and_validity(wanted)
     index = np.minimum(np.searchsorted(values, wanted_values), values.size - 1)
-    found = pl.Series(name, rows[index], dtype=pl.Int32)
-    missing = pl.Series(values[index] != wanted_values) | wanted.is_null()
-    return found.set(missing, None)
+    found = pl.Series(name, rows[index].astype(np.int32))
+    missing = (values[index] != wanted_values) | ~valid
+    return found.set(pl.Series(missing), None) if missing.any() else found
 
 
 def _launch_columns(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:

@@ -34,7 +34,9 @@ VARIABLE = "RANKSCOPE_READER"
 PHASES = ("X", "s", "t", "f", "i", "I")
 LIBRARY = "librankscope_reader" + {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
 # As in the library: `columns.rs` and `reader.rs`.
-_VERSION = 1
+_VERSION = 3
+AS_WRITTEN = "\x01"
+"""A JSON value that begins with it is not compact yet."""
 FIRST_ARGUMENT = 12
 RANGE, ARROW, OTHER, INSTANT, MEMORY = range(5)
 _BUFFERS = tuple(np.dtype(kind) for kind in ("i8", "i8", "f8", "u4", "u1"))
@@ -79,7 +81,7 @@ class Table:
     """
 
     kind: int
-    category: str
+    category: str | None
     first: int
     rows: int
     columns: dict[int, Column]
@@ -93,14 +95,14 @@ class Piece:
     Attributes:
         groups: phase, category and number of events, by first appearance.
         texts: distinct texts by number; the first is None, which stands for null.
-        values: the same of JSON values, as written; the first is empty.
+        values: distinct JSON values by number, compact, a text as its content; or as written, after `AS_WRITTEN`.
         longest: the length of the longest text, bytes.
     """
 
-    groups: list[tuple[str, str, int]]
+    groups: list[tuple[str, str | None, int]]
     tables: list[Table]
     texts: list[str | None]
-    values: list[str]
+    values: list[str | None]
     longest: int
     integers: Int64
     floats: npt.NDArray[np.float64]
@@ -112,8 +114,8 @@ class Piece:
 class _Library:
     functions: ctypes.CDLL
     reader: int
-    categories: list[str]
-    arguments: dict[str, dict[str, int]]
+    categories: list[str | None]
+    arguments: dict[str | None, dict[str, int]]
     memory: dict[str, int]
 
 
@@ -148,13 +150,17 @@ def why_absent() -> str | None:
     return None if _library() is not None else f"the compiled reader ({library_path()}) cannot be loaded"
 
 
-def read_piece(text: bytes) -> Piece | None:
-    """The events of a JSON array as columns; None if that is left to the Python reader."""
+def read_piece(text: bytes, *, only_memory: bool = False) -> Piece | None:
+    """The events of a JSON array as columns; None if that is left to the Python reader.
+
+    Args:
+        only_memory: they are memory events without a category, as 2021's files have them; else each has a known one.
+    """
     library = _library()
     if library is None:
         return None
     buffers = _Buffers()
-    found = library.functions.rankscope_read(library.reader, text, len(text), ctypes.byref(buffers))
+    found = library.functions.rankscope_read(library.reader, text, len(text), only_memory, ctypes.byref(buffers))
     if not found:
         return None
     try:
@@ -187,7 +193,7 @@ def read_piece(text: bytes) -> Piece | None:
         groups,
         sorted(tables, key=lambda table: (table.first, -table.kind)),
         [None, *texts] if number_of_texts else [None],
-        ["", *values] if number_of_values else [""],
+        [None, *values] if number_of_values else [None],
         longest,
         *arrays[1:],
     )
@@ -204,7 +210,8 @@ def _library() -> _Library | None:
         return None
     functions.rankscope_reader.restype = functions.rankscope_read.restype = ctypes.c_void_p
     functions.rankscope_reader.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
-    functions.rankscope_read.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
+    pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32
+    functions.rankscope_read.argtypes = (pointer, text, ctypes.c_size_t, number, pointer)
     functions.rankscope_free.restype = None
     functions.rankscope_free.argtypes = (ctypes.c_void_p,)
     description, kinds = _description()
@@ -216,7 +223,7 @@ def _library() -> _Library | None:
     return _Library(
         functions,
         reader,
-        list(arguments),
+        [*arguments, None],
         {category: known[kind] for category, kind in arguments.items() if kind in known},
         known[ev.MemoryArgs],
     )

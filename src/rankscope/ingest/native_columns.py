@@ -15,7 +15,7 @@ import polars as pl
 
 from rankscope.ingest import event_types as ev
 from rankscope.ingest.event_columns import Values
-from rankscope.ingest.native import PHASES, Column, Piece, Table
+from rankscope.ingest.native import AS_WRITTEN, PHASES, Column, Piece, Table
 from rankscope.ingest.typed_events import CATEGORIES, category_of
 from rankscope.primitives.intervals import Int64
 
@@ -23,7 +23,7 @@ _START, _DURATION, _NAME, _CATEGORY, _PHASE, _ARGUMENTS = 0, 1, 2, 9, 10, 11
 _IDS = {"pid": 3, "tid": 5, "id": 7}
 _INTEGERS, _FLOATS, _CODES, _FLAGS = range(4)
 _PHASES = pl.Series([None, *PHASES], dtype=pl.String)
-_CATEGORIES = pl.Series([None, *map(category_of, CATEGORIES)], dtype=pl.String)
+_CATEGORIES = pl.Series([None, *map(category_of, CATEGORIES), None], dtype=pl.String)
 
 
 class Converter(Protocol):
@@ -55,7 +55,12 @@ class NativePiece:
     @cached_property
     def values(self) -> pl.Series:
         """The distinct JSON values, compact."""
-        return pl.Series(self.converter.compact(self.piece.values), dtype=pl.String)
+        values = list(self.piece.values)
+        written = [number for number, value in enumerate(values) if value and value[0] == AS_WRITTEN]
+        texts = [(values[number] or "")[1:] for number in written]
+        for number, value in zip(written, self.converter.compact(texts), strict=True):
+            values[number] = value
+        return pl.Series(values, dtype=pl.String)
 
 
 class NativeEvents:

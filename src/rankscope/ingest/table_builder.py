@@ -5,11 +5,11 @@ In: chunks of events. Out: one small frame per table and chunk, appended to the 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from msgspec.json import Decoder
 from rankscope.ingest import event_types as ev
 from rankscope.ingest.chunks import Chunk
 from rankscope.ingest.event_columns import DecodedEvents, Events, is_absent
+from rankscope.ingest.event_groups import grouped, grouped_typed
 from rankscope.ingest.event_types import ANNOTATION_2020, MEMORY_NAME, PYTHON_GC, table_of
 from rankscope.ingest.native import ARROW, INSTANT, MEMORY, OTHER, RANGE, Piece
 from rankscope.ingest.native_columns import NativeEvents, NativePiece
@@ -27,14 +28,11 @@ from rankscope.ingest.repair import text_then_repaired
 from rankscope.ingest.salvage import UNREADABLE, Losses
 from rankscope.ingest.table_columns import GROUPS
 from rankscope.ingest.timestamps import FAR_NS, NO_TIME, event_times, median_start
-from rankscope.ingest.typed_events import category_of, is_range
 from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import Int64
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool
 
-T = TypeVar("T")
-_PHASE = attrgetter("ph")
 _MEMO_LIMIT = 200_000
 _SEPARATOR = b"\0"
 _INTEGER = re.compile(r"-?\d{1,20}")
@@ -82,7 +80,7 @@ class TableBuilder:
                 self.add(chunk.untyped())
             return
         events = chunk.events
-        groups = (_grouped_typed if chunk.typed else _grouped)(events)
+        groups = (grouped_typed if chunk.typed else grouped)(events)
         events_of = {key: [events[row] for row in rows.tolist()] for key, rows in groups.items()} if chunk.typed else {}
         start, duration = event_times(
             chunk, [(groups[key], in_group) for key, in_group in events_of.items()] if events_of else None
@@ -229,7 +227,7 @@ class TableBuilder:
 
     def _series(self, name: str, values: Any, dtype: pl.DataType) -> pl.Series:
         if isinstance(values, np.ndarray | pl.Series):
-            series: pl.Series = pl.Series(name, values)
+            series: pl.Series = values.alias(name) if isinstance(values, pl.Series) else pl.Series(name, values)
             return series if series.dtype == dtype else series.cast(dtype)
         try:
             series = pl.Series(name, values, dtype=dtype)
@@ -249,12 +247,16 @@ class TableBuilder:
                     (series.str.len_chars() > _MAX_TEXT).sum()
                 )
                 series = series.str.head(_MAX_TEXT)
-        elif series.dtype.is_float() and (invalid := ~series.is_finite()).any():
+        # A sum is finite only if all are; asking each takes a query.
+        elif series.dtype.is_float() and not math.isfinite(series.sum()) and (invalid := ~series.is_finite()).any():
             self.odd[f"values of {series.name} that are not numbers"] += int(invalid.sum())
             series = series.set(invalid, None)
         return series
 
     def _drop_oversized(self, series: pl.Series) -> pl.Series:
+        least, most = cast("int", series.min() or 0), cast("int", series.max() or 0)
+        if least >= -_MAX_AMOUNT and most <= _MAX_AMOUNT:
+            return series
         if (oversized := series.abs() > _MAX_AMOUNT).any():
             self.odd[f"values of {series.name} that are too large"] += int(oversized.sum())
             series = series.set(oversized, None)
@@ -345,41 +347,6 @@ class _Compacted(dict[str, str | None]):
     def __missing__(self, text: str) -> str | None:
         self[text] = compact = _compact(text) if text else None
         return compact
-
-
-def _grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64]:
-    """The rows of the events of each phase and category."""
-    category, categories = _numbered([event.cat for event in events])
-    phase, phases = _numbered([event.ph for event in events])
-    return _by_both(category, categories, phase, phases)
-
-
-def _grouped_typed(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64]:
-    """The same for events decoded by category: their class has the category, and mostly the phase too."""
-    kind, kinds = _numbered(list(map(type, events)))
-    categories = [category_of(event_class) for event_class in kinds]
-    if all(map(is_range, kinds)):
-        return _by_both(kind, categories, np.zeros_like(kind), ["X"])
-    phase, phases = _numbered(list(map(_PHASE, events)))
-    return _by_both(kind, categories, phase, phases)
-
-
-def _by_both(
-    category: Int64, categories: Sequence[str | None], phase: Int64, phases: Sequence[str | None]
-) -> dict[tuple[str | None, str | None], Int64]:
-    both = category * len(phases) + phase
-    present = np.flatnonzero(np.bincount(both)).tolist()
-    return {
-        (phases[number % len(phases)], categories[number // len(phases)]): np.flatnonzero(both == number)
-        for number in present
-    }
-
-
-def _numbered(values: list[T]) -> tuple[Int64, list[T]]:
-    """Each value as the number of its first appearance, and the values by number."""
-    distinct = list(dict.fromkeys(values))
-    numbers = {value: number for number, value in enumerate(distinct)}
-    return np.fromiter(map(numbers.__getitem__, values), dtype=np.int64, count=len(values)), distinct
 
 
 def _fitting(value: Any, dtype: pl.DataType) -> Any:

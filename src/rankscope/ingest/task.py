@@ -78,8 +78,7 @@ def ingest_trace(path: str, facts: Facts | None = None, *, again: bool = False) 
     cached, key = Cache(), trace_key(path, facts)
     if again:
         cached.drop(key)
-    found = cached.find(key)
-    if found is not None:
+    elif (found := cached.find(key)) is not None:
         return found
     if path.lower().endswith(SNAPSHOT_SUFFIXES):
         from rankscope.ingest.snapshot import read_snapshot  # few workers need it

@@ -83,4 +83,5 @@ def _client() -> ModuleType:
         import prometheus_client.core
     except ImportError as error:
         raise ConfigError("prometheus_client is not installed", hint="pip install 'rankscope[prometheus]'") from error
-    return prometheus_client
+    client: ModuleType = prometheus_client
+    return client

@@ -17,7 +17,7 @@ from rankscope.ingest.findings import not_analyzed
 from rankscope.pipeline.load import Loaded
 from rankscope.pipeline.tasks import AnalysisKey, Tasks, analysis_key, analyze_rank, by_rank, is_own_part, own_rows
 from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Part, Result, incomplete_ranks
-from rankscope.store.part_cache import find_part, inputs_digest
+from rankscope.store.part_cache import find_parts, inputs_digest
 
 RankParts = dict[AnalysisKey, tuple[list[Part], list[Finding]]]
 """For each analysis, the ranks' parts, and findings about ranks without one."""
@@ -122,15 +122,14 @@ def _map(
     outcomes: dict[AnalysisKey, dict[int, Part | BaseException]] = {key: {} for key in keys}
     arguments = []
     for rank, traces in ranks.items():
+        # Cached parts do not need a worker.
+        cached = find_parts(traces, {key[0]: digests[rank, key] for key in keys if (rank, key) in digests})
         missing = []
         for key in keys:
-            # Cached parts do not need a worker.
-            digest = digests.get((rank, key))
-            cached = None if digest is None else find_part(traces, key[0], digest)
-            if cached is None:
-                missing.append(key)
+            if (rank, key) in digests and key[0] in cached:
+                outcomes[key][rank] = cached[key[0]]
             else:
-                outcomes[key][rank] = cached
+                missing.append(key)
         if missing:
             infos = tuple(trace.info for trace in traces)
             needed = {analysis_key(name) for key in missing for name in get_analysis(key[0]).requires}

@@ -21,7 +21,7 @@ from rankscope.results import Inputs, Parameters, Part, Value, concat_ranks
 from rankscope.results.failures import FAILURES
 from rankscope.store.cache import CachedTrace, DamagedTablesError
 from rankscope.store.column_cache import Columns
-from rankscope.store.part_cache import keep_part
+from rankscope.store.part_cache import keep_parts
 
 T = TypeVar("T")
 
@@ -187,6 +187,7 @@ def analyze_rank(
         # Nearly all that read it need the category, too.
         tables["device_events"] = with_category(tables["device_events"], inputs.options.communication)
     parts: dict[AnalysisKey, Part | RankscopeError] = {}
+    to_keep: dict[str, tuple[bytes, Part]] = {}
     for key, tables_read in reads.items():
         selected = {table: _columns(tables[table], names) for table, names in tables_read.items()}
         computed = {
@@ -204,7 +205,9 @@ def analyze_rank(
             parts[key] = part
             # A part that lacks what another analysis could not compute is not cached.
             if key in digests and all(isinstance(part, pl.DataFrame) for part in computed.values()):
-                keep_part(traces, key[0], digests[key], part)
+                to_keep[key[0]] = digests[key], part
+    if to_keep:
+        keep_parts(traces, to_keep)
     return parts
 
 

@@ -27,6 +27,7 @@ _COMPILED = re.compile(
 USER, TORCH = "user", "torch"
 # Python's garbage collections: as rankscope's capture names them, and torch (`record_python_gc_info`).
 _GC_RANGES, _GC_FRAME = "gc: generation ", "Python GC"
+_GC = f"^{_GC_RANGES}|^{_GC_FRAME}$"
 
 
 def annotation_origins(names: Iterable[str]) -> dict[str, str]:
@@ -40,6 +41,8 @@ def garbage_collections(ranges: pl.DataFrame) -> pl.DataFrame:
     Args:
         ranges: rank, name.
     """
+    if not ranges["name"].str.contains(_GC).any():
+        return ranges.clear()
     is_range = pl.col("name").str.starts_with(_GC_RANGES)
     return ranges.filter(is_range | ((pl.col("name") == _GC_FRAME) & ~is_range.any().over("rank")))
 

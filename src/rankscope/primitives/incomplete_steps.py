@@ -79,7 +79,8 @@ class StepContents:
             return
         owner = owning_steps(self._start, self._end, instants, np.ones(instants.size, dtype=np.bool_))
         owner[self._loading.before(instants + 1) > self._loading.before(instants)] = -1
-        found = pl.DataFrame([pl.Series("owner", owner), names.alias("name")]).filter(pl.col("owner") >= 0)
+        inside = owner >= 0
+        found = pl.DataFrame([pl.Series("owner", owner[inside]), names.filter(pl.Series(inside)).alias("name")])
         for step, name, number in found.group_by("owner", "name").len().iter_rows():
             self._events[step][name] += number
 

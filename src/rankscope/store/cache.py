@@ -16,6 +16,7 @@ import os
 import shutil
 import stat
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,7 +29,9 @@ import polars as pl
 
 from rankscope.errors import TraceError
 from rankscope.rundir.archives import is_packed_run, unpack_run
-from rankscope.store.schema import SCHEMA_VERSION, TABLES
+from rankscope.store.schema import SCHEMA_VERSION
+from rankscope.store.schema import TABLES as SCHEMAS
+from rankscope.store.shared_cache import INFO, TABLES, shared_cache, shared_url, unpack_tables
 from rankscope.store.spool import FRAGMENT_SUFFIX
 from rankscope.store.trace_info import TraceInfo
 
@@ -50,9 +53,9 @@ class CacheWriteError(TraceError):
 
 
 def cache_root() -> Path:
-    """Where tables are kept: ``RANKSCOPE_CACHE``, else the user's cache directory."""
+    """Where this machine keeps tables: ``RANKSCOPE_CACHE`` if it is a directory, else the user's cache directory."""
     variable = os.environ.get("RANKSCOPE_CACHE")
-    if variable:
+    if variable and shared_url() is None:
         return Path(variable).expanduser()
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "rankscope"
@@ -63,7 +66,7 @@ def cache_root() -> Path:
 
 @dataclass(frozen=True)
 class CachedTrace:
-    """The tables of one trace on disk."""
+    """The tables of one trace on disk, or in the shared cache until one of them is needed."""
 
     folder: Path
     info: TraceInfo
@@ -74,9 +77,11 @@ class CachedTrace:
         return self.folder.name
 
     def scan(self, table: str) -> pl.LazyFrame:
-        """A table, lazily; without rows if the trace has none."""
+        """A table, lazily; without rows if the trace has none. Raises OSError if the tables are gone."""
+        if not self.folder.is_dir():
+            self._fetch()
         files = sorted(self.folder.glob(f"{table}.*.parquet"))
-        return pl.scan_parquet(files) if files else TABLES[table].empty().lazy()
+        return pl.scan_parquet(files) if files else SCHEMAS[table].empty().lazy()
 
     def load(self, table: str, columns: Iterable[str] | None = None) -> pl.DataFrame:
         """A table, or some of its columns.
@@ -104,6 +109,28 @@ class CachedTrace:
                 path=self.info.path,
                 hint="rankscope cache --clear removes them",
             ) from error
+
+    def _fetch(self) -> None:
+        """Bring the tables from the shared cache.
+
+        Raises:
+            OSError: they are not there, are damaged, or cannot be written.
+        """
+        shared = shared_cache()
+        content = None if shared is None else shared.read(self.key, TABLES)
+        if content is None:
+            raise FileNotFoundError(f"{self.folder} is not there any more")
+        temporary, folder = _make_folders(self.folder.parents[1], self.key)
+        try:
+            unpack_tables(content, temporary)
+            sizes = {file.name: file.stat().st_size for file in temporary.iterdir()}
+            (temporary / _INFO).write_bytes(_info_text(sizes, self.info))
+            with suppress(OSError):  # another process may have been faster
+                temporary.rename(folder)
+        except tarfile.TarError as error:
+            raise OSError(f"the shared cache is damaged: {error}") from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
     @property
     def bytes(self) -> int:
@@ -164,9 +191,12 @@ class TableWriter:
         temporary, folder = self.folders = self.folders or self.make_folders()
         for fragment in temporary.glob(f".*{FRAGMENT_SUFFIX}"):
             fragment.unlink()
-        (temporary / _INFO).write_text(json.dumps({"tables": self.sizes, "trace": info.to_json()}))
+        text = _info_text(self.sizes, info)
+        (temporary / _INFO).write_bytes(text)
         with suppress(OSError):
             temporary.rename(folder)
+            if (shared := shared_cache()) is not None:
+                shared.write_trace(folder, text)
             return CachedTrace(folder, info)
         if (found := _read(folder)) is not None:
             return found  # another process was faster
@@ -194,6 +224,13 @@ class Cache:
             found = _read(version / key[:2] / key)
             if found is not None:
                 return found
+        shared = shared_cache()
+        info = None if shared is None else shared.read(key, INFO)
+        folder = self._versions()[0] / key[:2] / key
+        # A directory that is not complete belongs to another user, or has to be replaced.
+        with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            if info is not None and not folder.exists():
+                return CachedTrace(folder, TraceInfo.from_json(json.loads(info)["trace"]))
         return None
 
     @contextmanager
@@ -319,6 +356,10 @@ def _read(folder: Path) -> CachedTrace | None:
         return CachedTrace(folder, TraceInfo.from_json(written["trace"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _info_text(sizes: Mapping[str, int], info: TraceInfo) -> bytes:
+    return json.dumps({"tables": sizes, "trace": info.to_json()}).encode()
 
 
 def _make_folders(version: Path, key: str) -> tuple[Path, Path]:

@@ -148,21 +148,7 @@ class Spool:
 
 def _stacked(frames: list[pl.DataFrame], table: Table) -> pl.DataFrame:
     """Concatenate frames that have some of a table's columns each; nulls fill the gaps."""
-    # By column: a query plan of all frames costs as much as a small table.
-    parts = [{column.name: column for column in frame.get_columns()} for frame in frames]
-    present = [column for column in table.columns if any(column.name in part for part in parts)]
-    return pl.DataFrame(
-        [
-            pl.concat(
-                [
-                    part.get(column.name, _nulls(column, frame.height)).cast(column.dtype)
-                    for part, frame in zip(parts, frames, strict=True)
-                ],
-                rechunk=True,
-            )
-            for column in present
-        ]
-    )
+    return pl.concat(frames, how="diagonal", rechunk=True)
 
 
 def _nulls(column: Column, size: int) -> pl.Series:

@@ -14,7 +14,6 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.stragglers.paces import LOADING
 from rankscope.primitives.stragglers.peers import Bool, Float, with_lost_filled
 from rankscope.primitives.stragglers.timeline import LOCAL_PARTS
 
@@ -44,7 +43,6 @@ class Observations:
         steady: the local time without the hiccups of single places (`paces`).
         host_steady: the same of the host's own time, where a device keeps the time.
         host_pace: what that would be if all its places went as fast as they do on the geometric mean.
-        host_loading: the host's time in its data loader, whether its device waits for it or not.
         host_waits: (ranks,) whether the host waits for its device in most steps, and so begins each anew.
         launched: rank, step, work, ranged, pieces, work_ns: what the steps launched.
     """
@@ -62,7 +60,6 @@ class Observations:
     steady: Float
     host_steady: Float
     host_pace: Float
-    host_loading: Float
     host_waits: Bool
     launched: pl.DataFrame
 
@@ -81,7 +78,7 @@ class Observations:
         return cls(
             np.arange(ranks), np.arange(steps), np.zeros(ranks, dtype=np.int64), step_ns, on_host, every, every,
             {name: np.asarray(value, dtype=np.int64) for name, value in parts.items()}, none, none,
-            unknown, unknown, unknown, unknown, np.ones(ranks, dtype=np.bool_), pl.DataFrame(schema=LAUNCHED),
+            unknown, unknown, unknown, np.ones(ranks, dtype=np.bool_), pl.DataFrame(schema=LAUNCHED),
         )  # fmt: skip
 
     @property
@@ -168,7 +165,7 @@ def observe(
         ranks, steps, number, step_ns, on_host, known, whole,
         {part: np.nan_to_num(value).astype(np.int64) for part, value in parts.items()}, work, slower,
         np.where(known, matrix(own, "steady_ns"), np.nan),
-        matrix(host, "steady_ns"), matrix(host, "pace_ns"), matrix(host, LOADING), waits, launched,
+        matrix(host, "steady_ns"), matrix(host, "pace_ns"), waits, launched,
     )  # fmt: skip
 
 

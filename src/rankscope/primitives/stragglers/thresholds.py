@@ -20,6 +20,7 @@ class Thresholds:
     significance_part: float = 0.001  # … of a part of the local time: there are ten of them
     far: float = 6.0  # times `floor_few`, in every step, where two or three steps of a few ranks are all there is
     least: float = 0.01  # less is not worth a word
+    least_saving: float = 0.002  # … nor is such a saving; at 0.003 a fault is lost, at 0.01 one from 5 % (21000–22109)
     left: float = 0.5  # of what a part has more, so much must be left in the local time: else another made up for it
     enough: float = 0.05  # if a delay must be larger than that to be found, there are too few steps to tell
     # Late in some steps.

@@ -39,6 +39,14 @@ test("a closed group shows the ranks with the greatest, median and least value, 
   expect(open.slice(4)).toEqual(["group 1", ...ranks.filter((rank) => rank % 2 === 1).map((rank) => `rank ${rank}`)]);
 });
 
+test("rows in groups are as high as their names, however many there are", () => {
+  const layout = meshed();
+  const groups = groupsOf(layout, "dp", measureOf(heat));
+  const rows = rowsOf(layout, folding({ groups }), 200);
+  expect([...rows.size].filter((size) => size < 18)).toEqual([]);
+  expect(rows.dense).toBe(false);
+});
+
 test("filtered and pinned ranks are in no group, and a group without ranks has no row", () => {
   const layout = meshed();
   const groups = groupsOf(layout, "host", measureOf(heat));

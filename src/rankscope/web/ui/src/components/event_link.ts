@@ -33,6 +33,7 @@ const ROWS: Readonly<Record<string, readonly Rows[]>> = {
   fsdp: [{ column: "module", time: { start: "start_ns", duration: "duration_ns" } }],
   ddp_buckets: [{ column: "bucket", time: { start: "start_ns", duration: "duration_ns" } }],
   data_loading: [{ column: "longest_ns", time: { start: "longest_start_ns", duration: "longest_ns" } }],
+  critical_path: [{ column: "path", place: (table, row) => { const [rank, step] = [table.number(row, "rank"), table.number(row, "step")]; return step === null ? null : { path: text(table, row, "path") === "rank" ? rank ?? "all" : "all", step, ...(rank === null ? {} : { rank }) }; } }],
   mesh: [{ column: "label", place: (table, row) => grouped(text(table, row, "dimension"), text(table, row, "label")) }],
   pipeline_bubble: [{ column: "stage", place: (table, row) => ({ ...grouped("pp", `pp=${table.number(row, "stage")}`), ...(table.number(row, "step") === null ? {} : { step: table.number(row, "step")! }) }) }],
 };
@@ -63,12 +64,12 @@ function compiled(table: Table, row: number): string | null {
   }
 }
 
-/** The ranks of a group: of `dp=1` those, and of a whole dimension its groups. */
+/** The ranks of a group: of `dp=1` or `dp=1 tp=0` those, and of a whole dimension its groups. */
 function grouped(dimension: string | null, label: string | null): Record<string, string> | null {
   if (dimension === null) return null;
-  const [, value] = /^[^=]+=(.+)$/.exec(label ?? "") ?? [];
-  const of = value === undefined ? null : exactly(dimension === "host" ? value : `${dimension}=${value}`).slice(1, -1);
-  return { group: dimension, ...(of === null ? {} : { lanes: `/\\b${of}\\b/`, groups: "0-999" }) };
+  const places = (label ?? "").split(/[\s,]+/).filter((part) => part.includes("=")).map((part) => `\\b${exactly(part.replace(/^host=/, "")).slice(1, -1)}\\b`);
+  const lanes = places.length > 1 ? places.map((place) => `(?=.*${place})`).join("") : places[0];
+  return { group: dimension, ...(lanes === undefined ? {} : { lanes: `/${lanes}/`, groups: "0-999" }) };
 }
 
 /** The parameter that keeps which bar a reader left by. */

@@ -7,7 +7,7 @@ import { shapeText } from "../format/shapes.ts";
 import { titleName } from "../format/text.ts";
 import { exactCell, formatCell, grouped } from "../format/units.ts";
 import { categoryOf } from "../theme/categories.ts";
-import { isLive, type ViewContext } from "../views/view.ts";
+import { hasTimeline, isLive, type ViewContext } from "../views/view.ts";
 import { button } from "./controls.ts";
 import { inline } from "./doc_text.ts";
 import { h, named, styled } from "./dom.ts";
@@ -167,7 +167,13 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
     h("div", { class: "toolbar" }, filter, count,
       button({ class: "quiet", "data-testid": `csv-${name}`, title: "These rows, in this order." }, () => download(csvFileName(context.payload.run.id ?? "", name), toCsv(table, rows)), "Download CSV"),
       parquetLink(context, name)),
-    place, empty, columnNotes(table));
+    place, empty, leadsNowhere(context, options, all), columnNotes(table));
+}
+
+/** Where no row leads to the timeline: why. */
+function leadsNowhere(context: ViewContext, { name, table, eventsOf }: TableOptions, rows: readonly number[]): HTMLElement | null {
+  if (!hasTimeline(context) || eventsOf || rows.length === 0 || rows.some((row) => linkColumn(name, table, row) !== null || placeLink(context, table, row) !== null)) return null;
+  return h("p", { class: "quiet-line", "data-testid": `no-events-${name}` }, "No row leads to the timeline: none is about a single event, rank or step of this run.");
 }
 
 /** All rows of an analysis, from the server; a report has no writer of Parquet. */

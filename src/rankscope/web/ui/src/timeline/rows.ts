@@ -107,8 +107,8 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
   const anyOpen = shown.some((rank) => folding.ranks.has(rank.rank)) || pinned.tracks.size > 0;
   const heads = folding.groups ? parts.length * (FOLDED_ROW + GAP) : 0;
   const fitting = (viewHeight - heads) / Math.max(1, shown.length) - 1;
-  // Every rank visible at once, as long as its row can still be seen; beyond that, and once one is opened, they scroll.
-  const rankRow = heads + shown.length * (RANK_ROW + GAP) <= viewHeight || (anyOpen && shown.length <= 64) ? RANK_ROW : Math.max(LOWEST, Math.min(RANK_ROW, Math.floor(fitting)));
+  // Every rank visible at once, as long as its row can still be seen; beyond that, in groups, and once one is opened, they scroll.
+  const rankRow = folding.groups || shown.length * (RANK_ROW + GAP) <= viewHeight || (anyOpen && shown.length <= 64) ? RANK_ROW : Math.max(LOWEST, Math.min(RANK_ROW, Math.floor(fitting)));
   const closedRow = !anyOpen && rankRow >= RANK_ROW ? Math.min(TALLEST, Math.max(RANK_ROW, Math.floor(fitting) - GAP)) : rankRow;
   const gap = rankRow >= RANK_ROW ? GAP : rankRow >= 6 ? 1 : 0;
 

@@ -5,6 +5,7 @@ import { stackedChart } from "../charts/stacked.ts";
 import { barList } from "../components/bar_list.ts";
 import { button } from "../components/controls.ts";
 import { h, named } from "../components/dom.ts";
+import { eventsHref, returningLink } from "../components/event_link.ts";
 import { swatch } from "../components/swatch.ts";
 import type { Table } from "../data/table.ts";
 import { counted } from "../format/ranks.ts";
@@ -103,12 +104,18 @@ export function inRange(context: ViewContext, shown: Shown | null, column: strin
 }
 
 /** The places in the program that hold the most at the peak. */
-export function byPlace(table: Table, shown: Shown, column: "module" | "call_site"): HTMLElement | null {
+export function byPlace(context: ViewContext, table: Table, shown: Shown, column: "module" | "call_site"): HTMLElement | null {
   const rows = table.sorted(table.where("rank", shown.rank).filter((row) => table.cell(row, "device") === shown.device && (table.number(row, "peak_bytes") ?? 0) > 0), { column: "peak_bytes", descending: true });
   if (rows.length === 0) return null;
   const parts = PARTS.filter(([name]) => table.has(name));
+  const analysis = column === "module" ? "memory_modules" : "memory_sites";
+  const place = (row: number): HTMLElement | string => {
+    if (table.cell(row, column) === null) return column === "module" ? "outside modules" : "no Python frame";
+    const [name, href] = [named(String(table.cell(row, column)), 110), eventsHref(context, analysis, table, row)];
+    return href === null ? name : returningLink(context, href, `bars-${analysis}.${row}`, { class: "row-link" }, name);
+  };
   const bars = rows.slice(0, TOP).map((row) => ({
-    label: table.cell(row, column) === null ? (column === "module" ? "outside modules" : "no Python frame") : named(String(table.cell(row, column)), 110),
+    label: place(row),
     value: table.number(row, "peak_bytes") ?? 0, unit: "bytes", category: "idle" as const,
     pieces: parts.map(([name, category]) => ({ value: table.number(row, name) ?? 0, category })).filter(({ value }) => value > 0),
     note: counted(table.number(row, "allocations") ?? 0, "allocation"),
@@ -150,6 +157,6 @@ export function shortFrame(frame: string): string {
 export function ofRank(context: ViewContext, shown: Shown): HTMLElement | null {
   const [composition, modules, sites] = ["memory_composition", "memory_modules", "memory_sites"].map((name) => context.table(name));
   const parts = present([composition && overTime(context, composition, shown),
-    (modules || sites) && h("div", { class: "pair" }, modules && byPlace(modules, shown, "module"), sites && byPlace(sites, shown, "call_site"))]);
+    (modules || sites) && h("div", { class: "pair" }, modules && byPlace(context, modules, shown, "module"), sites && byPlace(context, sites, shown, "call_site"))]);
   return parts.length === 0 ? null : h("div", { class: "stack" }, parts);
 }

@@ -62,12 +62,14 @@ function field(context: ViewContext): HTMLElement | null {
   const title = layout === null ? "Ranks" : layout.value === "mesh" ? "Ranks by mesh position" : "Ranks by host";
   const format = column === "utilization" ? formatRatio : formatDuration;
   const amountAt = (row: number, at: number): number | null => amounts.get(grid.rank(row, at)) ?? null;
+  const culprits = new Set(context.payload.diagnosis?.stragglers.ranks ?? []);
+  const guilty = grid.rows.flatMap((_, row) => (grid.columns.some((__, at) => culprits.has(grid.rank(row, at) ?? -1)) ? [row] : []));
   return h("section", { "aria-labelledby": "field-title" },
     h("div", { class: "section-head" }, h("h3", { id: "field-title" }, title),
       h("div", { class: "controls" }, selector("field-show", "Show:", known.map(([, value, label]) => ({ value, label })), column, (value) => context.router.update({ show: value })),
         layouts.length > 1 && selector("field-by", "Arranged by", layouts, layout?.value ?? "", (value) => context.router.update({ by: value })))),
     h("div", { class: "figure" }, heatMap(context, {
-      label: `${title}: ${words}`, testId: "rank-field", ink, format, rows: grid.rows, columns: grid.columns,
+      label: `${title}: ${words}`, testId: "rank-field", ink, format, rows: grid.rows, columns: grid.columns, named: guilty,
       values: grid.rows.flatMap((_, row) => grid.columns.map((__, at) => amountAt(row, at))),
       what: (row, at) => { const rank = grid.rank(row, at); return rank === null ? null : `Rank ${rank}${grid.of(row, at)}`; },
       inside: (row, at) => { const amount = amountAt(row, at); return `${grid.rank(row, at)}: ${amount === null ? "–" : format(amount)}`; },
