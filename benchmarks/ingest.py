@@ -40,7 +40,7 @@ def work():
         os.environ["RANKSCOPE_CACHE"] = cache
         ingest_trace({path!r})
 """
-_DECODE = """
+DECODE = """
 import gzip, msgspec
 from rankscope.ingest import event_types as ev
 fields = {{}}
@@ -102,7 +102,7 @@ def _compare(path: Path, hta: Path | None) -> dict[str, float]:
     snippets: dict[str, tuple[str, Path | str]] = {
         "native": (_OURS.format(path=str(path), reader="native"), sys.executable),
         "reference": (_OURS.format(path=str(path), reader="python"), sys.executable),
-        "decode": (_DECODE.format(path=str(path)), sys.executable),
+        "decode": (DECODE.format(path=str(path)), sys.executable),
     }
     if hta is not None:
         snippets["hta"] = (_HTA.format(path=str(path), complete=False), hta)

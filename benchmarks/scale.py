@@ -1,7 +1,8 @@
 """How reading grows with ranks, with file size and with workers, and what a second opening costs; on simulated traces.
 
 - summary: CPU per further rank of 3.5 MB for what `rankscope summary` computes, at 64, 256 and 1,024 ranks: the first
-  time, how much of that is reading, and a second time; the peak memory of the process.
+  time, how much of that is reading, and a second time; how many times what msgspec takes to decode the rank's events;
+  the peak memory of the process.
 - ranks: CPU seconds per rank and the parent's peak memory at 16, 64 and 256 ranks, with two workers.
 - workers: CPU seconds of two processes against a serial run of the same ranks.
 - memory: the peak of reading one rank of 2 GB of JSON.
@@ -18,6 +19,8 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+from benchmarks.ingest import DECODE
 
 _CHILD = """
 import json, os, re, resource, sys, time
@@ -72,12 +75,33 @@ def _simulate(folder: Path, ranks: int, *more: str) -> None:
     )
 
 
+_BEST_OF_DECODING = """
+import time
+times = []
+for _ in range(20):
+    began = time.process_time()
+    work()
+    times.append(time.process_time() - began)
+print(min(times))
+"""
+
+
+def _decoding(trace: Path) -> float:
+    """CPU seconds of msgspec decoding one rank's events into structs, best of 20."""
+    program = DECODE.format(path=str(trace)) + _BEST_OF_DECODING
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=True)
+    return float(done.stdout)
+
+
 def summary(root: Path, counts: Sequence[int] = (64, 256, 1024)) -> None:
     """What `rankscope summary` computes, in one process; the further rows are free of what a start costs.
 
     Reading is known in a serial run alone: workers' CPU time counts once they have ended.
     """
-    print(f"{'ranks':>6} {'first: ms per further rank':>28} {'of that reading':>16} {'again':>7} {'parent MB':>10}")
+    print(
+        f"{'ranks':>6} {'first: ms per further rank':>28} {'of that reading':>16} {'x decoding':>11} {'again':>7} "
+        f"{'x decoding':>11} {'parent MB':>10}"
+    )
     before: dict[str, float] = {}
     counted = 0
     for count in counts:
@@ -87,9 +111,10 @@ def summary(root: Path, counts: Sequence[int] = (64, 256, 1024)) -> None:
         again = _measure(folder, cache, "serial", "diagnose")
         now = {"first": first["cpu"], "reading": first["reading"], "again": again["cpu"]}
         further = {name: 1e3 * (now[name] - before.get(name, 0.0)) / (count - counted) for name in now}
+        decoding = 1e3 * _decoding(next(folder.glob("rank*.json*")))
         print(
-            f"{count:6} {further['first']:28.0f} {further['reading']:16.0f} {further['again']:7.0f} "
-            f"{again['peak'] / 1e6:10.0f}",
+            f"{count:6} {further['first']:28.0f} {further['reading']:16.0f} {further['first'] / decoding:11.1f} "
+            f"{further['again']:7.0f} {further['again'] / decoding:11.1f} {again['peak'] / 1e6:10.0f}",
             flush=True,
         )
         before, counted = now, count

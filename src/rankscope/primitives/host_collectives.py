@@ -35,6 +35,7 @@ GROUP = ("group_name", "group_description", "group_ranks", "group_size")
 RECORDED = (
     "collective", "dtype", "in_elements", "out_elements", *GROUP, "sequence", "source_rank", "destination_rank",
 )  # fmt: skip
+_AGREED = ("dtype", *GROUP, "source_rank", "destination_rank")
 _OPERATOR_COLUMNS = ("start_ns", "end_ns", "pid", "tid", "name", "external_id", "input_dims", "input_types")
 
 
@@ -97,6 +98,9 @@ def combine_records(records: pl.DataFrame, by: str) -> pl.DataFrame:
 
     Sends together with receives are `send_recv`; other combinations of kinds are `coalesced`.
     """
+    if not records[by].is_duplicated().any():
+        one = records.select(by, "collective", *_AGREED, "in_elements", "out_elements", "sequence")
+        return one.with_columns(constant("calls", 1, pl.Int64, one.height))
     kinds = {label: collective_kind(label) or label for label in records["collective"].unique().drop_nulls()}
     kind = pl.col("collective").replace_strict(kinds, default=None, return_dtype=pl.String)
     p2p = kind.is_in(["send", "recv"]).all()
@@ -107,10 +111,7 @@ def combine_records(records: pl.DataFrame, by: str) -> pl.DataFrame:
         .then(pl.lit("send_recv"))
         .otherwise(pl.lit("coalesced"))
     )
-    agreed = [
-        pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()).alias(name)
-        for name in ("dtype", *GROUP, "source_rank", "destination_rank")
-    ]
+    agreed = [pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()).alias(name) for name in _AGREED]
     return records.group_by(by, maintain_order=True).agg(
         label.alias("collective"),
         *agreed,
@@ -219,3 +220,28 @@ def last_calls(calls: pl.DataFrame, pid: pl.Series, tid: pl.Series, at: pl.Serie
     known = pl.col("at").is_not_null() & pl.col("pid").is_not_null() & pl.col("tid").is_not_null()
     row = found.sort("asked").select(pl.when(known).then("row").fill_null(-1).cast(pl.Int64)).to_series()
     return np.array(row.to_numpy(), dtype=np.int64)
+
+
+def group_label() -> pl.Expr:
+    """The name of a process group with its description."""
+    description = pl.col("group_description")
+    plain = pl.col("group_name")
+    return (
+        pl.when(description.is_not_null() & (description != "") & (description != "undefined"))
+        .then(pl.format("{} {}", plain, description))
+        .otherwise(plain)
+    )
+
+
+def without_kernels(calls: pl.DataFrame) -> pl.DataFrame:
+    """Rows for calls without a recorded kernel: only the time of the call is known."""
+    return calls.with_row_index("row").with_columns(
+        pl.col("start_ns").alias("launch_ns"),
+        pl.lit(None, pl.Int64).alias("stream"),
+        pl.col("collective").alias("label"),
+        pl.col("collective").alias("name"),
+        pl.lit("launch").alias("source"),
+        pl.lit(0, pl.Int64).alias("kernels"),
+        pl.lit(False).alias("on_device"),
+        group_label().alias("group"),
+    )

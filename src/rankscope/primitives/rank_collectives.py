@@ -21,13 +21,16 @@ import polars as pl
 from rankscope.primitives.activity import gloo_ranges, with_category
 from rankscope.primitives.collective_sizes import with_sizes
 from rankscope.primitives.collectives import collective_kind
+from rankscope.primitives.columns import constant
 from rankscope.primitives.host_collectives import (
     GROUP,
     RECORDED,
     combine_records,
+    group_label,
     host_collectives,
     last_calls,
     open_calls,
+    without_kernels,
 )
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.shapes import first_type, total_elements
@@ -81,7 +84,7 @@ def rank_collectives(
     gloo = _gloo(ranges, window, groups, rank) if ranges.height else kernels.clear()
     without_kernel = calls.filter(~pl.Series(used, dtype=pl.Boolean) & (pl.col("group_size").fill_null(0) != 1))
     alone = not kernels.height and not gloo.height
-    parts = [kernels, gloo, _launches(without_kernel)] if alone else [kernels, gloo]
+    parts = [kernels, gloo, without_kernels(without_kernel)] if alone else [kernels, gloo]
     found = pl.concat([part.select(_CONTENT) for part in parts], how="vertical_relaxed")
     found = _with_step(found, window["annotations"])
     return (
@@ -108,7 +111,30 @@ def _kernels(
     used = np.zeros(calls.height, dtype=np.bool_)
     used[call[call >= 0]] = True
     used[gathered["orphan"].to_numpy()] = True
-    numbered = joined.with_columns(pl.Series("call", call)).with_row_index("kernel")
+    numbered = joined.with_columns(pl.Series("call", call))
+    labelled = _from_kernels(numbered, calls) if has_metadata.all() else _from_all(numbered, calls, gathered)
+    labelled = _fill_groups(_named(labelled).with_columns(group_label().alias("group")))
+    return _once(labelled.with_columns(_kind_of_name(labelled).alias("label"), pl.lit(True).alias("on_device"))), used
+
+
+def _from_kernels(kernels: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Kernels that all have metadata, with the fields of `_from_all`."""
+    call = kernels["call"]
+    return kernels.with_columns(
+        constant("source", "kernel", pl.String, kernels.height),
+        constant("calls", 1, pl.Int64, kernels.height),
+        calls["peer"].gather(call.set(call < 0, None)).alias("peer"),
+    )
+
+
+def _from_all(kernels: pl.DataFrame, calls: pl.DataFrame, gathered: pl.DataFrame) -> pl.DataFrame:
+    """Kernels with collective, size and group from their metadata, else from their call, else from coalesced calls.
+
+    Args:
+        kernels: the kernels, each with its ``call`` (a row of `calls`, −1 for none).
+        gathered: orphan (a row of `calls`) and kernel, of coalesced calls.
+    """
+    numbered = kernels.with_row_index("kernel")
     recorded = calls.select(pl.int_range(pl.len()).alias("call"), *_LINKED)
     linked = numbered.join(recorded, on="call", how="left", suffix="_call")
     from_kernel, from_call = pl.col("collective").is_not_null(), pl.col("collective_call").is_not_null()
@@ -126,13 +152,11 @@ def _kernels(
     number = pl.when(from_kernel).then(1).when(from_call).then("calls")
     if by_coalesced:
         source = source.when(pl.col("collective_all").is_not_null()).then(pl.lit("coalesced"))
-    labelled = linked.with_columns(
+    return linked.with_columns(
         *(chosen(name).alias(name) for name in RECORDED),
         source.otherwise(pl.lit("name")).alias("source"),
         number.otherwise("calls_all" if by_coalesced else None).fill_null(1).alias("calls"),
     )
-    labelled = _fill_groups(_named(labelled).with_columns(_group_label().alias("group")))
-    return _once(labelled.with_columns(_kind_of_name(labelled).alias("label"), pl.lit(True).alias("on_device"))), used
 
 
 def _linked(kernels: pl.DataFrame, runtime: pl.DataFrame, calls: pl.DataFrame) -> np.ndarray:
@@ -251,16 +275,6 @@ def _kind_of_name(kernels: pl.DataFrame) -> pl.Expr:
     return pl.coalesce("collective", by_name)
 
 
-def _group_label() -> pl.Expr:
-    description = pl.col("group_description")
-    plain = pl.col("group_name")
-    return (
-        pl.when(description.is_not_null() & (description != "") & (description != "undefined"))
-        .then(pl.format("{} {}", plain, description))
-        .otherwise(plain)
-    )
-
-
 def _fill_groups(kernels: pl.DataFrame) -> pl.DataFrame:
     """A kernel without metadata takes the only group of its stream; else its group stays null."""
     if not kernels["group"].null_count():
@@ -309,20 +323,6 @@ def _once(kernels: pl.DataFrame) -> pl.DataFrame:
         pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("launch_ns").min(),
         pl.len().cast(pl.Int64).alias("kernels"), *sizes, *others,
     )  # fmt: skip
-
-
-def _launches(calls: pl.DataFrame) -> pl.DataFrame:
-    """Rows for calls without a recorded kernel: only the time of the call is known."""
-    return calls.with_row_index("row").with_columns(
-        pl.col("start_ns").alias("launch_ns"),
-        pl.lit(None, pl.Int64).alias("stream"),
-        pl.col("collective").alias("label"),
-        pl.col("collective").alias("name"),
-        pl.lit("launch").alias("source"),
-        pl.lit(0, pl.Int64).alias("kernels"),
-        pl.lit(False).alias("on_device"),
-        _group_label().alias("group"),
-    )
 
 
 def _gloo(

@@ -6,7 +6,7 @@ In: metadata. Out: the same as JSON, and comparisons of two traces.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
 
@@ -151,7 +151,7 @@ class TraceInfo:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
-        return asdict(self)
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TraceInfo:
