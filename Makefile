@@ -137,7 +137,7 @@ clean: ## remove caches and build products
 	find src tests benchmarks docs -name __pycache__ -type d -not -path '*/node_modules/*' -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv, .torch and node_modules as well
-	rm -rf $(VENV) .torch $(UI)/node_modules
+	rm -rf $(VENV) .torch $(UI)/node_modules src/rankscope/ingest/librankscope_reader.*
 
 # What the targets above stand on.
 
@@ -153,6 +153,7 @@ $(HAS_RUN): pyproject.toml constraints.txt $(READER) | $(BIN)/python
 	$(PIP_INSTALL) --upgrade pip
 	$(PIP_INSTALL) hatchling editables
 	$(PIP_INSTALL) --no-build-isolation -e '.[capture]'
+	@command -v cargo >/dev/null || echo "no cargo here: traces are read by Python alone, in twice the time"
 	@touch $@
 
 $(HAS_DEV): $(HAS_RUN)

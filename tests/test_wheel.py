@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ingest.native_cases import toolchain
 from tests.ingest.test_typed_events import REAL
 from tests.kineto import trace, write
 
@@ -33,7 +34,7 @@ def build(tmp_path: Path, kind: str, **variables: str) -> Path:
     done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(out)],
         cwd=source,
-        env={**os.environ, **_toolchain(), **variables},
+        env={**os.environ, **toolchain(), **variables},
         capture_output=True,
         text=True,
         timeout=600,
@@ -41,13 +42,6 @@ def build(tmp_path: Path, kind: str, **variables: str) -> Path:
     assert done.returncode == 0, done.stderr
     (found,) = out.iterdir()
     return found
-
-
-def _toolchain() -> dict[str, str]:
-    """Where rustup's cargo finds its compiler, although tests have a home of their own."""
-    cargo = shutil.which("cargo")
-    rustup = Path(cargo).parents[2] / ".rustup" if cargo else None
-    return {"RUSTUP_HOME": str(rustup)} if rustup and rustup.is_dir() else {}
 
 
 @pytest.mark.skipif(shutil.which("cargo") is None, reason="no cargo here")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -93,6 +94,13 @@ def mutations(seed: int) -> Iterator[tuple[int, bytes, int]]:
 
 def _distorted(source: random.Random, text: bytes, _: list[bytes]) -> bytes:
     return distorted(source, text)
+
+
+def toolchain() -> dict[str, str]:
+    """Where rustup's cargo finds its compiler, although tests have a home of their own."""
+    cargo = shutil.which("cargo")
+    rustup = Path(cargo).parents[2] / ".rustup" if cargo else None
+    return {"RUSTUP_HOME": str(rustup)} if rustup and rustup.is_dir() else {}
 
 
 def write_pieces(folder: Path) -> None:

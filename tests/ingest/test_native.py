@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tests.ingest.native_cases import differences, mutations
+from tests.ingest.native_cases import differences, mutations, toolchain, write_pieces
 from tests.ingest.test_fuzz import SYNTHETIC
 from tests.ingest.test_typed_events import NAMES, REAL, events
 from tests.kineto import dumps, memory, op, trace, write
@@ -238,6 +239,27 @@ def test_threads_read_at_once() -> None:
     for piece in found:
         assert (piece.groups, piece.tables, piece.texts) == (expected.groups, expected.tables, expected.texts)
         assert piece.integers.tolist() == expected.integers.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="no cargo here")
+def test_mutated_pieces_with_the_checks_of_a_debug_build(tmp_path: Path) -> None:
+    """Overflows, positions beyond a buffer and broken promises of the library end the process."""
+    write_pieces(tmp_path / "from")
+    command = ["cargo", "run", "--offline", "--locked", "--example", "fuzz", "--", "from/description", "from/pieces"]
+    manifest = Path(__file__).resolve().parents[2] / "native" / "Cargo.toml"
+    environment = {**os.environ, **toolchain(), "CARGO_TARGET_DIR": str(tmp_path / "target")}
+    done = subprocess.run(
+        [*command[:2], "--manifest-path", str(manifest), *command[2:], "1", "15"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    pieces, taken = map(int, re.findall(r"\d+", done.stdout))
+    assert 0 < taken < pieces
 
 
 def test_the_variable_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -592,3 +592,11 @@ def test_a_url_that_refuses_the_connection_is_named_with_the_reason(tmp_path):
         gather(tmp_path / "run", [parse_source(f"http://127.0.0.1:{free_port()}/run/")])
     with pytest.raises(RankscopeError, match="has no files"):
         gather(tmp_path / "run", [parse_source("memory://empty/run")])
+
+
+def test_dumps_of_a_hang_are_no_traces(tmp_path):
+    part(tmp_path, (0,), world_size=1)
+    before = completeness(tmp_path)
+    (tmp_path / "hang").mkdir()
+    (tmp_path / "hang" / "rank0.json").write_text('{"format":"rankscope-hang-dump","rank":0}')
+    assert completeness(tmp_path) == before

@@ -31,7 +31,7 @@ The cause is the part of its late steps that exceeds the peers':
 
 - `slow_device`: the same kernels take longer; `more_work`: there are more, or larger ones (by name and launch grid; on
   the host operators by name and input shapes)
-- `data_loading`: the device was idle while the host was in its data loader, or because it was longer there than others
+- `data_loading`: the device was idle while the host was in its data loader
 - `slow_host`: the device was idle while the host ran operators, the runtime, or nothing that was recorded (sleeping)
 - `memory`: the device was idle in allocations, or copied; calls for device memory that no other rank makes include the
   idle time that they cause on the device
@@ -56,7 +56,7 @@ import polars as pl
 
 from rankscope.primitives.arrival_skew import totals_by_rank_and_step
 from rankscope.primitives.clocks import base_times
-from rankscope.primitives.communicators import POINT_TO_POINT, parse_group_ranks
+from rankscope.primitives.communicators import POINT_TO_POINT, named_group_ranks, parse_group_ranks
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
 from rankscope.primitives.statistics import Significance, Verdict
@@ -65,7 +65,7 @@ from rankscope.primitives.stragglers.causes import ADVICE
 from rankscope.primitives.stragglers.network import SlowLink, slow_links, with_numbers
 from rankscope.primitives.stragglers.observations import observe
 from rankscope.primitives.stragglers.paces import COLUMNS as PACES
-from rankscope.primitives.stragglers.paces import LOADING, StepBounds, device_places, host_paces, step_paces
+from rankscope.primitives.stragglers.paces import StepBounds, device_places, host_paces, step_paces
 from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 from rankscope.primitives.stragglers.timeline import (
     ENDED,
@@ -140,7 +140,7 @@ _PARTS = {
         | {"on_host": pl.Boolean}
     ),
     "launched": pl.Schema(dict.fromkeys(("rank", "window", "step", "work", *_WORK), pl.Int64)),
-    "paces": pl.Schema(dict.fromkeys(("rank", "window", *PACES, LOADING), pl.Int64) | {"of_host": pl.Boolean}),
+    "paces": pl.Schema(dict.fromkeys(("rank", "window", *PACES), pl.Int64) | {"of_host": pl.Boolean}),
 }
 
 
@@ -169,7 +169,8 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     own = own.filter(pl.col("match").is_not_null() & ~pl.col("collective").is_in(POINT_TO_POINT))
     own = own.sort("start_ns", "end_ns")
     start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
-    before = previous_collectives(own["group"].to_list(), _members(own), start, end)
+    members = {group: frozenset(ranks) for group, ranks in named_group_ranks(own)}
+    before = previous_collectives(own["group"].to_list(), members, start, end)
     match = own["match"].to_numpy()
     extra = inputs.options.communication
     at, code = device_places(window["device_events"], window["host_ops"], window["annotations"], extra)
@@ -190,9 +191,7 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     frames = {
         "collectives": collectives,
         "launched": step_work(window, extra),
-        "paces": pl.concat(
-            [of_rank.with_columns(of_host=pl.lit(False)), of_host.with_columns(of_host=pl.lit(True))], how="diagonal"
-        ),
+        "paces": pl.concat([of_rank.with_columns(of_host=pl.lit(False)), of_host.with_columns(of_host=pl.lit(True))]),
     }
     return {
         name: frame.with_columns(rank=pl.lit(inputs.rank, pl.Int64), window=pl.lit(number, pl.Int64))
@@ -205,11 +204,6 @@ def _bounds(own: pl.DataFrame, end: Int64, end_own: Int64) -> StepBounds:
     whole = pl.col("matched_ranks") == pl.col("matched_ranks").max().over("group", "group_ranks")
     rows = own.select("step", whole.alias("whole"), pl.Series("end_ns", end), pl.Series("own_ns", end_own))
     return StepBounds.of(rows.filter("whole"))
-
-
-def _members(own: pl.DataFrame) -> dict[str, frozenset[int]]:
-    pairs = own.select("group", "group_ranks").unique().drop_nulls().rows()
-    return {group: frozenset(found) for group, text in pairs if (found := parse_group_ranks(text)) is not None}
 
 
 def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -286,9 +280,7 @@ def _roles(mesh: Mesh, inputs: Inputs) -> dict[int, int]:
 
 def mesh_of(inputs: Inputs) -> Mesh:
     """The mesh of a run, from its metadata or its groups."""
-    groups = inputs.results["collectives"].select("group", "group_ranks").drop_nulls().unique().sort("group")
-    named = [(name, found) for name, text in groups.iter_rows() if (found := parse_group_ranks(text)) is not None]
-    return infer_mesh(inputs.traces, named)
+    return infer_mesh(inputs.traces, named_group_ranks(inputs.results["collectives"]))
 
 
 def _complete(table: pl.DataFrame) -> pl.DataFrame:

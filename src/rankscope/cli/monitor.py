@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -48,12 +49,13 @@ def monitor(
     """Send the numbers of a watched job to Prometheus or OpenTelemetry while it runs; or print them as JSON Lines.
 
     Step time, waiting, stragglers, last arrivals, hangs. It waits for the log to begin, and ends with the job, with
-    SIGTERM or with Ctrl-C. It runs beside the job, which does not notice: what fails here is reported here.
+    SIGTERM or with Ctrl-C. It runs next to the job, which does not notice; what fails here is reported here.
     """
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    with suppress(OSError, AttributeError):  # not on Windows
-        os.nice(_NICE)
+    if sys.platform != "win32":
+        with suppress(OSError):
+            os.nice(_NICE)
     sinks: list[Sink] = []
     if prometheus_file is not None or prometheus_port is not None:
         prometheus = PrometheusSink(prometheus_file, prometheus_port, prometheus_host)

@@ -49,11 +49,14 @@ def checks() -> Iterator[Check]:
     elif not old:
         yield Check("software", "packages", "ok", ", ".join(there))
     if there and not absent:
-        # By name: this package does without what `ingest` needs.
-        compiled = any((Path(__file__).parents[1] / "ingest").glob("librankscope_reader.*"))
         what = (
             "traces are read by the compiled reader"
-            if compiled
+            if _has_compiled_reader()
             else "traces are read by Python alone, in twice the time: there was no `cargo` when rankscope was installed"
         )
         yield Check("software", "reader", "ok", what)
+
+
+def _has_compiled_reader() -> bool:
+    """Whether its library is in the package; by name, because this does without what `ingest` imports."""
+    return any((Path(__file__).parents[1] / "ingest").glob("librankscope_reader.*"))

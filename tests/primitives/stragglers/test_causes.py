@@ -62,21 +62,6 @@ def test_which_cause(more: dict[str, int], work: WorkDifference | None, on_host:
     assert find_cause(100, more, {}, work, on_host=on_host).cause == cause
 
 
-def test_a_loader_delays_all_that_its_host_does_afterwards() -> None:
-    """Its device is idle in the loader for a quarter of the delay; its host is longer in nothing else."""
-    more = {"data_loading": 25, "operators": 60}
-
-    def cause(*host: int) -> str:
-        return find_cause(100, more, {}, None, (host[0], host[1]), on_host=False).cause
-
-    assert cause(40, 45) == "data_loading"
-    # It is longer in everything; or its loader explains little of the delay; or nothing is known of the host.
-    assert cause(40, 90) == cause(20, 25) == cause(0, 0) == "slow_host"
-    # Its device did not wait for its host.
-    late = WorkDifference(0, 85, 1_000, 10, 10)
-    assert find_cause(100, {"compute": 90}, {}, late, (40, 45), on_host=False).cause == "slow_device"
-
-
 def test_who_alone_calls_for_device_memory_waits_for_memory() -> None:
     """Each call drains the device; what it is idle for until the host is ahead again shows as the host's time."""
     more = {"allocation": 8, "operators": 60, "runtime": 20}

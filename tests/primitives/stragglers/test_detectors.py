@@ -11,8 +11,6 @@ import pytest
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.stragglers.detectors import (
     Detector,
-    Late,
-    Suspect,
     always_late,
     detectable,
     find_late_ranks,
@@ -23,6 +21,7 @@ from rankscope.primitives.stragglers.measures import Measure
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import Float
 from rankscope.primitives.stragglers.stragglers import Comparison
+from rankscope.primitives.stragglers.suspects import Late, Suspect
 from rankscope.primitives.stragglers.thresholds import Thresholds
 
 STEP = 10_000_000.0

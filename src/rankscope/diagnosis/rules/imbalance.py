@@ -21,7 +21,7 @@ from rankscope.diagnosis.effects import MORE_WORK, SLOW_DEVICE
 from rankscope.diagnosis.step_costs import on_device, severity_of, step_ns, step_words, steps_of
 from rankscope.primitives.job_kind import STAGES, JobKind
 from rankscope.primitives.statistics import Significance
-from rankscope.primitives.stragglers.detectors import TOO_FEW
+from rankscope.primitives.stragglers.suspects import TOO_FEW
 from rankscope.results import Evidence, Finding, Inputs, Rule, of_judged_ranks
 
 _LASTING = 0.75

@@ -21,11 +21,12 @@ from pathlib import Path
 
 from rankscope.rundir.archives import open_zstandard
 from rankscope.rundir.fields import MAX_RANKS
+from rankscope.rundir.hang_dump import HANG_FOLDER
 from rankscope.rundir.names import ENDINGS, RANKS_FOLDER, parse_trace_name
 
 SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip")
 """How the names of files end that may be traces."""
-_NO_TRACES = {RANKS_FOLDER, "measured"}
+_NO_TRACES = {RANKS_FOLDER, HANG_FOLDER, "measured"}
 """Folders in which files that are named after ranks are something else."""
 _HEAD_BYTES = 1 << 20
 _MAX_MEMBERS = 100

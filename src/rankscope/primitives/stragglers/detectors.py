@@ -16,135 +16,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from rankscope.primitives.statistics import student_quantile, student_tail
-from rankscope.primitives.stragglers.measures import ALLOCATION, HOST_PARTS, LOCAL, Measure, measures
+from rankscope.primitives.stragglers.hosts import caused_by_host, idle_excess
+from rankscope.primitives.stragglers.measures import ALLOCATION, LOCAL, Measure, measures
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import (
     Bool,
     Float,
     centre_and_spread,
     excess_over_peers,
+    mean_known,
     root_mean_square,
 )
+from rankscope.primitives.stragglers.suspects import TOO_FEW, Late, Suspect
 from rankscope.primitives.stragglers.thresholds import Thresholds
 
-# Steps: in fewer, of two ranks, chance is not known (one step of a clean rank differed by 18.6 %, measured), and of a
-# few more ranks only what is far beyond any hiccup is more than chance.
-TOO_FEW = 4
-TRIALS = 2  # ranks left out for trial at most
-MOST = 64  # ranks found at most
-FEW = 8  # values of other ranks: of fewer, chance is not known
-CANDIDATES = 3  # by each order of each measure
-
-
-@dataclass(frozen=True)
-class Late:
-    """A rank that stands out.
-
-    Attributes:
-        row: its row.
-        measure: in which it does most.
-        steps: (steps,) where it does.
-        kind: the name of the detector that found it.
-        excess: (steps,) its local time less its peers' median, ns; nan where not compared.
-        score: by how many times what it needs to.
-        lost_ns: in a step, if the hiccups of its peers hide it in the local time.
-        without_idle: its excess leaves out what its device was idle for: by chance hosts fall behind as much.
-    """
-
-    row: int
-    measure: str
-    steps: Bool
-    kind: str
-    excess: Float
-    score: float
-    lost_ns: float = 0.0
-    without_idle: bool = False
-
-    @property
-    def lasting(self) -> bool:
-        """Whether it is late all the time."""
-        return self.kind == always_late.__name__
-
-    @property
-    def weight(self) -> float:
-        """What it takes in its late steps, ns in all."""
-        taken = float(np.nansum(np.where(self.steps, self.excess, 0.0)))
-        return max(taken, self.lost_ns * int(self.steps.sum()))
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """One rank in one measure.
-
-    Attributes:
-        row: its row.
-        measure: which.
-        excess: (steps,) of the measure, ns; nan where not compared.
-        others: of the other ranks, (ranks, steps).
-        own: (steps,) of the local time.
-        whole: (steps,) what was recorded from its beginning.
-        step_ns: how long a step takes.
-        on_host: the job computes on its hosts.
-    """
-
-    row: int
-    measure: Measure
-    excess: Float
-    others: Float
-    own: Float
-    whole: Bool
-    step_ns: float
-    on_host: bool
-
-    @property
-    def few(self) -> bool:
-        """Whether there are too few others to know chance from."""
-        return bool(np.isfinite(self.others).sum() < (FEW if self.judged.sum() > 1 else FEW // 2))
-
-    @property
-    def of_two(self) -> bool:
-        """Whether it has one peer, whose only peer it is: nothing tells how much hosts differ."""
-        return self.others.shape[0] < 2
-
-    @property
-    def too_few(self) -> bool:
-        """Whether nothing tells its excess from chance."""
-        return self.of_two and bool(np.isfinite(self.excess).sum() < TOO_FEW)
-
-    @property
-    def judged(self) -> Bool:
-        """(steps,) Those by which it is judged whether it is always late."""
-        seen: Bool = np.isfinite(self.excess)
-        return seen & self.whole if (seen & self.whole).any() else seen
-
-    def error(self, values: Float) -> tuple[float, int]:
-        """The standard error of the mean of some excesses, ns, and its degrees of freedom, where others are few.
-
-        Each value of a rank is also in what its peers are compared with: those of the others count half.
-        """
-        rest = self.others[np.isfinite(self.others)]
-        freedom = values.size - 1 + rest.size // 2
-        squares = float(((values - values.mean()) ** 2).sum()) + float((rest**2).sum()) / 2
-        return max(math.sqrt(squares / max(freedom, 1) / values.size), 1.0), freedom
-
-    def floor_few(self, limits: Thresholds) -> float:
-        """What chance is not taken for less than, of a step, where it is not known."""
-        return limits.floor_few_hosts if self.on_host else limits.floor_few
-
-    def chance(self, limits: Thresholds) -> tuple[float, Float]:
-        """How much a rank differs from its peers by chance, ns, and the values that it is known from."""
-        pool, floor = self.others[np.isfinite(self.others)], self.measure.floor
-        if self.few:
-            # Nobody to learn chance from: then from how the rank itself differs from step to step.
-            values = self.excess[self.judged]
-            pool = np.concatenate([pool, values - np.median(values)])
-            floor = max(floor, self.floor_few(limits))
-        return max(root_mean_square(pool), floor * self.step_ns), pool
+TRIALS = 2  # ranks left out for trial at most: of two slow hosts with two ranks each, one trial finds none
+MOST = 64  # ranks found at most: a bound of the running time
+CANDIDATES = 3  # by each order of each measure, for speed: 1 and 100 give the same findings
 
 
 def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | None:
@@ -297,10 +190,9 @@ def find_late_ranks(seen: Observations, limits: Thresholds) -> list[Late]:
         sure = list(_judge(seen, every, out, limits))
         # Those of like weight together: a slow host has many ranks.
         rows = {each.row for each in sure if each.weight >= limits.left * max(other.weight for other in sure)}
-        best = [each for each in sure if each.row in rows]
-        found += best
-        odd = _oddest(seen, out) if not best and len(trial) < TRIALS else None
-        if not best and odd is None:
+        found += [each for each in sure if each.row in rows]
+        odd = _oddest(seen, out) if not rows and len(trial) < TRIALS else None
+        if not rows and odd is None:
             break
         trial = [*trial, odd] if odd is not None else []
         out[:] = False
@@ -364,7 +256,7 @@ def _judge_rank(
             if (result := detector(suspect, limits)) is None:
                 continue
             late, score = result
-            lost = _mean(excess[row, late]) if measure.name == "steady" else 0.0
+            lost = mean_known(excess[row, late]) if measure.name == "steady" else 0.0
             each = Late(row, measure.name, late, detector.__name__, own, score, lost)
             begins_anew = seen.host_waits[row] and not measure.steady and not suspect.of_two
             if measure.of_host or begins_anew or detector is stalled_once or caused_by_host(each, seen, out, limits):
@@ -372,45 +264,6 @@ def _judge_rank(
             elif measure.device:
                 # Not what the device waited, but what it took longer itself.
                 busy = own - idle_excess(seen, out, row)
-                if _mean(busy[late]) > max(limits.least * seen.step_ns, limits.left * _mean(mine[late])):
+                if mean_known(busy[late]) > max(limits.least * seen.step_ns, limits.left * mean_known(mine[late])):
                     found.append((-order, score, replace(each, excess=busy, without_idle=True)))
     return [each[2] for each in sorted(found, key=lambda each: each[:2], reverse=True)]
-
-
-def idle_excess(seen: Observations, out: Bool, row: int) -> Float:
-    """(steps,) By how much longer than its peers' a rank's device had nothing to run, ns."""
-    waits = [seen.parts[part] for part in (*HOST_PARTS, "data_loading") if part in seen.parts]
-    total = np.where(seen.known, np.sum(waits, axis=0), np.nan) if waits else np.full(seen.known.shape, np.nan)
-    found: Float = excess_over_peers(total, seen.role, out)[row]
-    return found
-
-
-def caused_by_host(late: Late, seen: Observations, out: Bool, limits: Thresholds) -> bool:
-    """Whether the host is slower where its device was idle longer; true where that is not known.
-
-    Hosts that run ahead of their devices are each as far ahead as chance left them. One that falls behind stays behind:
-    its device waits for launches step after step, although the host is no slower than the others.
-    """
-    idle = _mean(idle_excess(seen, out, late.row)[late.steps])
-    if not idle >= limits.left * _mean(late.excess[late.steps]):
-        return True
-    slower, chance = _beside_others(seen.host_steady, seen, out, late.row, late.steps)
-    if not math.isfinite(slower):
-        return bool(seen.host_waits[late.row])
-    if slower > max(limits.of_idle * idle, limits.host_chance * chance):
-        return True
-    slower, chance = _beside_others(seen.host_pace, seen, out, late.row, np.isfinite(late.excess))
-    # Of two ranks there is no other to learn from by how much hosts differ.
-    return late.lasting and chance > 0 and slower > limits.slow_and_behind * chance
-
-
-def _beside_others(value: Float, seen: Observations, out: Bool, row: int, steps: Bool) -> tuple[float, float]:
-    """By how much a rank exceeds its peers in the mean of some steps, ns, and by how much the others do by chance."""
-    excess = excess_over_peers(value, seen.role, out)[:, steps]
-    return _mean(excess[row]), root_mean_square(np.array([_mean(each) for each in excess[~out]]))
-
-
-def _mean(values: Float) -> float:
-    """Of what is not nan; nan of nothing."""
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if known.size else math.nan

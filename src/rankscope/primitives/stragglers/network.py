@@ -18,11 +18,12 @@ import polars as pl
 
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.statistics import rank_sum_score
-from rankscope.primitives.stragglers.detectors import Late, find_late_ranks
+from rankscope.primitives.stragglers.detectors import find_late_ranks
 from rankscope.primitives.stragglers.measures import LOCAL
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import Bool
 from rankscope.primitives.stragglers.stragglers import Straggler
+from rankscope.primitives.stragglers.suspects import Late
 from rankscope.primitives.stragglers.thresholds import Thresholds
 
 KEY = ("collective", "bytes", "group_size")

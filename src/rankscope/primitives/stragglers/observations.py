@@ -14,7 +14,6 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.stragglers.paces import LOADING
 from rankscope.primitives.stragglers.peers import Bool, Float, with_lost_filled
 from rankscope.primitives.stragglers.timeline import LOCAL_PARTS
 
@@ -44,7 +43,6 @@ class Observations:
         steady: the local time without the hiccups of single places (`paces`).
         host_steady: the same of the host's own time, where a device keeps the time.
         host_pace: what that would be if all its places went as fast as they do on the geometric mean.
-        host_loading: the host's time in its data loader, whether its device waits for it or not.
         host_waits: (ranks,) whether the host waits for its device in most steps, and so begins each anew.
         launched: rank, step, work, ranged, pieces, work_ns: what the steps launched.
     """
@@ -62,7 +60,6 @@ class Observations:
     steady: Float
     host_steady: Float
     host_pace: Float
-    host_loading: Float
     host_waits: Bool
     launched: pl.DataFrame
 
@@ -81,7 +78,7 @@ class Observations:
         return cls(
             np.arange(ranks), np.arange(steps), np.zeros(ranks, dtype=np.int64), step_ns, on_host, every, every,
             {name: np.asarray(value, dtype=np.int64) for name, value in parts.items()}, none, none,
-            unknown, unknown, unknown, unknown, np.ones(ranks, dtype=np.bool_), pl.DataFrame(schema=LAUNCHED),
+            unknown, unknown, unknown, np.ones(ranks, dtype=np.bool_), pl.DataFrame(schema=LAUNCHED),
         )  # fmt: skip
 
     @property
@@ -118,9 +115,9 @@ def observe(
         on_host: the job computes on its hosts.
     """
     placed = local.with_columns(pl.col("rank").replace_strict(role, default=-2, return_dtype=pl.Int64).alias("role"))
-    # Where a collective was lost, waiting in it looks like idle time: of such a step only what the device did can be
-    # compared, and nothing if the job computes on its hosts. There several run at once, and which of them ends first is
-    # nobody's loss.
+    # Where a collective was lost the number of them differs, and waiting in it looks like idle time. Such a step is
+    # not compared, unless the rank has no other whole one: then only what its device did is. On hosts several run at
+    # once, and which of them ends first is nobody's loss.
     count = pl.col("collectives" if on_host else "count")
     placed = placed.with_columns((count != count.mode().min().over("role", "step")).cast(pl.Int64).alias("lossy"))
     alike = placed.filter(pl.col("lossy") == 0)
@@ -129,7 +126,9 @@ def observe(
     step_ns = float(length) if isinstance(length, int | float) else 0.0
     # All ranks are tied: one whose cut step is twice as long as theirs has lost what tells where it begins.
     cut_alike = pl.col("elapsed_ns").is_between(CUT * step_ns, step_ns / CUT, closed="none")
-    frame = (alike if on_host else placed).filter(~pl.col("first") | cut_alike).sort("rank", "step")
+    none_whole = ~((pl.col("lossy") == 0) & ~pl.col("first")).any().over("rank") & (not on_host)
+    compared = placed.filter((pl.col("lossy") == 0) | none_whole)
+    frame = compared.filter(~pl.col("first") | cut_alike).sort("rank", "step")
     ranks: Int64 = frame["rank"].unique().sort().to_numpy()
     steps: Int64 = frame["step"].unique().sort().to_numpy()
     shape = ranks.size, steps.size
@@ -168,7 +167,7 @@ def observe(
         ranks, steps, number, step_ns, on_host, known, whole,
         {part: np.nan_to_num(value).astype(np.int64) for part, value in parts.items()}, work, slower,
         np.where(known, matrix(own, "steady_ns"), np.nan),
-        matrix(host, "steady_ns"), matrix(host, "pace_ns"), matrix(host, LOADING), waits, launched,
+        matrix(host, "steady_ns"), matrix(host, "pace_ns"), waits, launched,
     )  # fmt: skip
 
 

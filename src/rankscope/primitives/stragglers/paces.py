@@ -25,7 +25,6 @@ import polars as pl
 from rankscope.primitives.activity import (
     computing_operators,
     covered_time,
-    data_loading_time,
     gloo_ranges,
     with_category,
 )
@@ -43,8 +42,6 @@ COMMON = 0.9
 SHORT_NS = 1_000
 """Places shorter than that have no part in the geometric mean: clocks tell too little of them."""
 COLUMNS = ("step", "elapsed_ns", "waited_ns", "steady_ns", "pace_ns")
-LOADING = "loading_ns"
-"""Of hosts also: the time in their data loaders."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +118,7 @@ def host_paces(operators: pl.DataFrame, runtime: pl.DataFrame, annotations: pl.D
     calls = covered_time(host_waits(runtime))
     start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     own, begun, ended = (each - calls.before(each) for each in (at, start, end))
-    paces = step_paces(at, code, own, StepBounds(steps["step"].to_numpy(), start, begun, end, ended))
-    return paces.with_columns(pl.Series(LOADING, data_loading_time(annotations).within(start, end), pl.Int64))
+    return step_paces(at, code, own, StepBounds(steps["step"].to_numpy(), start, begun, end, ended))
 
 
 def _places(found: pl.DataFrame) -> tuple[Int64, Int64]:

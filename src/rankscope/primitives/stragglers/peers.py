@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -93,3 +95,9 @@ def root_mean_square(values: Float) -> float:
     """√ of the mean of the squares of what is not nan; 0 of nothing."""
     known = values[np.isfinite(values)]
     return float(np.sqrt(np.mean(known**2))) if known.size else 0.0
+
+
+def mean_known(values: Float) -> float:
+    """The mean of what is not nan; nan of nothing."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else math.nan

@@ -2,7 +2,7 @@
 
 1. `find_late_ranks` compares the ranks of each program.
 2. A rank alone in its program is compared with its own other steps and, at the kernels that other programs launch too,
-   with their pace; so is a program all of whose ranks are as slow (`compare_programs`).
+   with their pace; so is a program all of whose ranks are as slow (a stage on one slow host).
 3. Each gets its cause from the late steps alone (`causes`).
 4. Its saving is what a step would gain if it took no longer than the slowest of the others.
 """
@@ -18,24 +18,22 @@ import polars as pl
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.stragglers.causes import CAUSES_OF_SEVERAL, STALLS, Cause, compare_work, find_cause
-from rankscope.primitives.stragglers.detectors import (
-    TESTS,
-    Late,
-    always_late,
-    detectable,
-    find_late_ranks,
-    stalled_once,
-)
+from rankscope.primitives.stragglers.detectors import TESTS, always_late, detectable, find_late_ranks, stalled_once
 from rankscope.primitives.stragglers.measures import LOCAL
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import Bool, Float, excess_over_peers, usual
+from rankscope.primitives.stragglers.suspects import Late
 from rankscope.primitives.stragglers.thresholds import Thresholds
 
 SHARED = "more_work"
-SHARED_BY = 3  # ranks that launch a piece of work, to tell its usual pace
-ALIKE = 0.5  # of the latest of a slice its other ranks are late by at least: they share one reason
-PROGRAMS = 3  # of which one can be the odd one
-OUTSIDE = 0.5  # a slice of the mesh larger than this is no exception
+SHARED_BY = 3
+"""Ranks that launch a piece of work, to tell its usual pace: of two, either could be the slow one."""
+ALIKE = 0.5
+"""Of the latest of a slice, its other ranks are late by at least: they share one reason (simulated slow hosts)."""
+PROGRAMS = 3
+"""Of which one can be the odd one: of two, either could be the slow one."""
+OUTSIDE = 0.5
+"""Of all ranks: a larger slice of the mesh is no exception but the rule."""
 
 
 @dataclass(frozen=True)
@@ -240,16 +238,19 @@ class Comparison:
         return int(gain) // max(self.seen.steps.size, 1), tuple(too)
 
     def stragglers(self) -> list[Straggler]:
-        """The stragglers, the largest first; without those that cost the step nothing.
+        """The stragglers, the largest first; without those that cost the step next to nothing.
 
         A rank costs nothing where others that are no stragglers are as late in the same steps. Of several stragglers
         that are equally late none gains anything alone: each names the others.
         """
         found = [self._straggler(each) for each in self.late]
+        least = max(self.limits.least_saving * self.seen.step_ns, 1)
         return [
             each
             for each in found
-            if each.once or (each.saving_ns and (each.lasting or each.cause.cause != "unclear")) or each.together_with
+            if each.once
+            or each.together_with
+            or (each.saving_ns >= least and (each.lasting or each.cause.cause != "unclear"))
         ]
 
     def verdicts(self) -> dict[int, Verdict]:
@@ -286,8 +287,7 @@ class Comparison:
             peers = seen.ranks[(seen.role == seen.role[late.row]) & ~self._out].tolist()
             launched, peers = self._other_steps(rank, steps) if seen.alone[late.row] else (seen.launched, peers)
             beside = compare_work(launched, rank, peers, steps)
-            host = self._in_late_steps(seen.host_loading, late), self._in_late_steps(seen.host_steady, late)
-            cause = find_cause(int(late.weight), more, others, beside, host, on_host=seen.on_host)
+            cause = find_cause(int(late.weight), more, others, beside, on_host=seen.on_host)
         compared = int(np.isfinite(late.excess).sum())
         return Straggler(
             (rank,),
@@ -302,10 +302,6 @@ class Comparison:
             Verdict(Significance.SIGNIFICANT, TESTS[late.kind], (compared,)),
             late.without_idle,
         )
-
-    def _in_late_steps(self, value: Float, late: Late) -> int:
-        """What a rank has more of than its peers in its late steps, ns; 0 where not known."""
-        return int(np.nansum(excess_over_peers(value, self.seen.role, self._out)[late.row][late.steps]))
 
     def _other_steps(self, rank: int, late: Sequence[int]) -> tuple[pl.DataFrame, list[int]]:
         """What a rank launched, with its other steps in place of the peers that it has not."""

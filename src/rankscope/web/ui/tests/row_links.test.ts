@@ -30,10 +30,12 @@ test("compiled code leads to the events whose names a row has in part", () => {
 });
 
 test("rows about groups of ranks lead to these ranks", () => {
-  const table = make({ dimension: ["dp", "dp", "host"], label: ["dp=1", null, "host=node-3.x"] });
+  const table = make({ dimension: ["dp", "dp", "host", "pp"], label: ["dp=1", null, "host=node-3.x", "dp=1 tp=0"] });
   expect(eventParamsOf("mesh", table, 0, "label")).toEqual({ group: "dp", groups: "0-999", lanes: "/\\bdp=1\\b/" });
   expect(eventParamsOf("mesh", table, 1, "label")).toEqual({ group: "dp" });
   expect(eventParamsOf("mesh", table, 2, "label")?.["lanes"]).toBe("/\\bnode-3\\.x\\b/");
+  const of = new RegExp(String(eventParamsOf("mesh", table, 3, "label")?.["lanes"]).slice(1, -1));
+  expect(["rank 3 dp=1, tp=0, pp=1", "rank 3 pp=1, tp=0, dp=1", "rank 3 dp=10, tp=0", "rank 3 dp=1, tp=1"].map((text) => of.test(text))).toEqual([true, true, false, false]);
   expect(eventParamsOf("pipeline_bubble", make({ stage: [0], step: [10] }), 0, "stage")).toEqual({ group: "pp", groups: "0-999", lanes: "/\\bpp=0\\b/", step: 10 });
 });
 

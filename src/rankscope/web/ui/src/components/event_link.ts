@@ -64,12 +64,12 @@ function compiled(table: Table, row: number): string | null {
   }
 }
 
-/** The ranks of a group: of `dp=1` those, and of a whole dimension its groups. */
+/** The ranks of a group: of `dp=1` or `dp=1 tp=0` those, and of a whole dimension its groups. */
 function grouped(dimension: string | null, label: string | null): Record<string, string> | null {
   if (dimension === null) return null;
-  const [, value] = /^[^=]+=(.+)$/.exec(label ?? "") ?? [];
-  const of = value === undefined ? null : exactly(dimension === "host" ? value : `${dimension}=${value}`).slice(1, -1);
-  return { group: dimension, ...(of === null ? {} : { lanes: `/\\b${of}\\b/`, groups: "0-999" }) };
+  const places = (label ?? "").split(/[\s,]+/).filter((part) => part.includes("=")).map((part) => `\\b${exactly(part.replace(/^host=/, "")).slice(1, -1)}\\b`);
+  const lanes = places.length > 1 ? places.map((place) => `(?=.*${place})`).join("") : places[0];
+  return { group: dimension, ...(lanes === undefined ? {} : { lanes: `/${lanes}/`, groups: "0-999" }) };
 }
 
 /** The parameter that keeps which bar a reader left by. */

@@ -1,0 +1,54 @@
+"""Whether a rank whose device is idle longer has a slower host, or fell behind by chance.
+
+In: a late rank, and the observations. Out: whether its host itself takes longer.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rankscope.primitives.stragglers.measures import HOST_PARTS
+from rankscope.primitives.stragglers.observations import Observations
+from rankscope.primitives.stragglers.peers import Bool, Float, excess_over_peers, mean_known, root_mean_square
+from rankscope.primitives.stragglers.suspects import Late
+from rankscope.primitives.stragglers.thresholds import Thresholds
+
+
+def idle_excess(seen: Observations, out: Bool, row: int) -> Float:
+    """(steps,) By how much longer than its peers' a rank's device had nothing to run, ns."""
+    waits = [seen.parts[part] for part in (*HOST_PARTS, "data_loading") if part in seen.parts]
+    total = np.where(seen.known, np.sum(waits, axis=0), np.nan) if waits else np.full(seen.known.shape, np.nan)
+    found: Float = excess_over_peers(total, seen.role, out)[row]
+    return found
+
+
+def caused_by_host(late: Late, seen: Observations, out: Bool, limits: Thresholds) -> bool:
+    """Whether the host is slower where its device was idle longer; true where that is not known.
+
+    Hosts that run ahead of their devices are each as far ahead as chance left them. One that falls behind stays behind:
+    its device waits for launches step after step, although the host is no slower than the others. So
+
+    1. what the device's idle time is less than half of has another reason: true
+    2. in the mean of the late steps, the host itself takes longer by a share of the idle time, and by more than hosts
+       differ by: true
+    3. in the mean of all steps, the pace of a host that is always late is far slower than hosts differ by: true. Of two
+       ranks there is no other to learn from by how much hosts differ
+    """
+    idle = mean_known(idle_excess(seen, out, late.row)[late.steps])
+    if not idle >= limits.left * mean_known(late.excess[late.steps]):
+        return True
+    slower, chance = _beside_others(seen.host_steady, seen, out, late.row, late.steps)
+    if not math.isfinite(slower):
+        return bool(seen.host_waits[late.row])
+    if slower > max(limits.of_idle * idle, limits.host_chance * chance):
+        return True
+    slower, chance = _beside_others(seen.host_pace, seen, out, late.row, np.isfinite(late.excess))
+    return late.lasting and chance > 0 and slower > limits.slow_and_behind * chance
+
+
+def _beside_others(value: Float, seen: Observations, out: Bool, row: int, steps: Bool) -> tuple[float, float]:
+    """By how much a rank exceeds its peers in the mean of some steps, ns, and by how much the others do by chance."""
+    excess = excess_over_peers(value, seen.role, out)[:, steps]
+    return mean_known(excess[row]), root_mean_square(np.array([mean_known(each) for each in excess[~out]]))

@@ -1,0 +1,128 @@
+"""A rank in one measure (`Suspect`), which detectors judge, and a rank that stands out (`Late`), which they find.
+
+In: the excesses of all ranks in a measure. Out: what chance is, if the other ranks tell it and if they are too few.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.primitives.stragglers.measures import Measure
+from rankscope.primitives.stragglers.peers import Bool, Float, root_mean_square
+from rankscope.primitives.stragglers.thresholds import Thresholds
+
+ALWAYS = "always_late"
+"""The detector of ranks that are late in every step."""
+# Steps: in fewer, of two ranks, chance is not known (one step of a clean rank differed by 18.6 %, measured), and of a
+# few more ranks only what is far beyond any hiccup is more than chance.
+TOO_FEW = 4
+FEW = 8  # values of other ranks: of fewer, chance is not known; 4 and 16 make no difference for faults from 5 %
+
+
+@dataclass(frozen=True)
+class Late:
+    """A rank that stands out.
+
+    Attributes:
+        row: its row.
+        measure: in which it does most.
+        steps: (steps,) where it does.
+        kind: the name of the detector that found it.
+        excess: (steps,) its local time less its peers' median, ns; nan where not compared.
+        score: by how many times what it needs to.
+        lost_ns: in a step, if the hiccups of its peers hide it in the local time.
+        without_idle: its excess leaves out what its device was idle for: by chance hosts fall behind as much.
+    """
+
+    row: int
+    measure: str
+    steps: Bool
+    kind: str
+    excess: Float
+    score: float
+    lost_ns: float = 0.0
+    without_idle: bool = False
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is late all the time."""
+        return self.kind == ALWAYS
+
+    @property
+    def weight(self) -> float:
+        """What it takes in its late steps, ns in all."""
+        taken = float(np.nansum(np.where(self.steps, self.excess, 0.0)))
+        return max(taken, self.lost_ns * int(self.steps.sum()))
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One rank in one measure.
+
+    Attributes:
+        row: its row.
+        measure: which.
+        excess: (steps,) of the measure, ns; nan where not compared.
+        others: of the other ranks, (ranks, steps).
+        own: (steps,) of the local time.
+        whole: (steps,) what was recorded from its beginning.
+        step_ns: how long a step takes.
+        on_host: the job computes on its hosts.
+    """
+
+    row: int
+    measure: Measure
+    excess: Float
+    others: Float
+    own: Float
+    whole: Bool
+    step_ns: float
+    on_host: bool
+
+    @property
+    def few(self) -> bool:
+        """Whether there are too few others to know chance from."""
+        return bool(np.isfinite(self.others).sum() < (FEW if self.judged.sum() > 1 else FEW // 2))
+
+    @property
+    def of_two(self) -> bool:
+        """Whether it has one peer, whose only peer it is: nothing tells how much hosts differ."""
+        return bool(self.others.shape[0] < 2)
+
+    @property
+    def too_few(self) -> bool:
+        """Whether nothing tells its excess from chance."""
+        return self.of_two and bool(np.isfinite(self.excess).sum() < TOO_FEW)
+
+    @property
+    def judged(self) -> Bool:
+        """(steps,) Those by which it is judged whether it is always late."""
+        seen: Bool = np.isfinite(self.excess)
+        return seen & self.whole if (seen & self.whole).any() else seen
+
+    def error(self, values: Float) -> tuple[float, int]:
+        """The standard error of the mean of some excesses, ns, and its degrees of freedom, where others are few.
+
+        Each value of a rank is also in what its peers are compared with: those of the others count half.
+        """
+        rest = self.others[np.isfinite(self.others)]
+        freedom = values.size - 1 + rest.size // 2
+        squares = float(((values - values.mean()) ** 2).sum()) + float((rest**2).sum()) / 2
+        return max(math.sqrt(squares / max(freedom, 1) / values.size), 1.0), freedom
+
+    def floor_few(self, limits: Thresholds) -> float:
+        """What chance is not taken for less than, of a step, where it is not known."""
+        return limits.floor_few_hosts if self.on_host else limits.floor_few
+
+    def chance(self, limits: Thresholds) -> tuple[float, Float]:
+        """How much a rank differs from its peers by chance, ns, and the values that it is known from."""
+        pool, floor = self.others[np.isfinite(self.others)], self.measure.floor
+        if self.few:
+            # Nobody to learn chance from: then from how the rank itself differs from step to step.
+            values = self.excess[self.judged]
+            pool = np.concatenate([pool, values - np.median(values)])
+            floor = max(floor, self.floor_few(limits))
+        return max(root_mean_square(pool), floor * self.step_ns), pool
