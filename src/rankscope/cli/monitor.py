@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -52,8 +53,9 @@ def monitor(
     """
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    with suppress(OSError, AttributeError):  # not on Windows
-        os.nice(_NICE)
+    if sys.platform != "win32":
+        with suppress(OSError):
+            os.nice(_NICE)
     sinks: list[Sink] = []
     if prometheus_file is not None or prometheus_port is not None:
         prometheus = PrometheusSink(prometheus_file, prometheus_port, prometheus_host)

@@ -27,4 +27,4 @@ def read(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> H
     """
     paths = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     found = find_dumps(paths)
-    return diagnose(found.dumps, found.heartbeats, found.problems)
+    return diagnose(found.dumps, found.heartbeats, found.problems, found.completed)

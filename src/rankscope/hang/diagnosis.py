@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from rankscope.hang.arrivals import ROOTED, Arrivals, Stuck, world_size_of
 from rankscope.hang.causes import Cause, Place, call_frame, place_of
 from rankscope.hang.earlier_jobs import of_the_latest_job
+from rankscope.hang.inspector import Completed, notes_on
 from rankscope.hang.liveness import is_consequence, latest_heartbeats, places_without_dump
 from rankscope.hang.mismatches import OPERATION, Mismatch, find_mismatch
 from rankscope.hang.ranks import assign_ranks
@@ -42,17 +43,23 @@ class _Case:
     """Ranks whose devices have not finished what the others' have."""
 
 
-def diagnose(dumps: Iterable[RankDump], heartbeats: Iterable[Heartbeat], problems: Iterable[str] = ()) -> HangVerdict:
+def diagnose(
+    dumps: Iterable[RankDump],
+    heartbeats: Iterable[Heartbeat],
+    problems: Iterable[str] = (),
+    completed: Iterable[Completed] = (),
+) -> HangVerdict:
     """The verdict on the dumps of a job.
 
     Args:
         dumps: of its ranks, as they were read.
         heartbeats: of its ranks, if they wrote any.
         problems: files that could not be read.
+        completed: collectives that logs of the Inspector have.
     """
     present = of_the_latest_job(list(dumps), list(heartbeats))
     by_rank, notes = assign_ranks(present.dumps)
-    notes += present.notes
+    notes += [*present.notes, *notes_on(completed)]
     beats = latest_heartbeats(present.heartbeats)
     size = max(world_size_of(by_rank), *(max(b.rank + 1, b.world_size or 0) for b in beats.values()), 0)
     arrivals = Arrivals(by_rank, size)

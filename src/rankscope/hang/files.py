@@ -1,9 +1,9 @@
 """Find the files that a hung job left, and read each as what it is.
 
-Known are rankscope's own dumps and heartbeats, dumps of the Flight Recorder (pickle or JSON), and the stacks that
-``torch.distributed.debug`` writes. In a directory, files that are none of these are skipped; a file that looks like one
-and cannot be read is a problem that is reported, and costs no other file. Pickles are read by an interpreter that can
-call nothing.
+Known are rankscope's own dumps and heartbeats, dumps of the Flight Recorder (pickle or JSON), the stacks that
+``torch.distributed.debug`` writes, and logs of the NCCL and RCCL Inspector. In a directory, files that are none of
+these are skipped; a file that looks like one and cannot be read is a problem that is reported, and costs no other file.
+Pickles are read by an interpreter that can call nothing.
 
 In: paths. Out: dumps, heartbeats, and the problems with files.
 """
@@ -19,6 +19,8 @@ from pathlib import Path
 
 from rankscope.errors import RankscopeError
 from rankscope.hang.flight_recorder import is_flight_recorder, read_flight_recorder
+from rankscope.hang.inspector import MARKS as INSPECTOR_MARKS
+from rankscope.hang.inspector import Completed, is_inspector_log, read_inspector_log
 from rankscope.hang.records import Group, RankDump
 from rankscope.hang.stacks_text import SECTION, stacks_by_rank
 from rankscope.ingest.unpickle import UnpickleError, unpickle
@@ -31,7 +33,12 @@ _HEAD = 64 << 10
 _DUMP_NAME = re.compile(r".*(?:_dump|nccl_trace|fr_trace|comm_lib_trace|flight_recorder).*", re.IGNORECASE)
 _OTHER_FILES = re.compile(r".*\.(?:gz|zst|zstd|tgz|tar|zip|parquet|arrow|pt|pth|safetensors|bin|py|so)", re.IGNORECASE)
 _PICKLE_MARKS = (b"pg_config", b"pg_status", b"nccl_version", b"comm_lib_version")
-_JSON_MARKS = (*(mark.encode() for mark in (DUMP_FORMAT, HEARTBEAT_FORMAT)), b'"pg_config"', b'"pg_status"')
+_JSON_MARKS = (
+    *INSPECTOR_MARKS,
+    *(mark.encode() for mark in (DUMP_FORMAT, HEARTBEAT_FORMAT)),
+    b'"pg_config"',
+    b'"pg_status"',
+)
 _TRACE_MARKS = (b'"traceEvents"', b'"schemaVersion"', b'"distributedInfo"')
 
 
@@ -46,11 +53,13 @@ class Found:
     Attributes:
         dumps: one or several for a rank.
         heartbeats: of the ranks that wrote one.
+        completed: collectives that logs of the Inspector have.
         problems: files that could not be read, and why.
     """
 
     dumps: list[RankDump] = field(default_factory=list)
     heartbeats: list[Heartbeat] = field(default_factory=list)
+    completed: list[Completed] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -71,7 +80,7 @@ def find_dumps(paths: Sequence[str | os.PathLike[str]]) -> Found:
             _read(path, found)
         else:
             raise NoDumpsError("there is no such file or directory", path=path, hint="check the spelling of the path")
-    if not found.dumps and not found.heartbeats:
+    if not found.dumps and not found.heartbeats and not found.completed:
         problems = f": {'; '.join(found.problems[:3])}" if found.problems else ""
         raise NoDumpsError(
             f"no dump of a hung job here{problems}",
@@ -124,7 +133,11 @@ def _read(path: Path, found: Found) -> None:
             raise ValueError(f"{size:,} bytes, more than the {MAX_BYTES:,} that a dump may have")
         if size == 0:
             raise ValueError("the file is empty: the rank may have died while it wrote it")
-        for part in _parse(path.read_bytes(), str(path)):
+        data = path.read_bytes()
+        if is_inspector_log(data):
+            found.completed += read_inspector_log(data)
+            return
+        for part in _parse(data, str(path)):
             if isinstance(part, Heartbeat):
                 found.heartbeats.append(part)
             else:

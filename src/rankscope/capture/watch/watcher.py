@@ -24,6 +24,7 @@ from rankscope.capture.rank_log import RankLog
 from rankscope.capture.this_rank import ThisRank
 from rankscope.capture.votes import OTHER_PROFILER, PREEMPTED
 from rankscope.capture.watch.board import Board, FileBoard, LocalBoard, StoreBoard
+from rankscope.capture.watch.debug_page import answer_no_requests, answer_requests
 from rankscope.capture.watch.log import WatchLog
 from rankscope.capture.watch.log_lines import LogLines, one_line
 from rankscope.capture.watch.outcomes import Outcomes, Settled
@@ -42,6 +43,7 @@ STOP_LIMIT_S = 5.0
 SIGNAL = "SIGUSR2"
 """Asks for a window, unless the job has a handler of its own."""
 _WAITING_ROWS = 8192
+_WAITING_REQUESTS = 64
 
 
 class Watcher:
@@ -93,6 +95,7 @@ class Watcher:
         self._outcomes = Outcomes()
         self._automatic, self._automatic_at = 0, float("-inf")
         self._signals = 0
+        self._asked: deque[Request] = deque(maxlen=_WAITING_REQUESTS)
         # With a thread of its own: the control thread may itself wait for the job's store.
         self._hangs = None
         if config.hang_timeout:
@@ -108,6 +111,7 @@ class Watcher:
         """Begin to watch."""
         watch_phases(self._phases)
         self._listen()
+        answer_requests(self._asked.append)
         if self._hangs is not None:
             self._hangs.start()
         self._thread = threading.Thread(target=self._run, name="rankscope-watch", daemon=True)
@@ -131,6 +135,7 @@ class Watcher:
             self._hangs.close()
         unwatch_phases(self._phases)
         self._stop_listening()
+        answer_no_requests(self._asked.append)
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(STOP_LIMIT_S)
@@ -212,6 +217,8 @@ class Watcher:
             self._signals -= 1
             reason = f"{SIGNAL} reached rank {process.rank}"
             self._requests.add(Request(f"signal-{process.rank}-{time.time_ns()}", self._config.active, reason=reason))
+        for _ in range(len(self._asked)):
+            self._requests.add(self._asked.popleft())
         if not self._may_record():
             self._requests.drop_automatic()
         busy = self._busy  # before the manifest: what was busy until now is in it
