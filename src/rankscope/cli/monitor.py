@@ -51,9 +51,10 @@ def monitor(
     SIGTERM or with Ctrl-C. It runs next to the job, which does not notice; what fails here is reported here.
     """
     stopped = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    with suppress(OSError, AttributeError):  # not on Windows
-        os.nice(_NICE)
+    before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    if lower_priority := getattr(os, "nice", None):  # not on Windows
+        with suppress(OSError):
+            lower_priority(_NICE)
     sinks: list[Sink] = []
     if prometheus_file is not None or prometheus_port is not None:
         prometheus = PrometheusSink(prometheus_file, prometheus_port, prometheus_host)
@@ -70,6 +71,7 @@ def monitor(
     except (KeyboardInterrupt, BrokenPipeError):
         return
     finally:
+        signal.signal(signal.SIGTERM, before)
         for sink in sinks:
             sink.close()
 
