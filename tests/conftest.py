@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ _ROOT = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # It is removed when the process ends: not in the session's directory, which is gone by then.
+    multiprocessing.util.get_temp_dir()
     config.stash[_ROOT] = enter_session()
 
 

@@ -39,6 +39,8 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     parser.add_argument("--lean", action="store_true", help="simulated: steps leaner than those of any real set")
     parser.add_argument("--largest", type=int, help="simulated: only jobs of so many ranks x steps x layers at most")
     parser.add_argument("--steps", type=int, help="simulated: so many recorded steps; fewer than 4: clean runs only")
+    parser.add_argument("--host-bound", action="store_true", help="simulated: devices that wait for launches")
+    parser.add_argument("--ranks", type=int, help="simulated: jobs of so many ranks instead of those that seeds draw")
     parser.add_argument("--launches", type=int, default=6, help="jobs: how many torchrun launches")
     parser.add_argument(
         "--traces", default=os.environ.get(TRACES, ""), help=f"perturbed: where the real sets are ({TRACES})"
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     wanted = given.parts or ["simulated", "perturbed", "jobs"]
     with tempfile.TemporaryDirectory() as temporary:
         if "simulated" in wanted:
-            drawn = {"lean": given.lean, "steps": given.steps}
+            drawn = {name: getattr(given, name) for name in ("lean", "host_bound", "steps", "ranks")}
             faulty, clean = (
                 [
                     seed

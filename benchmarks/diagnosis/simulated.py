@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,14 +37,24 @@ KINDS = (
 )
 
 
-def job_of(seed: int, *, clean: bool = False, lean: bool = False, steps: int | None = None) -> Job:
+def job_of(
+    seed: int,
+    *,
+    clean: bool = False,
+    lean: bool = False,
+    host_bound: bool = False,
+    steps: int | None = None,
+    ranks: int | None = None,
+) -> Job:
     """The job of a seed: a fifth without a fault, three fifths with one, a fifth with two; ``clean``: without any.
 
     A step has 20 to 800 pieces of work, 40 at the median (the real sets' 58 to 795); ``lean`` jobs have half as many.
-    ``steps``: as many instead of those that the seed draws, at least four unless ``clean``.
+    ``steps``: as many instead of those that the seed draws, at least four unless ``clean``; ``ranks`` likewise.
+    ``host_bound``: hosts that are slow and devices that are fast, so that devices wait for launches.
     """
     draw = random.Random(seed)
-    ranks = draw.choices([size for size, _ in SIZES], [weight for _, weight in SIZES])[0]
+    drawn = draw.choices([size for size, _ in SIZES], [weight for _, weight in SIZES])[0]
+    ranks = ranks or drawn
     mesh = _mesh(draw, ranks)
     recording = Recording(
         clock_spread_ns=draw.choice([0, 10**6, 10**9, 3_600 * 10**9]),
@@ -73,6 +84,8 @@ def job_of(seed: int, *, clean: bool = False, lean: bool = False, steps: int | N
         gpus_per_host=draw.choice([4, 8]),
         recording=recording,
     )
+    if host_bound:
+        job = replace(job, host_scale=draw.choice([1.5, 2.5]), device_scale=draw.choice([0.3, 0.6]))
     count = 0 if clean else (0, 1, 1, 1, 2)[seed % 5]
     faults: list[Fault] = []
     while len(faults) < count:
@@ -152,15 +165,20 @@ def size_of(job: Job) -> int:
     return job.ranks * job.steps * job.layers
 
 
-def case_of(
-    seed: int, keep: Path | None = None, *, clean: bool = False, lean: bool = False, steps: int | None = None
-) -> Case:
-    """Simulate, write, open and diagnose. Files are kept in ``keep`` for the next time."""
+def case_of(seed: int, keep: Path | None = None, **drawn: Any) -> Case:
+    """Simulate, write, open and diagnose. Files are kept in ``keep`` for the next time.
+
+    Args:
+        seed: of the job.
+        keep: where files are kept.
+        drawn: what `job_of` takes.
+    """
     begun = time.process_time()
-    job = job_of(seed, clean=clean, lean=lean, steps=steps)
+    job = job_of(seed, **drawn)
     truth = simulate_timing(job)
-    name = f"{'clean ' if clean else ''}seed {seed}" + ("" if steps is None else f" with {steps} steps")
-    out = (keep or Path(tempfile.mkdtemp())) / f"{'lean ' if lean else ''}{name}".replace(" ", "-")
+    name = f"{'clean ' if drawn.get('clean') else ''}seed {seed}"
+    name += "".join(f" {key} {value}" for key, value in drawn.items() if key != "clean" and value)
+    out = (keep or Path(tempfile.mkdtemp())) / name.replace(" ", "-")
     os.environ["RANKSCOPE_CACHE"] = str(out / "cache")
     try:
         if not (out / "run" / "truth.json").exists():
@@ -186,17 +204,9 @@ def case_of(
     )
 
 
-def run_seeds(
-    seeds: Iterable[int],
-    keep: Path | None = None,
-    workers: int = 2,
-    *,
-    clean: bool = False,
-    lean: bool = False,
-    steps: int | None = None,
-) -> Iterator[Case]:
-    """The cases of these seeds, as they finish."""
+def run_seeds(seeds: Iterable[int], keep: Path | None = None, workers: int = 2, **drawn: Any) -> Iterator[Case]:
+    """The cases of these seeds, as they finish; ``drawn``: what `job_of` takes."""
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        futures = [pool.submit(case_of, seed, keep, clean=clean, lean=lean, steps=steps) for seed in seeds]
+        futures = [pool.submit(case_of, seed, keep, **drawn) for seed in seeds]
         for future in as_completed(futures):
             yield future.result()

@@ -66,7 +66,7 @@ def assert_agrees(run: Run, plain: plain_reading.Plain) -> None:
         order = plain_collectives.collectives(plain)
         assert len(found) == len(order)
         for got, wanted in zip(found, order, strict=True):
-            beside = ["device", "key", "label", "ranks", "recorded"]
+            beside = ["device", "key", "label", "peer", "ranks", "recorded"]
             beside += ["out_elements"] if wanted["out_elements"] is None else []
             assert_row(got, {name: value for name, value in wanted.items() if name not in beside})
 

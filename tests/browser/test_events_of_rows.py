@@ -166,7 +166,7 @@ def test_rows_without_events_lead_to_their_rank_and_step_or_say_why_not(opened: 
     page.ready()
     page.go("idle")
     page.tab.locator("[data-testid=table-launches] tr[data-row='1'] td[data-column=rank] a").click()
-    page.tab.wait_for_function("document.querySelector('[data-testid=rank-1]')?.ariaExpanded === 'true'")
+    page.tab.wait_for_function("() => document.querySelector('[data-testid=rank-1]')?.ariaExpanded === 'true'")
     page.go("steps")
     link = page.tab.locator("[data-testid=table-step_time] tr[data-row] td[data-column=step] a").first
     link.wait_for()

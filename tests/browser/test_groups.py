@@ -66,7 +66,7 @@ def test_groups_of_pipeline_stages_open_and_are_in_the_link(opened: Callable[...
     page.id("group-1").focus()
     page.tab.keyboard.press("Enter")
     page.tab.wait_for_function(
-        "document.querySelectorAll('.tl-gutter button[data-row^=r]').length === 8 + " + str(stages.count(0))
+        "() => document.querySelectorAll('.tl-gutter button[data-row^=r]').length === 8 + " + str(stages.count(0))
     )
     assert page.id("group-1").get_attribute("aria-expanded") == "true"
     assert page.tab.evaluate("document.activeElement.dataset.row") == "g1"
@@ -76,5 +76,5 @@ def test_groups_of_pipeline_stages_open_and_are_in_the_link(opened: Callable[...
     assert "group=pp" in link and "groups=1" in link
     # From a closed group, a jump shows the rank.
     page.timeline("?group=pp&rank=12")
-    page.tab.wait_for_function("document.querySelector('[data-testid=rank-12]')?.ariaExpanded === 'true'")
+    page.tab.wait_for_function("() => document.querySelector('[data-testid=rank-12]')?.ariaExpanded === 'true'")
     page.check()

@@ -280,7 +280,12 @@ def test_headers_of_gzip(tmp_path: Path, wanted: list[str], kind: str) -> None:
 
 MANIFEST = b'{\n "run_id": "20261122",\n "schema_version": 1,\n "versions": {"rankscope": "0.1.0"}\n}\n'
 PACKED_RUN = {"run.json": MANIFEST, "ranks/rank0.json": MANIFEST, "ranks/rank1.json": MANIFEST}
-MEASURED = {"overhead.json": b'{"schema": 1}', "jobs/1/settings.json": b"{}", "measured/rank0.json": b"{}"}
+MEASURED = {
+    "overhead.json": b'{"schema": 1}',
+    "jobs/1/settings.json": b"{}",
+    "measured/rank0.json": b"{}",
+    "hang/rank0.heartbeat.json": b"{}",
+}
 
 
 @pytest.mark.parametrize("folder", ["", "./", "night/"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -52,9 +53,9 @@ def monitor(
     """
     stopped = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    if lower_priority := getattr(os, "nice", None):  # not on Windows
+    if sys.platform != "win32":
         with suppress(OSError):
-            lower_priority(_NICE)
+            os.nice(_NICE)
     sinks: list[Sink] = []
     if prometheus_file is not None or prometheus_port is not None:
         prometheus = PrometheusSink(prometheus_file, prometheus_port, prometheus_host)

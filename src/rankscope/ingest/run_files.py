@@ -14,9 +14,11 @@ HEAD_BYTES = 256
 
 # What rankscope and its simulator write next to traces.
 _NEXT_TO_TRACES = re.compile(r"(run|truth|scaling)(\.\d+)?\.json", re.IGNORECASE)
-# What `rankscope measure` writes. A trace may be called `profiler.json` too, so these files are opened.
-_MEASUREMENT_FILE = re.compile(
+# What `rankscope measure` and the watch for hangs write. A trace may be called `profiler.json` too, so these files are
+# opened.
+_RESULT_FILE = re.compile(
     r"(?:^|[/\\])(?:(?:overhead|buckets|binding|profiler|plan)\.json|measured[/\\]rank\d+\.json"
+    r"|hang[/\\]rank\d+(?:\.heartbeat)?\.json"
     r"|jobs[/\\][^/\\]+[/\\]settings\.json)$"
 )
 _RUN_MANIFEST = re.compile(r"run(\.\d+)?\.json")
@@ -51,14 +53,14 @@ def is_manifest(head: bytes) -> bool:
     return head.lstrip().startswith(b"{") and b'"run_id"' in head and b'"schemaVersion"' not in head
 
 
-def is_measurement_file(path: str) -> bool:
-    """Whether a file has the path of a result of `rankscope measure`, which needs no finding."""
-    return _MEASUREMENT_FILE.search(path) is not None
+def is_result_file(path: str) -> bool:
+    """Whether a file has the path of a result of `rankscope measure`, or of a dump of a hang, which need no finding."""
+    return _RESULT_FILE.search(path) is not None
 
 
 def is_run_file(path: str) -> bool:
     """Whether a file has the path of a manifest or another file that rankscope writes next to traces."""
-    return is_run_file_name(path.rsplit("/", 1)[-1]) or is_rank_manifest_path(path) or is_measurement_file(path)
+    return is_run_file_name(path.rsplit("/", 1)[-1]) or is_rank_manifest_path(path) or is_result_file(path)
 
 
 def starts_a_trace(head: bytes) -> bool:

@@ -22,7 +22,7 @@ from rankscope.ingest.findings import (
 )
 from rankscope.ingest.manifests import capture_findings, read_manifests, window_gaps, without_withdrawn
 from rankscope.ingest.ranks import assign_ranks, without_numbered_folders
-from rankscope.ingest.run_files import is_measurement_file
+from rankscope.ingest.run_files import is_result_file
 from rankscope.ingest.run_findings import contradicted_ranks, missing_ranks, restarted_ranks
 from rankscope.ingest.run_selection import KnownRun, check_steps, choose_run, known_runs
 from rankscope.ingest.runs import group_by_run
@@ -115,7 +115,7 @@ def load_run(
         unreadable(path, error) for path, error in failures if found.named or not isinstance(error, NotATraceError)
     ]
     if not found.named:
-        others = [(path, e) for path, e in failures if isinstance(e, NotATraceError) and not is_measurement_file(path)]
+        others = [(path, e) for path, e in failures if isinstance(e, NotATraceError) and not is_result_file(path)]
         findings += not_traces(others)
     findings += [unreadable(error.path or root, error) for error in found.denied]
     findings += links_not_followed(found.unfollowed)

@@ -115,9 +115,9 @@ def observe(
         on_host: the job computes on its hosts.
     """
     placed = local.with_columns(pl.col("rank").replace_strict(role, default=-2, return_dtype=pl.Int64).alias("role"))
-    # Where a collective was lost, waiting in it looks like idle time: of such a step only what the device did can be
-    # compared, and nothing if the job computes on its hosts. There several run at once, and which of them ends first is
-    # nobody's loss.
+    # Where a collective was lost the number of them differs, and waiting in it looks like idle time. Such a step is
+    # not compared, unless the rank has no other whole one: then only what its device did is. On hosts several run at
+    # once, and which of them ends first is nobody's loss.
     count = pl.col("collectives" if on_host else "count")
     placed = placed.with_columns((count != count.mode().min().over("role", "step")).cast(pl.Int64).alias("lossy"))
     alike = placed.filter(pl.col("lossy") == 0)
@@ -126,7 +126,9 @@ def observe(
     step_ns = float(length) if isinstance(length, int | float) else 0.0
     # All ranks are tied: one whose cut step is twice as long as theirs has lost what tells where it begins.
     cut_alike = pl.col("elapsed_ns").is_between(CUT * step_ns, step_ns / CUT, closed="none")
-    frame = (alike if on_host else placed).filter(~pl.col("first") | cut_alike).sort("rank", "step")
+    none_whole = ~((pl.col("lossy") == 0) & ~pl.col("first")).any().over("rank") & (not on_host)
+    compared = placed.filter((pl.col("lossy") == 0) | none_whole)
+    frame = compared.filter(~pl.col("first") | cut_alike).sort("rank", "step")
     ranks: Int64 = frame["rank"].unique().sort().to_numpy()
     steps: Int64 = frame["step"].unique().sort().to_numpy()
     shape = ranks.size, steps.size

@@ -90,7 +90,7 @@ class Suspect:
     @property
     def of_two(self) -> bool:
         """Whether it has one peer, whose only peer it is: nothing tells how much hosts differ."""
-        return self.others.shape[0] < 2
+        return bool(self.others.shape[0] < 2)
 
     @property
     def too_few(self) -> bool:

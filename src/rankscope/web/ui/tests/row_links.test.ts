@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { eventParamsOf, linkColumn } from "../src/components/event_link.ts";
-import { leftRows, readWalk, rowsToWalk } from "../src/components/row_walk.ts";
+import { leftRows, readWalk, rowsToWalk, walkParams } from "../src/components/row_walk.ts";
 import type { Cell } from "../src/data/payload.ts";
 import { Table } from "../src/data/table.ts";
 
@@ -53,6 +53,8 @@ test("rows are walked as the table showed them, else in the order of the address
   expect(walked).toEqual({ analysis: "idle", row: 1, column: "cause" });
   expect(rowsToWalk(table, walked, new Map([["idle.sort", "-idle_ns"]]))).toEqual([1, 2, 0]);
   expect(rowsToWalk(table, walked, new Map([["idle.sort", "-nothing"]]))).toEqual([0, 1, 2]);
+  const shown = { rows: [1, 2], sort: { column: "idle_ns", descending: true }, query: "host" };
+  expect(walkParams("idle", 1, "cause", shown)).toEqual({ row: "idle.1.cause", "idle.sort": "-idle_ns", "idle.q": "host" });
   leftRows("idle", table, [2, 1]);
   expect(rowsToWalk(table, walked, new Map())).toEqual([2, 1]);
   expect(readWalk("idle")).toBeNull();

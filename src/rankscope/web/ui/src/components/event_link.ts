@@ -4,7 +4,7 @@ import { exactly } from "../format/pattern.ts";
 import { fileEvent } from "../timeline/anchor.ts";
 import { hasTimeline, type ViewContext } from "../views/view.ts";
 import { h, type Child } from "./dom.ts";
-import { leftRows, walkParams } from "./row_walk.ts";
+import { leftRows, walkParams, type ShownRows } from "./row_walk.ts";
 
 /** Which events a table's rows are about. */
 interface Rows {
@@ -130,12 +130,12 @@ export function returningLink(context: ViewContext, href: string, key: string, p
   return link;
 }
 
-/** A cell's content as a link to its events, from which the table's `rows` can be walked; as it is where there are none. */
-export function eventLink(context: ViewContext, analysis: string, table: Table, row: number, column: string, content: Child, rows: readonly number[]): Child {
+/** A cell's content as a link to its events, from which the table's rows can be walked; as it is where there are none. */
+export function eventLink(context: ViewContext, analysis: string, table: Table, row: number, column: string, content: Child, shown: ShownRows): Child {
   const params = hasTimeline(context) ? eventParamsOf(analysis, table, row, column) : null;
   if (!params) return content;
-  const href = (more: Record<string, string>): string => context.router.href("timeline", { ...params, ...walkParams(context, analysis, row, column), ...more });
-  const left = (): void => { context.router.note({ [rowParam(analysis)]: String(row) }); leftRows(analysis, table, rows); };
+  const href = (more: Record<string, string>): string => context.router.href("timeline", { ...params, ...walkParams(analysis, row, column, shown), ...more });
+  const left = (): void => { context.router.note({ [rowParam(analysis)]: String(row) }); leftRows(analysis, table, shown.rows); };
   const link = h("a", { class: "row-link", href: href({}), "data-testid": "row-events", click: left }, content);
   if (!("name" in params) && !("fev" in params)) return link;
   return h("span", { class: "row-links" }, link, " ",

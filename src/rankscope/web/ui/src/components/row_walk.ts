@@ -1,6 +1,5 @@
 /** From one row of a table to the next while the timeline shows their events: which row it is, in which order of the table. */
 import type { Sort, Table } from "../data/table.ts";
-import type { ViewContext } from "../views/view.ts";
 
 /** The parameter of the timeline that keeps the row. */
 export const WALK = "row";
@@ -19,14 +18,18 @@ export function leftRows(analysis: string, table: Table, rows: readonly number[]
   left = { analysis, table, rows: [...rows] };
 }
 
+/** The rows of a table as they are shown: which, in what order and by what filter. */
+export interface ShownRows {
+  readonly rows: readonly number[];
+  readonly sort: Sort | null;
+  readonly query: string;
+}
+
 /** What a link to a row’s events takes along: the row, and the order and filter of its table. */
-export function walkParams(context: ViewContext, analysis: string, row: number, column: string): Record<string, string> {
-  const params: Record<string, string> = { [WALK]: `${analysis}.${row}.${column}` };
-  for (const key of orderKeys(analysis)) {
-    const value = context.place.params.get(key);
-    if (value) params[key] = value;
-  }
-  return params;
+export function walkParams(analysis: string, row: number, column: string, { sort, query }: ShownRows): Record<string, string> {
+  return {
+    [WALK]: `${analysis}.${row}.${column}`, ...(sort === null ? {} : { [`${analysis}.sort`]: `${sort.descending ? "-" : ""}${sort.column}` }), ...(query === "" ? {} : { [`${analysis}.q`]: query }),
+  };
 }
 
 export function readWalk(text: string | undefined): WalkedRow | null {

@@ -127,7 +127,7 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
       if (value !== null) {
         const content = [...cell.childNodes];
         const href = options.eventsOf?.(row, column) ?? (seen?.column === column ? seen.href : null);
-        const link = href === null ? eventLink(context, name, table, row, column, content, rows) : rowLink(context, name, row, href, content);
+        const link = href === null ? eventLink(context, name, table, row, column, content, { rows, sort, query }) : rowLink(context, name, row, href, content);
         if (link !== content && link instanceof HTMLElement) cell.replaceChildren(link);
       }
       if (peak !== null && peak > 0 && sort?.column === column && typeof value === "number" && value > 0) {
