@@ -207,7 +207,7 @@ def test_packages(monkeypatch):
 
 @pytest.mark.parametrize("there", [True, False])
 def test_which_reader(monkeypatch, there):
-    monkeypatch.setattr(software, "_has_compiled_reader", lambda: there)
+    monkeypatch.setattr(software, "has_compiled_reader", lambda: there)
     (found,) = (check for check in software.checks() if check.name == "reader")
     assert found.status == "ok"
     assert ("compiled" in found.what, "cargo" in found.what) == (there, not there)

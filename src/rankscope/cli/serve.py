@@ -74,7 +74,7 @@ def serve(
     """
     _check_public_host(public_host, host)
     settings = {name: value for name, value in asdict(options).items() if name != "run"}
-    if follow is None and all(Path(path, WATCH_FOLDER).is_dir() for path in source):
+    if follow is None and all(os.path.isdir(Path(path, WATCH_FOLDER)) for path in source):  # noqa: PTH112 (without rights too)
         follow = True  # a watched job may have no trace yet, and is worth seeing without one
     if follow and not Watch.supports(source):
         raise ConfigError("a URL cannot be followed", hint="leave --follow out, or name a directory of this machine")

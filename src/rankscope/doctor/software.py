@@ -9,10 +9,10 @@ import platform
 import re
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
 
 from rankscope import __version__
 from rankscope.doctor.check import Check
+from rankscope.rundir.capture_files import has_compiled_reader
 from rankscope.rundir.versions import release
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?\s*(?:>=\s*([0-9.]+))?")
@@ -51,12 +51,7 @@ def checks() -> Iterator[Check]:
     if there and not absent:
         what = (
             "traces are read by the compiled reader"
-            if _has_compiled_reader()
+            if has_compiled_reader()
             else "traces are read by Python alone, in twice the time: there was no `cargo` when rankscope was installed"
         )
         yield Check("software", "reader", "ok", what)
-
-
-def _has_compiled_reader() -> bool:
-    """Whether its library is in the package; by name, because this does without what `ingest` imports."""
-    return any((Path(__file__).parents[1] / "ingest").glob("librankscope_reader.*"))

@@ -32,12 +32,13 @@ from rankscope.capture.notices import warn
 from rankscope.capture.script_profilers import conflicts
 from rankscope.capture.script_profilers.adopted_window import AdoptedWindow
 from rankscope.capture.torch_compat import InertProfile
+from rankscope.rundir.capture_files import HOOK_FOLDER
 
 TORCH_PROFILER = "torch.profiler.profiler"
 # On the script's profilers.
 _WINDOW, _CREATED, _ENDED = "_rankscope_window", "_rankscope_created", "_rankscope_ended"
 _TORCH = str(Path(torch.__file__).parent) + os.sep
-_OWN = str(Path(__file__).parents[1]) + os.sep
+_OWN = str(HOOK_FOLDER.parent) + os.sep
 _PROFILER_FILES = (f"{_TORCH}profiler{os.sep}", str(Path(_TORCH, "autograd", "profiler.py")))
 
 
