@@ -297,4 +297,7 @@ def main(rounds: int = 5) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    if sys.argv[1:] == ["watch"]:
+        watch()
+    else:
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

@@ -28,6 +28,14 @@ ADDRESSES = [
     "/api/named/tiles?name=0&ranks=0&level=0&first=0&bins=10", "/api/named/events?name=0&ranks=0&from=0&to=10",
     "/api/named/event?name=0&rank=0&row=0",
 ]  # fmt: skip
+WATCHED = ["/api/watch", "/api/watch/events"]
+"""Of a run with a log; `test_watch_feed` has what they answer."""
+
+
+@pytest.mark.parametrize("address", WATCHED)
+def test_the_watch_needs_the_cookie_too(server: Asking, address: str) -> None:
+    for cookie in ("", f"{server.gate.cookie}=wrong"):
+        assert server.ask(address, cookie=cookie).status == 401, cookie
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -47,10 +55,11 @@ def test_every_address_is_among_those_that_are_tried() -> None:
         node.args[0].value
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
-        and getattr(node.func, "id", "") == "route"
+        and getattr(node.func, "id", "") in ("route", "Route")
         and isinstance(node.args[0], ast.Constant)
     }
-    assert {re.sub(r"\{name\}", "clock", route) for route in routes} == {each.partition("?")[0] for each in ADDRESSES}
+    tried = {each.partition("?")[0] for each in (*ADDRESSES, *WATCHED)}
+    assert {re.sub(r"\{name\}", "clock", route) for route in routes} == tried
 
 
 def test_the_token_becomes_a_cookie(server: Asking) -> None:

@@ -52,7 +52,7 @@ def monitor(
     SIGTERM or with Ctrl-C. It runs next to the job, which does not notice; what fails here is reported here.
     """
     stopped = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     if sys.platform != "win32":
         with suppress(OSError):
             os.nice(_NICE)
@@ -72,6 +72,7 @@ def monitor(
     except (KeyboardInterrupt, BrokenPipeError):
         return
     finally:
+        signal.signal(signal.SIGTERM, before)
         for sink in sinks:
             sink.close()
 
