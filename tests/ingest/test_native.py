@@ -28,6 +28,7 @@ from rankscope.ingest import native
 from rankscope.ingest.chunks import EventStream
 from rankscope.ingest.kineto import read_kineto
 from rankscope.ingest.typed_events import decode_typed
+from rankscope.pipeline import open_run
 
 ABSENT = native.why_absent()
 built = pytest.mark.skipif(ABSENT is not None, reason=ABSENT or "")
@@ -268,6 +269,15 @@ def test_the_variable_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(native.VARIABLE, "fast")
     with pytest.raises(ConfigError, match="fast"):
         native.wanted()
+
+
+def test_a_wrong_choice_is_one_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It was one for each file, with the hint that these were no traces."""
+    for rank in (0, 1):
+        write(tmp_path / f"rank{rank}.json", trace(REAL, rank=rank, world_size=2))
+    monkeypatch.setenv(native.VARIABLE, "fast")
+    with pytest.raises(ConfigError, match="RANKSCOPE_READER='fast'"):
+        open_run(tmp_path, executor="serial").load()
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from rankscope.errors import NotATraceError, NoTracesError, RankscopeError, without_credentials
+from rankscope.ingest import native
 from rankscope.ingest.discover import Found
 from rankscope.ingest.findings import (
     incomplete_steps,
@@ -93,11 +94,14 @@ def load_run(
     Raises:
         NoTracesError: none of them is a trace that can be read.
         RunSelectionError: they belong to several runs, and none was chosen.
+        ConfigError: the chosen reader is not there.
     """
     paths, root = found.traces, location_of(found)
     cached = {path: trace for path in paths if (trace := find_ingested(path, found.objects.get(path))) is not None}
     # Cached files do not need a worker.
     todo = [path for path in paths if path not in cached]
+    if todo:
+        native.wanted()  # a wrong choice of the reader is one error, not one for each file
     arguments = [(_absolute(path), found.objects.get(path)) for path in todo]
     read = tasks.run("reading", _size_of(todo), ingest_trace, arguments)
     by_path: dict[str, CachedTrace | BaseException] = {**cached, **dict(zip(todo, read, strict=True))}
