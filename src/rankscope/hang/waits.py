@@ -1,6 +1,6 @@
 """Which rank waits for which, and where the chains of waiting end.
 
-Rank r waits for rank q if r is in a call that q has not made. A rank that others wait for and that waits for nobody is
+Rank r waits for rank q if r is in a call that q has not made. A rank that others wait for and that waits for none is
 where a hang begins. If every rank that others wait for waits itself, there is a cycle: a deadlock.
 
 In: the progress of the ranks. Out: the waits, the ranks at their ends, and the cycle.
@@ -31,7 +31,7 @@ class Waits:
 
     waits: tuple[Wait, ...]
     roots: tuple[int, ...]
-    """Ranks that others wait for, and that wait for nobody."""
+    """Ranks that others wait for, and that wait for none."""
     suspects: tuple[int, ...]
     """Ranks of which nothing is known, and for which only others without a known culprit can be waiting."""
     cycle: tuple[Wait, ...]

@@ -253,7 +253,7 @@ def _place(cause: str, *, on_host: bool) -> str:
 def _by_work(late: int, more: Mapping[str, int], work: WorkDifference | None, *, on_host: bool) -> list[Cause]:
     if work is None:
         return []
-    # No more than what the rank's time shows of it: work that runs while it waits anyway makes nobody late.
+    # No more than what the rank's time shows of it: work that runs while it waits anyway makes no rank late.
     longer = more.get("operators" if on_host else "compute", 0)
     what = "operators" if on_host else "kernels"
     counts = f"{work.pieces:,} {what}, the others {work.pieces_others:,}"

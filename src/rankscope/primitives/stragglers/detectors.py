@@ -6,8 +6,8 @@
 3. Chance is measured, not assumed: the root mean square of the other ranks' excesses in that measure, without the
    suspect and the ranks found before it. It includes the machine's hiccups, as no deviation about a median does.
 4. Each detector of `DETECTORS` looks at one rank in one measure, and returns the steps in which it is late.
-5. The local time as a whole must be longer too: an excess that another part makes up for delays nobody.
-6. Two late ranks are each other's chance. So where nobody stands out, the rank with the greatest excess is left out for
+5. The local time as a whole must be longer too: an excess that another part makes up for delays no rank.
+6. Two late ranks are each other's chance. So if no rank stands out, the rank with the greatest excess is left out for
    trial, and the others are judged without it (B. Rosner, Technometrics 25, 1983: many-outlier procedure).
 7. What a host did not cause by itself does not count: `caused_by_host`.
 """

@@ -117,7 +117,7 @@ def observe(
     placed = local.with_columns(pl.col("rank").replace_strict(role, default=-2, return_dtype=pl.Int64).alias("role"))
     # Where a collective was lost the number of them differs, and waiting in it looks like idle time. Such a step is
     # not compared, unless the rank has no other whole one: then only what its device did is. On hosts several run at
-    # once, and which of them ends first is nobody's loss.
+    # once, and which of them ends first costs no rank anything.
     count = pl.col("collectives" if on_host else "count")
     placed = placed.with_columns((count != count.mode().min().over("role", "step")).cast(pl.Int64).alias("lossy"))
     alike = placed.filter(pl.col("lossy") == 0)

@@ -1,6 +1,7 @@
 """A rank in one measure (`Suspect`), which detectors judge, and a rank that stands out (`Late`), which they find.
 
-In: the excesses of all ranks in a measure. Out: what chance is, if the other ranks tell it and if they are too few.
+In: the excesses of all ranks in a measure. Out: the random variation, from the other ranks or, if they are too few,
+from the rank itself.
 """
 
 from __future__ import annotations
@@ -84,17 +85,17 @@ class Suspect:
 
     @property
     def few(self) -> bool:
-        """Whether there are too few others to know chance from."""
+        """Whether there are too few values of other ranks to estimate the random variation from."""
         return bool(np.isfinite(self.others).sum() < (FEW if self.judged.sum() > 1 else FEW // 2))
 
     @property
     def of_two(self) -> bool:
-        """Whether it has one peer, whose only peer it is: nothing tells how much hosts differ."""
+        """Whether it is one of two ranks: then it is unknown by how much hosts differ."""
         return bool(self.others.shape[0] < 2)
 
     @property
     def too_few(self) -> bool:
-        """Whether nothing tells its excess from chance."""
+        """Whether its excess cannot be distinguished from random variation."""
         return self.of_two and bool(np.isfinite(self.excess).sum() < TOO_FEW)
 
     @property
@@ -114,14 +115,14 @@ class Suspect:
         return max(math.sqrt(squares / max(freedom, 1) / values.size), 1.0), freedom
 
     def floor_few(self, limits: Thresholds) -> float:
-        """What chance is not taken for less than, of a step, where it is not known."""
+        """The least random variation that is assumed, of a step, where it cannot be estimated."""
         return limits.floor_few_hosts if self.on_host else limits.floor_few
 
     def chance(self, limits: Thresholds) -> tuple[float, Float]:
-        """How much a rank differs from its peers by chance, ns, and the values that it is known from."""
+        """The random variation between a rank and its peers, ns, and the values that it was estimated from."""
         pool, floor = self.others[np.isfinite(self.others)], self.measure.floor
         if self.few:
-            # Nobody to learn chance from: then from how the rank itself differs from step to step.
+            # From how the rank itself varies from step to step.
             values = self.excess[self.judged]
             pool = np.concatenate([pool, values - np.median(values)])
             floor = max(floor, self.floor_few(limits))

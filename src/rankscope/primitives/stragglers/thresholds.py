@@ -1,8 +1,8 @@
 """The numbers that the detectors decide by, and where each comes from.
 
 Shares are of a step. "Seeds 0–99" means: set on simulated jobs with these seeds, so that less than 1 % of clean runs
-have a finding. "Convention" means that no measurement speaks for a particular value. What moving each number changes
-shows `python -m benchmarks.diagnosis ablation`; benchmarks/README.md has what it showed.
+have a finding. "Convention" means that no measurement favours a particular value. `python -m benchmarks.diagnosis
+ablation` shows what moving each number changes; benchmarks/README.md has its results.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Thresholds:
     # Late in every step.
     standard_errors: float = 5.0  # seeds 0–99: hiccups have heavy tails; at 2.5, 3 of 76 clean runs have a finding
     standard_errors_single: float = 10.0  # twice that for a single step of a device, whose own spread is not known
-    significance: float = 0.01  # of Student's test, where there are too few peers to know chance from; convention
+    significance: float = 0.01  # of Student's test, with too few peers to estimate random variation; convention
     significance_part: float = 0.001  # … of a part of the local time: there are ten of them (Bonferroni)
     far: float = 6.0  # times `floor_few`, in every step, if there are two or three of a few ranks; like `chance`
-    least: float = 0.01  # less is not worth a word: the least saving of any finding; convention
-    least_saving: float = 0.002  # … nor is such a saving; at 0.003 a fault is lost, at 0.01 one from 5 % (21000–22109)
+    least: float = 0.01  # smaller ones are not reported: the least saving of any finding; convention
+    least_saving: float = 0.002  # … nor smaller savings; at 0.003 a fault is lost, at 0.01 one from 5 %
     left: float = 0.5  # of what a part has more, in the local time: else another part made up for most of it
     enough: float = 0.05  # if a delay must be larger than that to be found, there are too few steps: a warning's least
     # Late in some steps.
@@ -30,19 +30,19 @@ class Thresholds:
     least_passing: float = 0.05  # in each of its late steps; at 0.03 clean seed 17026 has a finding
     tail_host: float = 1.5  # measured hiccups of hosts fall off with this power
     tail_device: float = 3.0  # a device's long kernels take 1.25 times their median at most (measured)
-    # Chance is not taken for less than this, of a step.
+    # The least random variation that is assumed, of a step.
     floor_device: float = 0.001  # kernels of one device differ by that from step to step (H100 set)
     floor_calls: float = 0.002  # … of calls for memory, which cost more than they take (test_detectors)
     floor_host: float = 0.004  # seeds 0–99; doubled, one of 71 small faults less is found (21000–22109)
     floor_few: float = 0.01  # … with fewer than `FEW` values of others; seeds 0–99
     floor_few_hosts: float = 0.03  # … likewise, where the hosts compute (Gloo sets: up to 0.05)
-    # Whether the host is to blame for what its device waited.
+    # Whether a rank's host caused the idle time of its device.
     of_idle: float = 0.3  # of the time its device was idle, so much must its host take longer; at 0.2 a clean pair more
     host_chance: float = 1.5  # … and so many times what hosts differ by on average; doubled, 1 of 26 faults less (H100)
     slow_and_behind: float = 4.0  # times what hosts differ by, of its pace, if it is behind in every step; seeds 0–99
     least_lost: float = 0.01  # a slow host must cost its rank so much; like `least`
     # Stalls.
-    stall: float = 0.1  # a shorter one is not worth a word; convention
-    stall_share: float = 0.25  # … nor one that is shorter than this share of a step and …
+    stall: float = 0.1  # shorter ones are not reported; convention
+    stall_share: float = 0.25  # … nor those shorter than this share of a step and …
     stall_ns: int = 20_000_000  # … than this: what hosts lose by chance is shorter (seeds 8000–8110)
     stall_chance: float = 6.0  # times what other steps and ranks differ by; like `chance`
