@@ -51,6 +51,16 @@ def test_the_numbers_of_a_job_with_a_slow_rank(tmp_path):
     assert found["rank_state", "0", "running"] == 1
 
 
+def test_a_stall_of_a_late_rank_does_not_hide_by_how_much_it_is_late(tmp_path):
+    def slow(rank, step, place):
+        return slow_rank(rank, step, place) + (400 * MS if (rank, step, place) == (2, 40, "forward") else 0)
+
+    SimulatedJob(slow=slow).write(tmp_path)
+    status = WatchedJob(tmp_path, 60).read().status
+    assert [(each.rank, each.found.once) for each in status.late_ranks] == [(2, False), (2, True)]
+    assert values(tmp_path)["straggler_excess_seconds", "2"] > 0.03
+
+
 def test_every_number_is_described_and_has_its_labels(run):
     described = {each.name: each.labels for each in METRICS}
     numbers = numbers_of(WatchedJob(run).read())

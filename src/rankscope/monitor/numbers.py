@@ -97,7 +97,8 @@ def _job(state: JobState) -> Iterator[Number]:
 
 def _ranks(state: JobState) -> Iterator[Number]:
     status = state.status
-    excess = {each.rank: each.found.excess_ns for each in status.late_ranks}
+    # The largest first: a rank that is always late may have stalled once, too.
+    excess = {each.rank: each.found.excess_ns for each in reversed(status.late_ranks)}
     for each in status.ranks:
         labels = {"rank": str(each.rank)}
         yield Number("rank_state", 1.0, {**labels, "state": each.state})
