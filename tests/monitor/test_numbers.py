@@ -93,6 +93,16 @@ def test_a_hang_lasts_until_its_ranks_have_made_a_step(run):
     assert state.verdict.culprits == (1,)  # what was found remains known
 
 
+def test_a_job_that_has_ended_does_not_hang(run):
+    hang(run, 2, at_ns=2**62)
+    assert values(run)["hang",] == 1
+    (run / "ranks").mkdir()
+    for rank in range(4):
+        manifest = {"run_id": "one", "rank": rank, "pid": rank + 1, "state": "interrupted"}
+        (run / "ranks" / f"rank{rank}.json").write_text(json.dumps(manifest))
+    assert values(run)["hang",] == 0
+
+
 def test_the_documentation_has_each_metric_as_it_is_in_the_code():
     text = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(rankscope_\w+)` \| (.*?) \| (.*?) \|$", text, re.MULTILINE)

@@ -118,7 +118,9 @@ def _ranks(state: JobState) -> Iterator[Number]:
 
 
 def _hang(state: JobState) -> Iterator[Number]:
-    yield Number("hang", float(state.hangs))
-    if state.hangs and state.verdict is not None:
+    # A job that an exception has ended has dumps as well.
+    hangs = state.hangs and state.status.running
+    yield Number("hang", float(hangs))
+    if hangs and state.verdict is not None:
         for rank in state.verdict.culprits:
             yield Number("hang_culprit", 1.0, {"rank": str(rank), "cause": state.verdict.cause.value})
