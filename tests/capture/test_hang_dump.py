@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 
@@ -60,6 +61,17 @@ def test_the_exception_that_is_handled_is_in_it(tmp_path):
     assert stack.exception == "ValueError: bad batch"
     assert stack.raised_at is not None
     assert stack.raised_at.function == "test_the_exception_that_is_handled_is_in_it"
+
+
+def test_at_exit_the_stack_is_where_the_exception_was_raised(tmp_path, monkeypatch):
+    try:
+        raise ValueError("bad batch")
+    except ValueError as error:
+        monkeypatch.setattr(sys, "last_value", error, raising=False)
+        monkeypatch.setattr(sys, "last_exc", error, raising=False)
+    dump = read(write_hang_dump(tmp_path, "test"))
+    assert dump.uncaught == "ValueError: bad batch"
+    assert dump.threads[0].frames[0].text == 'raise ValueError("bad batch")'
 
 
 def test_groups_counters_and_calls_are_in_it(tmp_path, one_rank_group):

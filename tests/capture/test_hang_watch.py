@@ -12,6 +12,7 @@ from tests.capture.conftest import clean_environ
 
 from rankscope.capture.hang import watch as hang_watch
 from rankscope.capture.hang.watch import HangWatch
+from rankscope.capture.profiler import Profiler
 from rankscope.rundir.hang_dump import Heartbeat
 
 
@@ -104,6 +105,23 @@ def test_the_heartbeat_says_how_the_loop_ended(tmp_path):
     assert (ended.ended, ended.exception) == (True, "ValueError: bad batch")
     dump = json.loads((tmp_path / "b" / "hang" / "rank0.json").read_text())
     assert dump["uncaught"] == "ValueError: bad batch"
+    assert dump["threads"][0]["frames"][0]["text"] == 'raise ValueError("bad batch")'
+
+
+def test_heartbeats_that_cannot_be_written_are_one_warning(tmp_path, caplog):
+    (tmp_path / "hang").write_text("no folder")
+    watch = HangWatch(tmp_path)
+    for _ in range(3):
+        watch._write_heartbeat()
+    assert caplog.text.count("the heartbeat could not be written") == 1
+
+
+def test_the_exception_that_ends_a_watched_loop_is_in_its_dump(tmp_path):
+    with pytest.raises(ValueError, match="bad batch"), Profiler(tmp_path, watch=True, ranks="all"):
+        raise ValueError("bad batch")
+    ended = heartbeat_of(tmp_path)
+    assert (ended.ended, ended.exception) == (True, "ValueError: bad batch")
+    dump = json.loads((tmp_path / "hang" / "rank0.json").read_text())
     assert dump["threads"][0]["frames"][0]["text"] == 'raise ValueError("bad batch")'
 
 

@@ -34,6 +34,15 @@ def beat(folder, rank, at, began, **fields):
     (folder / heartbeat_name(rank)).write_text(written.to_json())
 
 
+def test_a_dump_of_an_earlier_attempt_is_left_out(tmp_path):
+    dump(tmp_path, 0, at=500, run_id="a", began_ns=100, uncaught="RuntimeError: Connection reset by peer")
+    for rank in (0, 1):
+        beat(tmp_path, rank, at=2000, began=1000, run_id="a", restart_count=1)
+    found = read(tmp_path)
+    assert not found.found
+    assert any("1 dump of an earlier job" in note for note in found.notes)
+
+
 def test_a_dump_of_an_earlier_job_is_left_out(tmp_path):
     for rank in (0, 1):
         dump(tmp_path, rank, at=500, began_ns=100)

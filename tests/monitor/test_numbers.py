@@ -51,6 +51,16 @@ def test_the_numbers_of_a_job_with_a_slow_rank(tmp_path):
     assert found["rank_state", "0", "running"] == 1
 
 
+def test_a_stall_of_a_late_rank_does_not_hide_by_how_much_it_is_late(tmp_path):
+    def slow(rank, step, place):
+        return slow_rank(rank, step, place) + (400 * MS if (rank, step, place) == (2, 40, "forward") else 0)
+
+    SimulatedJob(slow=slow).write(tmp_path)
+    status = WatchedJob(tmp_path, 60).read().status
+    assert [(each.rank, each.found.once) for each in status.late_ranks] == [(2, False), (2, True)]
+    assert values(tmp_path)["straggler_excess_seconds", "2"] > 0.03
+
+
 def test_every_number_is_described_and_has_its_labels(run):
     described = {each.name: each.labels for each in METRICS}
     numbers = numbers_of(WatchedJob(run).read())
@@ -81,6 +91,16 @@ def test_a_hang_lasts_until_its_ranks_have_made_a_step(run):
     state = job.read()
     assert not state.hangs
     assert state.verdict.culprits == (1,)  # what was found remains known
+
+
+def test_a_job_that_has_ended_does_not_hang(run):
+    hang(run, 2, at_ns=2**62)
+    assert values(run)["hang",] == 1
+    (run / "ranks").mkdir()
+    for rank in range(4):
+        manifest = {"run_id": "one", "rank": rank, "pid": rank + 1, "state": "interrupted"}
+        (run / "ranks" / f"rank{rank}.json").write_text(json.dumps(manifest))
+    assert values(run)["hang",] == 0
 
 
 def test_the_documentation_has_each_metric_as_it_is_in_the_code():

@@ -139,6 +139,16 @@ def test_a_place_that_fails_is_named_once_and_costs_the_others_nothing(run, tmp_
     assert done.output.count("warning: PrometheusSink: FileNotFoundError") == 1
 
 
+def test_a_collector_that_does_not_answer_is_an_error_and_the_sdk_is_silent(run, caplog):
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http.metric_exporter")
+    sink = OtlpSink("nowhere", "one")
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"nowhere: .*Invalid URL"):
+            sink.update(numbers_of(WatchedJob(run).read()))
+    sink.close()
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize("package", ["prometheus_client", "opentelemetry"])
 def test_a_missing_package_is_named(run, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)

@@ -97,6 +97,18 @@ def test_without_collectives_the_phases_are_compared(tmp_path):
     assert found.arrivals == ()
 
 
+def test_steps_whose_collectives_are_not_in_the_log_yet_are_not_compared(tmp_path):
+    SimulatedJob(steps=90).write(tmp_path)
+    for path in (tmp_path / "watch").iterdir():
+        lines = path.read_bytes().splitlines(keepends=True)
+        calls = [line for line in lines if b'"calls"' in line]
+        path.write_bytes(b"".join(line for line in lines if line not in calls[len(calls) // 2 :]))
+    found = local_times(WatchLogs(tmp_path).latest(), 20)
+    assert found.basis == "collectives"
+    assert len(found.steps) >= 18
+    assert found.steps[-1] < 60
+
+
 def test_one_rank_has_nobody_to_compare_with(tmp_path):
     SimulatedJob(ranks=1).write(tmp_path)
     assert local_times(WatchLogs(tmp_path).latest(), 1000) is None

@@ -116,6 +116,18 @@ def test_ranks_that_are_missing_silent_or_ended_are_named(tmp_path):
     assert "ranks 2 have not logged" in text or "rank 2 has not logged" in text
 
 
+def test_an_interrupted_job_may_start_again(tmp_path):
+    SimulatedJob(ranks=2).write(tmp_path)
+    (tmp_path / "ranks").mkdir()
+    for rank, state in ((0, "finished"), (1, "interrupted")):
+        manifest = RankManifest(run_id="one", rank=rank, world_size=2, pid=rank + 1, state=state)
+        (tmp_path / "ranks" / f"rank{rank}.json").write_bytes(to_json(manifest))
+    logs = WatchLogs(tmp_path)
+    grew = logs.latest()[1].grew_at
+    states = [read_status(tmp_path, logs, now=grew + seconds) for seconds in (5, 60)]
+    assert [(each.running, each.ended) for each in states] == [(False, False), (False, True)]
+
+
 def test_as_json(tmp_path):
     def slow(rank, _step, place):
         return 20 * MS if rank == 1 and place == "loading" else 0

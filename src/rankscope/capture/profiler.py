@@ -189,7 +189,7 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         try:
             yield self
         except BaseException as error:
-            self.interrupted_by(type(error))
+            self.interrupted_by(type(error), error)
             raise
         finally:
             self.stop()
@@ -198,13 +198,21 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         self.start()
         return self
 
-    def __exit__(self, exception: type[BaseException] | None = None, *_rest: object) -> None:
-        self.interrupted_by(exception)
+    def __exit__(
+        self,
+        exception: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        _trace: object = None,
+    ) -> None:
+        self.interrupted_by(exception, error)
         self.stop()
 
-    def interrupted_by(self, exception: type[BaseException] | None) -> None:
-        """An exception ends the loop: the manifest gets its name. Call it before ``stop()``."""
+    def interrupted_by(self, exception: type[BaseException] | None, error: BaseException | None = None) -> None:
+        """An exception ends the loop: the manifest gets its name, and the watch what it says. Call it before
+        ``stop()``."""
         self._end.interrupted_by(exception)
+        if isinstance(error, Exception) and self._watcher is not None:
+            self._watcher.ended_by = error
 
     def _start(self, start_step: int, first_began_ns: int | None) -> None:
         if self._log is not None:

@@ -40,7 +40,9 @@ class Sink(Protocol):
 def monitor(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory of a watched job.")],
     prometheus_file: Annotated[Path | None, typer.Option(help="Write this file for Prometheus, *.prom.")] = None,
-    prometheus_port: Annotated[int | None, typer.Option(min=0, help="Serve /metrics on this port; 0: any.")] = None,
+    prometheus_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Serve /metrics on this port; 0: any.")
+    ] = None,
     prometheus_host: Annotated[str, typer.Option(help="The address to serve /metrics on.")] = "127.0.0.1",
     otlp: Annotated[str | None, typer.Option(metavar="URL", help="Push to this OTLP endpoint, …/v1/metrics.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="How many of the latest steps to judge.")] = JUDGED_STEPS,

@@ -46,6 +46,10 @@ def trigger(
     gone = {each.rank: each.state for each in status.ranks if each.state not in ("running", "silent")}
     here = chosen_ranks(run, logs, choice)
     chosen = [rank for rank in here if rank not in gone]
+    if not here and len(status.ranks) == status.world_size:
+        raise ConfigError(
+            f"the job has no rank {ranks}: its ranks are {as_ranges([each.rank for each in status.ranks])}"
+        )
     if here and not chosen:
         states = " or ".join(sorted({gone[rank] for rank in here}))
         raise ConfigError(f"ranks {as_ranges(here)} are {states}: they record nothing any more")

@@ -50,7 +50,7 @@ def watch(
             while True:
                 status = read_status(run, logs, steps)
                 live.update(watch_view(status), refresh=True)
-                if not status.running:
+                if status.ended:
                     return
                 time.sleep(interval)
                 logs.look()

@@ -35,7 +35,9 @@ def of_the_latest_job(dumps: Sequence[RankDump], heartbeats: Sequence[Heartbeat]
         return Present(list(dumps), [], [])
     files: list[RankDump | Heartbeat] = [*heartbeats, *dumps]
     newest = max(files, key=lambda each: each.time_ns)
-    began = {(beat.rank, beat.restart_count): beat.began_ns for beat in heartbeats}
+    # Of several heartbeats of a rank, those of other hosts' disks are of earlier attempts.
+    latest = sorted(heartbeats, key=lambda beat: beat.restart_count)
+    began = {beat.rank: (beat.restart_count, beat.began_ns) for beat in latest}
 
     def is_present(each: RankDump | Heartbeat) -> bool:
         if not each.time_ns or each.rank is None:
@@ -44,7 +46,8 @@ def of_the_latest_job(dumps: Sequence[RankDump], heartbeats: Sequence[Heartbeat]
             return False
         if newest.world_size is not None and each.rank >= newest.world_size:
             return False
-        return each.time_ns >= began.get((each.rank, each.restart_count), 0)
+        restart_count, began_ns = began.get(each.rank, (0, 0))
+        return each.restart_count > restart_count or each.time_ns >= began_ns
 
     kept, beats = [each for each in dumps if is_present(each)], [each for each in heartbeats if is_present(each)]
     notes = []

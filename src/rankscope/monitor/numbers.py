@@ -97,7 +97,8 @@ def _job(state: JobState) -> Iterator[Number]:
 
 def _ranks(state: JobState) -> Iterator[Number]:
     status = state.status
-    excess = {each.rank: each.found.excess_ns for each in status.late_ranks}
+    # The largest first: a rank that is always late may have stalled once, too.
+    excess = {each.rank: each.found.excess_ns for each in reversed(status.late_ranks)}
     for each in status.ranks:
         labels = {"rank": str(each.rank)}
         yield Number("rank_state", 1.0, {**labels, "state": each.state})
@@ -117,7 +118,9 @@ def _ranks(state: JobState) -> Iterator[Number]:
 
 
 def _hang(state: JobState) -> Iterator[Number]:
-    yield Number("hang", float(state.hangs))
-    if state.hangs and state.verdict is not None:
+    # A job that an exception has ended has dumps as well.
+    hangs = state.hangs and state.status.running
+    yield Number("hang", float(hangs))
+    if hangs and state.verdict is not None:
         for rank in state.verdict.culprits:
             yield Number("hang_culprit", 1.0, {"rank": str(rank), "cause": state.verdict.cause.value})

@@ -7,6 +7,7 @@ In: numbers. Out: requests to a collector.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,6 +15,17 @@ from rankscope.errors import ConfigError
 from rankscope.monitor.numbers import METRICS, PREFIX, Number
 
 _TIMEOUT_S = 10
+
+
+class _Failures(logging.Filter):
+    """Keeps the latest error that the SDK logs, instead of several lines for each push."""
+
+    latest = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            self.latest = record.getMessage()
+        return False
 
 
 class OtlpSink:
@@ -38,6 +50,9 @@ class OtlpSink:
             raise ConfigError("the OpenTelemetry SDK is not installed", hint="pip install 'rankscope[otlp]'") from error
         self._observation: Any = Observation
         self._numbers: list[Number] = []
+        self._endpoint, self._failures = endpoint, _Failures()
+        self._logger = logging.getLogger(OTLPMetricExporter.__module__)
+        self._logger.addFilter(self._failures)
         exporter = OTLPMetricExporter(endpoint=endpoint, timeout=_TIMEOUT_S)
         # Its own interval is never reached: an update pushes.
         self._reader = PeriodicExportingMetricReader(exporter, export_interval_millis=float("inf"))
@@ -54,11 +69,18 @@ class OtlpSink:
         ]
 
     def update(self, numbers: list[Number]) -> None:
-        """Push the numbers; the SDK reports a collector that does not answer to Python's logging."""
-        self._numbers = numbers
+        """Push the numbers.
+
+        Raises:
+            OSError: the collector does not take them.
+        """
+        self._numbers, self._failures.latest = numbers, ""
         self._reader.force_flush(_TIMEOUT_S * 1000)
+        if self._failures.latest:
+            raise OSError(f"{self._endpoint}: {self._failures.latest}")
 
     def close(self) -> None:
         """End."""
         self._numbers = []
         self._provider.shutdown()
+        self._logger.removeFilter(self._failures)

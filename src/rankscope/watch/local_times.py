@@ -47,6 +47,8 @@ ENOUGH = 8
 FEW = 0.1
 """Of a rank's steps: fewer with a collective before the backward pass are exceptions."""
 _OUTLIER = 5.0
+_LATEST_READ_NS = 120_000_000_000
+"""Collectives are in the log half a minute after their step, later on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ def local_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | No
     ranks = tuple(logs)
     lines = {rank: {line.step: line for line in log.steps} for rank, log in logs.items()}
     common = sorted(set.intersection(*(set(of_rank) for of_rank in lines.values())))
-    common = [step for step in common if not any(lines[rank][step].profiled for rank in ranks)][-most_steps:]
+    common = [step for step in common if not any(lines[rank][step].profiled for rank in ranks)]
+    common = _with_calls(logs, lines, common)[-most_steps:]
     if not common:
         return None
     offsets, unaligned = _clock_offsets(logs, lines, common)
@@ -124,6 +127,20 @@ def local_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | No
 
 Lines = Mapping[int, Mapping[int, StepLine]]
 Matched = Mapping[tuple[str, int], Mapping[int, int]]
+
+
+def _with_calls(logs: Mapping[int, RankLog], lines: Lines, steps: list[int]) -> list[int]:
+    """The steps less the latest, of which the collectives are not in the log yet; all if ranks have called none since.
+
+    Collectives are read much more rarely than steps are written.
+    """
+    if not steps or not all(log.calls for log in logs.values()):
+        return steps
+    read = {rank: log.calls[-1].at_ns for rank, log in logs.items()}
+    if any(lines[rank][steps[-1]].start_ns - at > _LATEST_READ_NS for rank, at in read.items()):
+        return steps
+    found = [step for step in steps if all(lines[rank][step].start_ns <= at for rank, at in read.items())]
+    return found or steps
 
 
 def _clock_offsets(logs: Mapping[int, RankLog], lines: Lines, steps: Sequence[int]) -> tuple[dict[int, int], bool]:

@@ -12,6 +12,9 @@ from rankscope.primitives.statistics import Verdict
 from rankscope.primitives.stragglers.stragglers import Straggler
 from rankscope.watch.changes import Change
 
+RESTART_S = 30.0
+"""How long a job that was interrupted may take until its next attempt logs steps."""
+
 
 @dataclass(frozen=True)
 class RankState:
@@ -166,3 +169,10 @@ class WatchStatus:
     def running(self) -> bool:
         """Whether any rank still runs."""
         return any(each.state in ("running", "silent") for each in self.ranks)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes: the ranks have finished, or ended some time ago and were not started again."""
+        if self.running:
+            return False
+        return all(each.state == "finished" or each.silent_s > RESTART_S for each in self.ranks)

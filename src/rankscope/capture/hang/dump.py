@@ -189,6 +189,8 @@ def stacks(training_thread: int | None) -> tuple[ThreadStack, ...]:
         if ident == own and ident != training_thread:
             continue
         error, trace = exceptions.get(ident, (None, None))
+        if ident == own and trace is None:
+            trace = getattr(_uncaught(), "__traceback__", None)  # at exit it is handled no more
         found.append(
             ThreadStack(
                 # The calling thread is here to report its exception: the stack is where that was raised.
@@ -215,7 +217,11 @@ def described(error: BaseException | None) -> str:
 
 def uncaught_exception() -> str:
     """The exception that ended the main thread, which then waits for other threads or at exit; empty if none did."""
-    return described(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
+    return described(_uncaught())
+
+
+def _uncaught() -> BaseException | None:
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
 
 def _add_call_stacks(path: Path, dump: HangDump, number: int) -> None:

@@ -93,6 +93,7 @@ class HangWatch:
         self._next_heartbeat = float("-inf")
         self._phase = ""
         self._began_ns = 0
+        self._unwritten = False
 
     def start(self) -> HangWatch:
         """Begin to watch; the calling thread runs the training loop."""
@@ -215,5 +216,6 @@ class HangWatch:
         )
         path = self.directory / HANG_FOLDER / heartbeat_name(process.rank)
         _, why = within(_WRITE_LIMIT_S, lambda: write_atomic(path, beat.to_json()))
-        if why:
+        if why and not self._unwritten:
             logger.warning("the heartbeat could not be written to %s: %s", path, why)
+        self._unwritten = bool(why)

@@ -56,5 +56,5 @@ class RankscopeCallback(Callback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End, and wait for the last trace."""
-        self.profiler.interrupted_by(type(exception))
+        self.profiler.interrupted_by(type(exception), exception)
         self.profiler.stop()

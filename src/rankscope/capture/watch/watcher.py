@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
+from rankscope.capture.hang.dump import described
 from rankscope.capture.hang.watch import HangWatch
 from rankscope.capture.process import job_store
 from rankscope.capture.rank_log import RankLog
@@ -102,6 +103,8 @@ class Watcher:
             # Without an agreed id each rank has its own: no use to tell runs apart.
             run_id = "" if rank.run_id_doubt else rank.run_id
             self._hangs = HangWatch(rank.run_dir, timeout_s=config.hang_timeout, run_id=run_id)
+        self.ended_by: Exception | None = None
+        """What ended the loop, if that is known before `stop`."""
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -132,7 +135,7 @@ class Watcher:
     def stop(self) -> None:
         """End, after what is known was written."""
         if self._hangs is not None:
-            self._hangs.close()
+            self._hangs.close(described(self.ended_by))
         unwatch_phases(self._phases)
         self._stop_listening()
         answer_no_requests(self._asked.append)

@@ -86,12 +86,13 @@ function cards(now: Watched): HTMLElement {
   const time = now.step_time;
   const change = time?.change?.significance === "significant" ? time.change : null;
   const late = now.stragglers;
+  const lateRanks = [...new Set(late.map(({ rank }) => rank))];
   return h("div", { class: "cards" },
     card("state", now.running ? "Running" : "Ended", steps.length > 0 && Math.max(...steps) >= 0 ? `Step ${Math.max(...steps)}` : "No step yet", [`Ranks: ${states.join(", ")}`, now.world_size !== null && now.world_size > now.ranks.length ? `; ${now.ranks.length} of ${now.world_size} have a log` : "", now.attempts > 1 ? `; attempt ${now.attempts}` : "", "."]),
     card("step-time", "Step time", time ? formatDuration(time.median_ns) : MISSING, time
       ? [`Median of the latest ${counted(time.steps, "step")} on the slowest rank, at most ${formatDuration(time.most_ns)}.`, change && ` Since step ${String(change.step)} ${formatDuration(change.after_ns)} instead of ${formatDuration(change.before_ns)}.`]
       : ["No step that all ranks have is in the logs yet."], time?.median_ns),
-    card("straggler", late.length > 1 ? "Stragglers" : "Straggler", late.length > 0 ? `${late.length === 1 ? "Rank" : "Ranks"} ${formatRanks(late.map(({ rank }) => rank), 24)}` : now.unknown === null ? "None" : "Unknown",
+    card("straggler", lateRanks.length > 1 ? "Stragglers" : "Straggler", late.length > 0 ? `${lateRanks.length === 1 ? "Rank" : "Ranks"} ${formatRanks(lateRanks, 24)}` : now.unknown === null ? "None" : "Unknown",
       late.length > 0 ? now.sentences.map((text) => `${text}. `) : [now.unknown === null ? "The differences between the ranks are not significant." : `${sentenceCase(now.unknown)}.`], late[0]?.rank),
     card("hang", "Hang", now.hang === null ? "None" : now.hang.hangs ? "Hanging" : "Over", [now.hang === null ? "All ranks make steps, or have ended." : now.hang.hangs ? "The verdict is below." : "There was a hang; the ranks have made steps since."]));
 }
@@ -116,7 +117,8 @@ function hang(now: Watched): HTMLElement[] {
 
 function ranks(now: Watched): HTMLElement {
   const times = new Map(now.rank_times.map((each) => [each.rank, each]));
-  const late = new Map(now.stragglers.map((each) => [each.rank, each]));
+  // The largest first: a rank that is always late may have stalled once, too.
+  const late = new Map([...now.stragglers].reverse().map((each) => [each.rank, each]));
   const most = 64;
   // Of many ranks, those that something is to be said of come first.
   const rows = [...now.ranks].sort((a, b) => Number(late.has(b.rank)) - Number(late.has(a.rank)) || Number(a.state === "running") - Number(b.state === "running") || a.rank - b.rank).slice(0, most);
