@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.watch.jobs import MS, SimulatedJob
 
+from rankscope.cli import main
 from rankscope.monitor.job import WatchedJob
 from rankscope.monitor.numbers import METRICS, PREFIX, numbers_of
 from rankscope.rundir.hang_dump import DUMP_FORMAT, HEARTBEAT_FORMAT, Frame, HangDump, Heartbeat, ThreadStack
@@ -133,3 +134,15 @@ def test_the_dashboard_uses_metrics_and_labels_that_exist():
     } <= used
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len(ids)
+
+
+def test_the_terminal_shows_a_hang(run, capfd, monkeypatch):
+    job = WatchedJob(run)
+    last = max(log.steps[-1].start_ns + log.steps[-1].ns for log in job.logs.latest().values())
+    hang(run, 1, last + 10**9)
+    monkeypatch.setattr("sys.argv", ["rankscope", "watch", str(run), "--once"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    shown = " ".join(capfd.readouterr().out.split())
+    assert f"Hangs: {job.read().verdict.summary}" in shown

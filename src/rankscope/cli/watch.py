@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
+from rankscope.monitor.job import JobState, WatchedJob
 from rankscope.report.watch import watch_view
 from rankscope.watch.log import WatchLogs
 from rankscope.watch.status import JUDGED_STEPS, read_status
@@ -32,27 +33,30 @@ def watch(
     steps: Annotated[int, typer.Option(min=1, help="How many of the latest steps to judge.")] = JUDGED_STEPS,
     interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
 ) -> None:
-    """Show a watched job while it runs: step time, who arrives last, the straggler and since when; without a trace.
+    """Show a watched job while it runs: step time, who arrives last, the straggler and since when, hangs; no trace.
 
     The job is started with `--watch`, `RANKSCOPE_WATCH=1` or `rankscope.Profiler(watch=True)`. Ends with the job, or
     with Ctrl-C.
     """
-    logs = WatchLogs(run)
     if form is Format.json:
-        typer.echo(json.dumps(as_json(read_status(run, logs, steps)), indent=1))
+        typer.echo(json.dumps(as_json(read_status(run, WatchLogs(run), steps)), indent=1))
         return
+    job = WatchedJob(run, steps)
     console = Console(highlight=False)
     if once or not console.is_terminal:
-        console.print(watch_view(read_status(run, logs, steps)), soft_wrap=not console.is_terminal)
+        console.print(_view(job.read()), soft_wrap=not console.is_terminal)
         return
     try:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             while True:
-                status = read_status(run, logs, steps)
-                live.update(watch_view(status), refresh=True)
-                if status.ended:
+                state = job.read()
+                live.update(_view(state), refresh=True)
+                if state.status.ended:
                     return
                 time.sleep(interval)
-                logs.look()
     except KeyboardInterrupt:
         return
+
+
+def _view(state: JobState) -> RenderableType:
+    return watch_view(state.status, state.verdict.summary if state.hangs and state.verdict is not None else "")

@@ -21,9 +21,16 @@ _MOST_RANKS = 16
 _MOST_GROUPS = 8
 
 
-def watch_view(status: WatchStatus) -> RenderableType:
-    """The state on one screen."""
-    parts: list[RenderableType] = [_head(status), Text(), *_verdict(status)]
+def watch_view(status: WatchStatus, hang: str = "") -> RenderableType:
+    """The state on one screen.
+
+    Args:
+        hang: the verdict on the hang that the job is in; empty if it is in none.
+    """
+    parts: list[RenderableType] = [_head(status), Text()]
+    if hang:
+        parts += [Text(f"Hangs: {plain(hang, limit=600)}", style="bold red"), Text("Evidence: rankscope hang"), Text()]
+    parts += _verdict(status)
     if status.last_arrivals:
         parts += [Text(), _arrivals(status.last_arrivals)]
     if status.long_steps:
