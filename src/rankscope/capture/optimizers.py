@@ -82,7 +82,9 @@ def watch_steps(
     # Where torch.compile traces a step, it would trace the capture as well: with its warnings in the job's output, and
     # compiled frames of ours. (Torch protects its optimizers' own methods in the same way.)
     torch: Any = sys.modules["torch"]
-    untraced = getattr(torch, "_disable_dynamo", lambda function: function)
+    untraced: Callable[[Callable[[Any], None]], Callable[[Any], None]] = getattr(
+        torch, "_disable_dynamo", lambda function: function
+    )
 
     @untraced
     def begin(optimizer: Any) -> None:
