@@ -89,3 +89,18 @@ def test_a_process_forked_inside_a_step_counts_its_own(module, monkeypatch):
     with pytest.raises(SystemExit):
         stepping(module, optimizer, forking)()
     assert said == [optimizer]
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_compiled_step_runs_and_is_counted_where_the_graph_may_break(module, fullgraph):
+    said = []
+
+    def after(_optimizer):
+        said.append(os.getpid())  # a call that torch.compile cannot trace
+
+    watch_steps(module, after)
+    value = torch.ones(2)
+    step = stepping(module, torch.optim.SGD([torch.nn.Parameter(value)], lr=0.1), lambda _self: value.add_(1))
+    torch.compile(step, backend="eager", fullgraph=fullgraph)()
+    assert value.tolist() == [2, 2]
+    assert len(said) == (0 if fullgraph else 1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -48,6 +49,19 @@ class _Depth:
         self.now = 0
 
 
+def _must_be_one_graph() -> bool:
+    """Whether torch.compile(fullgraph=True) traces the caller: asked while it traces, and a constant in its graph."""
+    try:
+        from torch._dynamo.symbolic_convert import InstructionTranslator
+
+        return bool(InstructionTranslator.current_tx().one_graph)
+    except Exception:
+        return False
+
+
+_must_be_one_graph._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def watch_steps(
     module: Any,
     after: Callable[[Any], object],
@@ -65,6 +79,21 @@ def watch_steps(
     kind = module.Optimizer
     original: Callable[..., Any] = kind.profile_hook_step
     depth = _Depth()
+    # Where torch.compile traces a step, it would trace the capture as well: with its warnings in the job's output, and
+    # compiled frames of ours. (Torch protects its optimizers' own methods in the same way.)
+    torch: Any = sys.modules["torch"]
+    untraced: Callable[[Callable[[Any], None]], Callable[[Any], None]] = getattr(
+        torch, "_disable_dynamo", lambda function: function
+    )
+
+    @untraced
+    def begin(optimizer: Any) -> None:
+        before(optimizer)
+
+    @untraced
+    def end(optimizer: Any) -> None:
+        after(optimizer)
+
     if hasattr(os, "register_at_fork"):
         # A process forked inside a step does not return from it.
         os.register_at_fork(after_in_child=depth.clear)
@@ -76,15 +105,17 @@ def watch_steps(
 
         @functools.wraps(step)
         def counted(*args: Any, **options: Any) -> Any:
+            if torch.compiler.is_compiling() and _must_be_one_graph():
+                return step(*args, **options)  # not counted: a call that is not traced would end the job
             depth.now += 1
             if depth.now == 1:
-                before(args[0])
+                begin(args[0])
             try:
                 result = step(*args, **options)
             finally:
                 depth.now -= 1
             if depth.now == 0:
-                after(args[0])
+                end(args[0])
             return result
 
         return counted
