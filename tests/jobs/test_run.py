@@ -14,7 +14,7 @@ import pytest
 
 import rankscope
 from rankscope.errors import LaunchError
-from rankscope.jobs.run import JobResult, make_run_dir, run_job
+from rankscope.jobs.run import JobResult, make_run_dir, run_command, run_job
 
 LAUNCHER = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_\w+)$|(TORCHELASTIC|SLURM|PMIX?|PALS|OMPI|MV2|MVP|FLUX|RANKSCOPE|PET)_"
@@ -288,3 +288,10 @@ def test_the_traces_of_other_layouts_are_found(tmp_path):
         (tmp_path / name).write_bytes(b"{}")
     found = [path.relative_to(tmp_path).as_posix() for path in JobResult(0, tmp_path, "", "").traces()]
     assert found == ["rank0_iter3_5.trace.json.gz", "step_6/rank-1-trace.tar.gz", "vm_1.12.pt.trace.json"]
+
+
+def test_traces_of_an_earlier_job_in_the_directory_are_not_its_own(tmp_path):
+    (tmp_path / "rank0_steps5-6.trace.json").write_text('{"traceEvents":[]}')
+    write = f"import pathlib; pathlib.Path({str(tmp_path)!r}, 'rank0_steps7-8.trace.json').write_text('{{}}')"
+    nothing, one = (run_command([sys.executable, "-c", line], os.environ, run_dir=tmp_path) for line in ("", write))
+    assert (nothing.traces(), [path.name for path in one.traces()]) == ([], ["rank0_steps7-8.trace.json"])

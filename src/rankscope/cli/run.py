@@ -81,7 +81,9 @@ def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
         env={**profiled_environment({**os.environ, **variables}), HOOK_VARIABLE: BY_RUN},
     )
     if written := result.traces():
-        typer.echo(f"Traces: {result.run_dir}\n  rankscope summary {result.run_dir}", err=True)
+        # With traces of an earlier job in the directory, the run has to be named.
+        choice = " --run latest" if result.earlier else ""
+        typer.echo(f"Traces: {result.run_dir}\n  rankscope summary {result.run_dir}{choice}", err=True)
         if result.upload_to:
             typer.echo(_uploads(result, result.upload_to), err=True)
         if by_script := recorded_by_script(result.run_dir):

@@ -72,7 +72,8 @@ def trigger(
         where = f"the script has a profiler of its own ({answer.script_profiler})"
         typer.echo(f"warning: {where}: if it records then, later steps are recorded instead", err=True)
     now = f"; the job is in step {answer.at_step}" if answer.at_step is not None else ""
-    typer.echo(f"steps {answer.first_step} to {answer.last_step} will be recorded on ranks {ranks}{now}")
+    where = "all ranks" if ranks == "all" else f"ranks {ranks}"
+    typer.echo(f"steps {answer.first_step} to {answer.last_step} will be recorded on {where}{now}")
     if not wait:
         return
     if not chosen:

@@ -54,10 +54,12 @@ class JobResult:
     """The first signal that reached this process during the job and was passed on to it."""
     upload_to: str | None = None
     """The URL that the ranks upload to."""
+    earlier: frozenset[Path] = frozenset()
+    """The traces that the run directory had before the job."""
 
     def traces(self) -> list[Path]:
-        """The traces in the run directory."""
-        return sorted(find_traces(self.run_dir).values())
+        """The traces in the run directory that are new."""
+        return sorted(set(find_traces(self.run_dir).values()) - self.earlier)
 
     def not_uploaded(self) -> list[str]:
         """The traces, by their path in the run directory, that this host's ranks could not upload."""
@@ -184,6 +186,7 @@ def run_command(
     if not name and not has_more_nodes(line, environ):
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
     environ = {**environ, RUN_DIR_VARIABLE: str(folder), **({RUN_ID_VARIABLE: name} if name else {})}
+    earlier = frozenset(find_traces(folder).values())
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     try:
         job = subprocess.Popen(
@@ -226,6 +229,7 @@ def run_command(
         "".join(tail),
         received[0] if received else None,
         environ.get(UPLOAD_VARIABLE),
+        earlier,
     )
 
 
