@@ -293,5 +293,6 @@ def test_the_traces_of_other_layouts_are_found(tmp_path):
 def test_traces_of_an_earlier_job_in_the_directory_are_not_its_own(tmp_path):
     (tmp_path / "rank0_steps5-6.trace.json").write_text('{"traceEvents":[]}')
     write = f"import pathlib; pathlib.Path({str(tmp_path)!r}, 'rank0_steps7-8.trace.json').write_text('{{}}')"
-    nothing, one = (run_command([sys.executable, "-c", line], os.environ, run_dir=tmp_path) for line in ("", write))
-    assert (nothing.traces(), [path.name for path in one.traces()]) == ([], ["rank0_steps7-8.trace.json"])
+    assert run_command([sys.executable, "-c", ""], os.environ, run_dir=tmp_path).traces() == []
+    traces = run_command([sys.executable, "-c", write], os.environ, run_dir=tmp_path).traces()
+    assert [path.name for path in traces] == ["rank0_steps7-8.trace.json"]
