@@ -59,7 +59,7 @@ def _must_be_one_graph() -> bool:
         return False
 
 
-_must_be_one_graph._dynamo_marked_constant = True  # type: ignore[attr-defined]
+setattr(_must_be_one_graph, "_dynamo_marked_constant", True)  # noqa: B010 (functions have no such attribute)
 
 
 def watch_steps(
