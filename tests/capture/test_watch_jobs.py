@@ -17,7 +17,7 @@ from rankscope.watch.log import WatchLogs
 from rankscope.watch.status import read_status
 
 from .conftest import clean_environ, traces
-from .two_ranks import TIMEOUT_S, end_when_the_test_ends, finish, start
+from .two_ranks import TIMEOUT_S, end_when_the_test_ends, finish, rankscope, start
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="signals of Linux")]
 
@@ -88,17 +88,6 @@ def recorded(folder, rank):
     """The windows that a rank has written."""
     manifest = read_rank_manifest(folder / "run" / "ranks" / f"rank{rank}.json")
     return [(each.first_step, each.last_step) for each in manifest.written] if manifest is not None else []
-
-
-def rankscope(folder, *arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "rankscope", *arguments],
-        cwd=folder,
-        env=clean_environ(),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
 
 
 def stop(folder, jobs):

@@ -115,3 +115,15 @@ def finish(jobs: list[subprocess.Popen[str]]) -> list[Ended]:
 def run(code: str, cwd: Path, *, profiled: bool = True, **variables: str) -> list[Ended]:
     """Both ranks, from start to end."""
     return finish(start(code, cwd, profiled=profiled, **variables))
+
+
+def rankscope(folder, *arguments):
+    """Run a command of rankscope in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "rankscope", *arguments],
+        cwd=folder,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from tests.capture.conftest import clean_environ
+from tests.capture.two_ranks import rankscope
 from tests.jobs.launchers import program, slurm_cluster
 from tests.ports import free_port
 
@@ -37,17 +38,6 @@ while not ends.item():
     dist.all_reduce(ends)
 del model; gc.collect(); dist.destroy_process_group()
 """
-
-
-def rankscope(folder, *arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "rankscope", *arguments],
-        cwd=folder,
-        env=clean_environ(),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
 
 
 def wait_for(condition, job):

@@ -69,7 +69,7 @@ class Events(Protocol):
         ...
 
     def ids(self, name: str) -> Values:
-        """`pid`, `tid` or `id` as integers: a text that is no number has a negative one (`table_builder`)."""
+        """`pid`, `tid` or `id` as integers: a text that is not a number has a negative one (`table_builder`)."""
         ...
 
     def numeric_tids(self) -> Values:

@@ -38,7 +38,7 @@ class Converter(Protocol):
         ...
 
     def bounded(self, series: pl.Series) -> pl.Series:
-        """The values with long texts cut, and what is no number as null."""
+        """The values with long texts cut, and values that are not numbers as null."""
         ...
 
 

@@ -45,7 +45,7 @@ class RankTimes:
     Attributes:
         rank: its number.
         step_ns: how long a step takes on it.
-        local_ns: of that, what it is busy by itself; None if it cannot be told.
+        local_ns: of that, what it is busy by itself; None if it is unknown.
         waiting_ns: the rest: it waits for others; None if the log has no collectives, which say that.
     """
 
