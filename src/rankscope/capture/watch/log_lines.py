@@ -54,6 +54,8 @@ class LogLines:
         self._spans: deque[tuple[int, int]] = deque(maxlen=_KEPT_SPANS)
         self._kinds: dict[tuple[object, ...], int] = {}
         self._groups: set[str] = set()
+        # Kept from the start: a short job may have destroyed its groups before their calls are read.
+        self._ranks = _ranks_of_groups()
         self._thinned = False
         self.definitions: list[str] = []
         """Lines that others refer to, new since the caller has cleared them."""
@@ -110,8 +112,13 @@ class LogLines:
             number = self._kinds[key] = len(self._kinds)
             if call.group not in self._groups:
                 self._groups.add(call.group)
-                ranks = next((each.ranks for each in process_groups() if each.name == call.group), ())
+                self._ranks |= _ranks_of_groups()
+                ranks = self._ranks.get(call.group, ())
                 self.definitions.append(one_line({"group": call.group, "ranks": as_ranges(ranks)}))
             kind = {"kind": number, "group": call.group, "op": call.operation, "dtype": call.dtype, "bytes": call.bytes}
             self.definitions.append(one_line(kind))
         return number
+
+
+def _ranks_of_groups() -> dict[str, tuple[int, ...]]:
+    return {each.name: tuple(each.ranks) for each in process_groups()}
