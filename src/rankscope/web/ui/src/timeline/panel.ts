@@ -10,8 +10,8 @@ import { exactCell, formatBytes, formatDuration, formatMoment, grouped } from ".
 import { categoryOf } from "../theme/categories.ts";
 import type { EventDetail, EventPlace } from "./detail.ts";
 import { laneList } from "./lane_list.ts";
-import { laneTitle } from "./layout.ts";
-import type { Model, Place } from "./model.ts";
+import { laneTitle, type Place } from "./layout.ts";
+import type { Model } from "./model.ts";
 import { FEW_RANKS } from "./name_tracks.ts";
 
 export interface PanelActs {
