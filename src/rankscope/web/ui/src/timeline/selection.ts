@@ -95,6 +95,7 @@ export class Selection {
       find: this.#acts.find, track: (all) => this.toggleTrack({ all }), measure: () => this.#acts.measure({ from: detail.start_ns, to: Math.max(detail.end_ns, detail.start_ns + 1) }),
       step: () => { if (detail.step !== null) this.#acts.step(detail.rank, detail.step); },
     }));
+    this.element.dispatchEvent(new Event("filled"));
     void this.#around(detail, asked);
     this.#acts.panel(true);
     if (had) this.enter();

@@ -109,6 +109,8 @@ export class Timeline {
     stage.afterFrame(() => minimap.draw());
     const frame = h("div", { class: "tl-frame" }, minimap.element, stage.box, api.element, this.#rowActions.element, this.#flags.element, this.#tip.element);
     for (const names of [gutter.element, gutter.pins]) this.#rowActions.watch(names, frame);
+    const used = (pane: HTMLElement): void => { for (const each of [selection.element, measured.element]) each.dataset["used"] = String(each === pane); };
+    for (const pane of [selection.element, measured.element]) for (const event of ["pointerdown", "focusin", "filled"]) pane.addEventListener(event, () => used(pane));
     this.element = h("div", { class: "tl", "data-testid": "timeline" }, this.#bar.element, notice.element, walk.element, path.element,
       h("div", { class: "tl-main" }, frame, selection.element, measured.element),
       legend(layout), this.#help.element, notice.live);

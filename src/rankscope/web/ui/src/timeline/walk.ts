@@ -56,7 +56,7 @@ export class Walk {
     const back: Record<string, string> = { [rowParam(analysis)]: String(row) };
     for (const key of orderKeys(analysis)) if (params.get(key)) back[key] = params.get(key)!;
     this.element.replaceChildren(
-      h("span", { role: "status" }, at < 0 ? `${shortTitle(analysis)}: this row` : `${shortTitle(analysis)}: row ${grouped(at + 1)} of ${grouped(rows.length)}`, ", ", named(String(table.cell(row, column) ?? ""), 40)),
+      h("span", { role: "status" }, at < 0 ? `${shortTitle(analysis)}: this row` : `${shortTitle(analysis)}: row ${grouped(at + 1)} of ${grouped(rows.length)}`, ", ", named(String(table.cell(row, column) ?? ""), 40), whereText(table, row)),
       turn("◂", "Previous row", -1), turn("▸", "Next row", 1),
       ...this.#gapParts(walked, table, params),
       h("a", { class: "link", href: this.#context.router.href(this.#context.homeOf(analysis), back), "data-testid": "row-back" }, "Back to the table"),
@@ -77,4 +77,10 @@ export class Walk {
     const changes = Object.fromEntries(Object.entries(params).map(([key, value]) => [key, String(value)]));
     this.#context.router.update({ ...ELSEWHERE, t: "", ...changes, [WALK]: `${analysis}.${row}.${column}` });
   }
+}
+
+/** ` (rank 1, stream 37)`: rows of one name differ by it. */
+function whereText(table: Table, row: number): string {
+  const parts = ["rank", "stream"].flatMap((name) => { const value = table.number(row, name); return value === null ? [] : [`${name} ${value}`]; });
+  return parts.length === 0 ? "" : ` (${parts.join(", ")})`;
 }
