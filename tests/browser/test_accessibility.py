@@ -18,8 +18,10 @@ ACROSS = ("overview", "run", "ranks", "stragglers", "distributed", "collectives"
 WITHIN = ("data_loading", "idle", "operators", "kernels", "modules", "memory", "scaling", "diff")
 VIEWS = (*ACROSS, *WITHIN)
 TIMELINES = (
-    "timeline", "timeline?rank=1&step=14&calls=flame_operators_1_0", "timeline?step=14&calls=tree_operators_all&path=all",
-)  # fmt: skip
+    "timeline",
+    "timeline?rank=1&step=14&calls=flame_operators_1_0",
+    "timeline?step=14&calls=tree_operators_all&path=all",
+)
 
 # What can be used with a pointer: each must get the focus by Tab, look focused, and have a name.
 TARGETS = """() => {
@@ -35,7 +37,7 @@ FOCUSED = """() => {
   return {
     target: window.targets.indexOf(focused), inside: document.querySelector('#main').contains(focused),
     outline: style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2,
-    name: (focused.getAttribute('aria-label') ?? (label || focused.textContent)).trim(),
+    name: (focused.getAttribute('aria-label') ?? (label || focused.textContent || focused.title)).trim(),
     what: focused.outerHTML.slice(0, 120),
   };
 }"""
@@ -49,11 +51,16 @@ def shown(page: Page, view: str) -> None:
     page.tab.wait_for_function(DRAWN)
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", [*VIEWS, *TIMELINES])
 def test_the_keyboard_alone_reaches_everything(opened: Opener, late: Path, view: str) -> None:
     page = opened(late)
     page.ready()
-    shown(page, view)
+    if view in TIMELINES:
+        page.timeline(view.removeprefix("timeline"))
+        page.press("e")
+        page.id("selection").wait_for()
+    else:
+        shown(page, view)
     page.paused(600)  # what the server still sends is drawn
     count = page.tab.evaluate(TARGETS)
     reached: set[int] = set()
@@ -112,10 +119,10 @@ def test_the_accessibility_tree_has_names_and_roles(opened: Opener, late: Path) 
     page.check(axe=True)
 
 
-INTERACTIVE = {
-    "application", "button", "checkbox", "combobox", "DisclosureTriangle", "gridcell", "link", "menuitem", "option", "radio",
-    "searchbox", "slider", "spinbutton", "tab", "textbox", "tabpanel", "treeitem", "img", "Canvas", "dialog", "table",
-}  # fmt: skip
+INTERACTIVE = """
+    application button Canvas checkbox combobox dialog DisclosureTriangle gridcell img link menuitem option radio
+    searchbox slider spinbutton tab table tabpanel textbox treeitem
+"""
 
 
 def nameless(page: Page) -> list[str]:
@@ -126,12 +133,12 @@ def nameless(page: Page) -> list[str]:
         if node.get("ignored") or node.get("name", {}).get("value", "").strip():
             continue
         focusable = any(each["name"] == "focusable" for each in node.get("properties", []))
-        if "backendDOMNodeId" not in node or not (focusable or node["role"]["value"] in INTERACTIVE):
+        if "backendDOMNodeId" not in node or not (focusable or node["role"]["value"] in INTERACTIVE.split()):
             continue
         about = session.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})["node"]
         attributes = about.get("attributes", [])
         by_tab = dict(zip(attributes[::2], attributes[1::2], strict=True)).get("tabindex") == "0"
-        if node["role"]["value"] in INTERACTIVE or by_tab:
+        if node["role"]["value"] in INTERACTIVE.split() or by_tab:
             found.append(f"{node['role']['value']}: {about['nodeName']} {attributes}")
     session.detach()
     return found

@@ -261,7 +261,8 @@ def test_two_runs_side_by_side(tmp_path: Path, opened: Callable[..., Page], shar
 # A view without its data: a sentence and what to record, no picture and no open table.
 EMPTY = """() => ({
   said: document.querySelector('#main .state, #main .quiet-box')?.textContent ?? '',
-  pictures: document.querySelectorAll('#main .chart').length, open: document.querySelectorAll('#main .fold[open]').length,
+  pictures: document.querySelectorAll('#main .chart').length,
+  open: document.querySelectorAll('#main .fold[open]').length,
 })"""
 
 
