@@ -23,10 +23,12 @@ TIMELINES = (
     "timeline?step=14&calls=tree_operators_all&path=all",
 )
 
-# What can be used with a pointer: each must get the focus by Tab, look focused, and have a name.
+# What can be used with a pointer: each must get the focus by Tab, look focused, and have a name. Of a list of tabs that
+# is the chosen one, from which arrow keys go to the others.
 TARGETS = """() => {
   const all = [...document.querySelectorAll('#main :is(a[href], button, select, input, summary, [tabindex="0"])')];
-  window.targets = all.filter((e) => e.checkVisibility() && e.getClientRects().length > 0 && !e.closest('tbody'));
+  window.targets = all.filter((e) => e.checkVisibility() && e.getClientRects().length > 0 && !e.closest('tbody')
+    && !e.matches('[role=tab][aria-selected=false]'));
   document.querySelector('#main').focus();
   return window.targets.length;
 }"""
