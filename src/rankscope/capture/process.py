@@ -26,6 +26,7 @@ import torch.distributed as dist
 
 from rankscope.capture.notices import warn
 from rankscope.errors import ConfigError, LauncherError
+from rankscope.rundir.capture_files import DIRECTORIES_VARIABLE
 from rankscope.rundir.directory import absolute_directory
 from rankscope.rundir.launcher import Identity, identify
 from rankscope.rundir.manifest import read_rank_manifest
@@ -217,7 +218,9 @@ def resolve_run_dir(given: str | None, run_id: str, process: Process) -> str:
     """The run directory: given, else ``rankscope_run_<time>``, the same for all ranks."""
     if given:
         try:
-            return absolute_directory(given)  # before any chdir of the job
+            named = absolute_directory(given)  # before any chdir of the job
+            _note_directory(named)
+            return named
         except ConfigError as error:
             warn(f"{error.what}: the traces go to a directory rankscope_run_<time>. {error.hint}")
     own_name = f"rankscope_run_{time.strftime('%Y%m%d_%H%M%S')}"
@@ -225,6 +228,13 @@ def resolve_run_dir(given: str | None, run_id: str, process: Process) -> str:
     if name is None:
         name = "rankscope_run_" + re.sub(r"[^A-Za-z0-9._-]", "-", run_id)
     return absolute_directory(name)
+
+
+def _note_directory(named: str) -> None:
+    """Let `rankscope run` know of a run directory that is not the one that it gave: it names it at its end."""
+    if (notes := os.environ.get(DIRECTORIES_VARIABLE)) and named != os.environ.get("RANKSCOPE_RUN_DIR"):
+        with suppress(OSError), Path(notes).open("ab") as file:
+            file.write(os.fsencode(named) + b"\n")
 
 
 def process_groups(mesh_dims: Mapping[str, str] | None = None) -> tuple[ProcessGroup, ...]:
