@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
+from rankscope.capture.attempts import earlier_starts, is_elastic
 from rankscope.capture.notices import warn
 from rankscope.errors import ConfigError, LauncherError
 from rankscope.rundir.capture_files import DIRECTORIES_VARIABLE
@@ -148,13 +149,15 @@ def _torchrun_store() -> Any:
 def agree_on_attempt(process: Process, run_dir: str, run_id: str) -> Process:
     """The process with the number of this attempt of an elastic job, which is the same on all ranks.
 
-    On several nodes, torchrun's agents count restarts differently. Each rank knows how often its node was restarted and
-    which manifests it has; the highest number in the job's store wins, unless this rank had that one before.
+    On several nodes, torchrun's agents count restarts differently. Each rank knows how often its node was restarted,
+    how often itself was started here and which manifests it has; the highest number in the job's store wins, unless
+    this rank had that one before. A rank of a node that joined the job later, and ended in its first attempt before its
+    capture began, may have a lower number in the next one if it asks first.
     """
-    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") in ("", "0") or process.world_size == 1:
+    if not is_elastic() or process.world_size == 1:
         return process
     if os.getpid() not in _attempts:
-        own = process.restart_count
+        own = max(process.restart_count, earlier_starts())
         while (
             known := read_rank_manifest(_manifest_path(run_dir, process, own))
         ) is not None and known.run_id == run_id:
