@@ -41,9 +41,7 @@ def trigger(
     """
     choice = parse_ranks(ranks)
     logs = WatchLogs(run)
-    status = read_status(run, logs)
-    if not status.running:
-        raise ConfigError("this job has ended: it records nothing any more", hint=f"its log: rankscope watch {run}")
+    status = _running(run, logs, timeout)
     # A rank that was dead or had left its loop before is not one that the job has promised.
     gone = {each.rank: each.state for each in status.ranks if each.state not in ("running", "silent")}
     here = chosen_ranks(run, logs, choice)
@@ -90,6 +88,29 @@ def trigger(
         path.unlink(missing_ok=True)
     if _report(progress):
         raise typer.Exit(NOT_RECORDED)
+
+
+def _running(run: Path, logs: WatchLogs, timeout: float) -> WatchStatus:
+    """The state of a job that runs; one that restarts is waited for.
+
+    Raises:
+        ConfigError: it has ended.
+        LaunchError: its next attempt does not begin in time.
+    """
+    until = time.monotonic() + timeout
+    status = read_status(run, logs)
+    if status.restarting:
+        typer.echo("the job restarts after a failure: waiting for the first steps of its next attempt", err=True)
+    while status.restarting and time.monotonic() < until:
+        time.sleep(_FOLLOW_S)
+        logs.look()
+        status = read_status(run, logs)
+    if status.restarting:
+        hint = "ask again once it makes steps, or wait longer: --timeout"
+        raise LaunchError(f"the job restarts after a failure, and has made no step within {timeout:.0f} s", hint=hint)
+    if not status.running:
+        raise ConfigError("this job has ended: it records nothing any more", hint=f"its log: rankscope watch {run}")
+    return status
 
 
 def _first_answer(run: Path, request: Request, status: WatchStatus, timeout: float) -> Answer:
