@@ -32,7 +32,8 @@ def clock():
 def watch(tmp_path, clock, monkeypatch):
     """A watch whose thread does not run: the test checks."""
     monkeypatch.setattr(HangWatch, "_watch", lambda self: None)
-    watch = HangWatch(tmp_path, timeout_s=60, factor=10, first_timeout_s=600, clock=clock).start()
+    monkeypatch.setattr(hang_watch, "monotonic", clock)
+    watch = HangWatch(tmp_path, timeout_s=60, factor=10, first_timeout_s=600).start()
     yield watch
     watch.close()
 

@@ -612,7 +612,7 @@ def test_the_command_lists_machines(rankscope):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"filesystems": "home"}, "is not told which filesystems"),
+        ({"filesystems": "home"}, "has no option for the file systems"),
         ({"directives": ("exclusive",)}, "is not an option of slurm"),
         ({"container": "image.sif", "container_command": "docker"}, "container command 'docker' is not known"),
     ],

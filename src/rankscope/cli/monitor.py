@@ -1,4 +1,7 @@
-"""`rankscope monitor`."""
+"""`rankscope monitor`.
+
+In: the run directory of a watched job. Out: its numbers, pushed, served, in a file or printed.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +53,8 @@ def monitor(
 ) -> None:
     """Send the numbers of a watched job to Prometheus or OpenTelemetry while it runs; or print them as JSON Lines.
 
-    Step time, waiting, stragglers, last arrivals, hangs. It waits for the log to begin, and ends with the job, with
-    SIGTERM or with Ctrl-C. It runs next to the job, which does not notice; what fails here is reported here.
+    Step time, waiting, stragglers, last arrivals, hangs. It waits for the log to begin, and ends with the job, on
+    SIGTERM or on Ctrl-C. It runs in a process of its own, so its errors do not affect the job.
     """
     stopped = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
@@ -107,7 +110,7 @@ def _follow(job: WatchedJob, sinks: Sequence[Sink], interval: float, stopped: th
         for sink in sinks:
             try:
                 sink.update(numbers)
-            except Exception as error:  # one place that cannot be reached takes nothing from the others
+            except Exception as error:  # an unreachable destination must not affect the others
                 if (text := f"{type(sink).__name__}: {type(error).__name__}: {error}") not in failed:
                     failed.add(text)
                     typer.echo(f"warning: {text}", err=True)
