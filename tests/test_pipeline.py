@@ -194,6 +194,17 @@ def own(run_id: str, rank: int, world_size: int = 2) -> dict[str, Any]:
     return {"rankscope": {"schema_version": 1, "run_id": run_id, "rank": rank, "world_size": world_size}}
 
 
+def test_runs_of_several_directories_are_called_by_them(tmp_path: Path) -> None:
+    for run_id in ("morning-1", "evening-2"):
+        write(tmp_path / "runs" / run_id / "rank0.json", trace(small_step(), **own(run_id, 0)))
+    folders = [tmp_path / "runs" / run_id for run_id in ("morning-1", "evening-2")]
+    for places in (folders, [folder / "rank0.json" for folder in folders]):
+        with pytest.raises(RunSelectionError, match="there are 2 runs in here") as caught:
+            open_run(places).load()
+        assert caught.value.path == str(tmp_path / "runs")
+        assert [known.path for known in caught.value.known] == ["evening-2", "morning-1"]
+
+
 def test_several_runs_must_be_chosen_from(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

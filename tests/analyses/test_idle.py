@@ -8,6 +8,7 @@ from typing import Any
 from tests import kineto
 
 import rankscope
+from rankscope.analyses import idle
 
 US = 1000
 
@@ -130,3 +131,23 @@ def test_a_slow_loader_is_the_first_cause(shared_traces: Path) -> None:
     first = run.idle().filter(run.idle()["stream"].is_null()).row(0, named=True)
     assert first["cause"] == "data_loading"
     assert first["share"] > 0.7
+
+
+def test_every_gap_of_a_row(tmp_path: Path) -> None:
+    path = kineto.write(tmp_path / "r.json", kineto.trace(made(), rank=0))
+    run = rankscope.open(path, executor="serial")
+    rows = run.idle().to_dicts()
+    trace = run.loaded.ranks[0][0]
+    tables = trace.load_all({**idle.analysis.reads, **idle.extra_columns({"of": "all"})})
+    for row in rows:
+        key = idle.GapKey(row["device"], row["stream"], row["cause"], row["detail"])
+        found = idle.gaps_of(tables, run.options, key)
+        assert (found.height, found["idle_ns"].sum()) == (row["gaps"], row["idle_ns"]), row
+        assert found["idle_ns"].to_list() == sorted(found["idle_ns"], reverse=True)
+        assert (found["start_ns"][0], found["idle_ns"][0]) == (row["longest_start_ns"], row["max_ns"]), row
+    nothing = idle.gaps_of(tables, run.options, idle.GapKey(0, None, "nothing"))
+    assert [(start // US, end // US) for start, end in nothing.select("start_ns", "end_ns").rows()] == [
+        (115, 130), (140, 150), (62, 70), (10, 15), (50, 52),
+    ]  # fmt: skip
+    assert idle.gaps_of(tables, run.options, idle.GapKey(0, 7, "nothing")).is_empty()
+    assert idle.gaps_of(tables, run.options, idle.GapKey(3, None, "nothing")).is_empty()

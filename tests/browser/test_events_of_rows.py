@@ -126,6 +126,12 @@ MEASURED = """(wide) => {
   const range = document.querySelector('[data-testid=measure]')?.dataset;
   return range !== undefined && range.to - range.from === wide;
 }"""
+# The measured range is that of the address, of the gap with this number.
+SHOWS_GAP = """(number) => {
+  const params = new URLSearchParams(location.hash.split('?')[1]);
+  const pane = document.querySelector('[data-testid=measure]');
+  return params.get('gap') === String(number) && pane && params.get('m') === `${pane.dataset.from}_${pane.dataset.to}`;
+}"""
 
 
 def test_idle_rows_lead_to_their_longest_gaps_which_are_walked(opened: Opener, late: Path) -> None:
@@ -159,6 +165,36 @@ def test_idle_rows_lead_to_their_longest_gaps_which_are_walked(opened: Opener, l
     page.id("row-back").click()
     page.tab.wait_for_function(BACK)
     assert page.tab.evaluate("location.hash").startswith("#/idle")
+
+
+def test_all_gaps_of_an_idle_row_are_walked_the_longest_first(opened: Opener, late: Path) -> None:
+    page = opened(late)
+    page.ready()
+    page.go("idle")
+    page.id("fold-idle").locator("summary").first.click()
+    line = page.tab.locator("[data-testid=table-idle] tr[data-row]").filter(has_text="host_wait").first
+    gaps, idle_ns, longest = (
+        int(line.locator(f"td[data-column={name}]").get_attribute("data-value"))
+        for name in ("gaps", "idle_ns", "max_ns")
+    )
+    assert gaps > 2
+    line.locator("td[data-column=cause] a.row-link").click()
+    page.tab.wait_for_function(MEASURED, arg=longest)
+    lengths = [longest]
+    for number in range(1, gaps + 1):
+        page.id("gap-which").get_by_text(f"gap {number} of {gaps} by length").wait_for()
+        if number > 1:
+            page.tab.wait_for_function(SHOWS_GAP, arg=number - 1)
+            measure = page.id("measure")
+            lengths.append(int(measure.get_attribute("data-to")) - int(measure.get_attribute("data-from")))
+        if number < gaps:
+            page.id("gap-next").press("Enter")
+    assert lengths == sorted(lengths, reverse=True) and sum(lengths) == idle_ns
+    assert page.id("gap-next").get_attribute("aria-disabled") == "true"
+    assert page.tab.evaluate("document.activeElement.dataset.testid") == "gap-next"
+    page.tab.go_back()
+    page.id("gap-which").get_by_text(f"gap {gaps - 1} of {gaps}").wait_for()
+    page.check(axe=True)
 
 
 def test_rows_without_events_lead_to_their_rank_and_step_or_say_why_not(opened: Opener, late: Path) -> None:

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -46,6 +47,7 @@ from rankscope.results import (
     Column,
     Headline,
     Inputs,
+    Options,
     Parameter,
     Parameters,
     Tables,
@@ -77,6 +79,17 @@ COLUMNS = (
     ),
     Column("window", pl.Int64, "", "index of the rank's trace file that has the longest, from 0"),
 )
+
+
+class GapKey(NamedTuple):
+    """Which row of the result: its device, stream (None for the whole device), cause and detail."""
+
+    device: int | None
+    stream: int | None
+    cause: str
+    detail: str | None = None
+
+
 # HTA's default: shorter gaps are the normal distance between kernels.
 KERNEL_WAIT_NS = 30_000
 _KEYS = ("device", "stream", "cause", "detail")
@@ -90,7 +103,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     level = inputs.parameters.get("of", "all")
     parts = []
     for number, window in enumerate(by_window(tables, inputs)):
-        device, selected = window["device_events"], _selected_time(window, inputs)
+        device, selected = window["device_events"], _selected_time(window, inputs.options)
         if not device.height:
             continue
         found = []
@@ -139,17 +152,42 @@ def extra_columns(chosen: Parameters) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _selected_time(window: Tables, inputs: Inputs) -> IntervalSet | None:
+def _selected_time(window: Tables, options: Options) -> IntervalSet | None:
     """The windows of the selected steps; None for all of the time."""
-    if inputs.options.steps is None:
+    if options.steps is None:
         return None
     steps, found = step_windows(window["annotations"], window["device_events"])
-    keep = steps.select(inputs.options.keeps(pl.col("step"))).to_series().to_numpy()
+    keep = steps.select(options.keeps(pl.col("step"))).to_series().to_numpy()
     return IntervalSet.of(found.start[keep], found.end[keep])
 
 
-def _stream_gaps(device: pl.DataFrame, selected: IntervalSet | None) -> pl.DataFrame:
-    """The gaps of each stream by cause."""
+def gaps_of(window: Tables, options: Options, key: GapKey) -> pl.DataFrame:
+    """The gaps of one row of the result in one trace file, with start_ns, end_ns and idle_ns, the longest first.
+
+    If the cause is an operator, start and end are those of its calls, each of which counts once.
+    """
+    events = window["device_events"].filter(pl.col("device").eq_missing(key.device))
+    selected = _selected_time(window, options)
+    if key.stream is not None:
+        _, _, cause, start, end = _gaps_in_streams(events.filter(pl.col("stream") == key.stream))
+        own = cause == _CAUSES.index(key.cause) if key.cause in _CAUSES else np.zeros(start.size, dtype=np.bool_)
+        start, end = start[own], end[own]
+        idle = end - start if selected is None else selected.within(start, end)
+    else:
+        pieces = _device_pieces(covered_time(events), _host_activity(window), selected)
+        inside, row = pieces.get(key.cause, (IntervalSet(_NO_ROWS, _NO_ROWS), _NO_ROWS))
+        start, end, idle = inside.starts, inside.ends, inside.ends - inside.starts
+        if key.cause == "operator" and row.size:
+            first = np.flatnonzero(np.diff(row, prepend=-1))
+            calls = window["host_ops"][row[first]].with_columns(idle_ns=np.add.reduceat(idle, first))
+            calls = calls.filter(pl.col("name").eq_missing(key.detail))
+            start, end, idle = (calls[name].to_numpy() for name in ("start_ns", "end_ns", "idle_ns"))
+    found = pl.DataFrame({"start_ns": start, "end_ns": end, "idle_ns": idle}).filter(pl.col("idle_ns") > 0)
+    return found.sort("idle_ns", "start_ns", descending=[True, False])
+
+
+def _gaps_in_streams(device: pl.DataFrame) -> tuple[Streams, Int64, Int64, Int64, Int64]:
+    """The gaps before events: each one's stream, the number of its cause, when it begins and ends."""
     streams = Streams.of(device)
     start = device["start_ns"].to_numpy()[streams.order]
     # Events with a gap before them; the first of a stream has none.
@@ -163,8 +201,13 @@ def _stream_gaps(device: pl.DataFrame, selected: IntervalSet | None) -> pl.DataF
     in_time = np.where(ends - begins < KERNEL_WAIT_NS, _CAUSES.index("kernel_wait"), _CAUSES.index("other"))
     cause = np.where(launch_at > begins, _CAUSES.index("host_wait"), in_time)
     cause[~known[rows]] = _CAUSES.index("unknown")
+    return streams, streams.number[after_gap], cause, begins, ends
+
+
+def _stream_gaps(device: pl.DataFrame, selected: IntervalSet | None) -> pl.DataFrame:
+    """The gaps of each stream by cause."""
+    streams, stream, cause, begins, ends = _gaps_in_streams(device)
     gap = ends - begins if selected is None else selected.within(begins, ends)
-    stream = streams.number[after_gap]
     group, gaps, total, longest, longest_start = _by_group(stream * len(_CAUSES) + cause, gap, begins)
     # Within a stream the largest first.
     order = np.lexsort((-total, group // len(_CAUSES)))
@@ -263,26 +306,32 @@ def _device_gaps(
     Args:
         operators: host_ops.
     """
-    if not len(busy):
-        return []
-    remaining = busy.complement(int(busy.starts[0]), int(busy.ends[-1]))
-    remaining = remaining if selected is None else remaining & selected
-    operator_rows: list[pl.DataFrame] = []
-    pieces: dict[str, IntervalSet] = {}
-    for cause, times, rows in host:
-        inside, remaining, interval = remaining.split(times)
-        if not len(inside):
-            continue
-        if cause == "operator":
-            operator_rows.append(_operator_rows(device, operators, rows[interval], inside))
-        else:
-            pieces[cause] = inside
-    if len(remaining):
-        pieces["nothing"] = remaining
+    found = _device_pieces(busy, host, selected)
+    operator = found.pop("operator", None)
+    operator_rows = [] if operator is None else [_operator_rows(device, operators, operator[1], operator[0])]
+    pieces = {cause: inside for cause, (inside, _) in found.items()}
     causes = sorted(pieces)
     after = bisect_left(causes, "operator")
     before, behind = ({cause: pieces[cause] for cause in some} for some in (causes[:after], causes[after:]))
     return [_cause_rows(device, before), *operator_rows, _cause_rows(device, behind)]
+
+
+def _device_pieces(
+    busy: IntervalSet, host: Sequence[tuple[str, IntervalSet, Int64]], selected: IntervalSet | None
+) -> dict[str, tuple[IntervalSet, Int64]]:
+    """The idle time of a device by what the host did; for operators also the row of each piece."""
+    if not len(busy):
+        return {}
+    remaining = busy.complement(int(busy.starts[0]), int(busy.ends[-1]))
+    remaining = remaining if selected is None else remaining & selected
+    pieces: dict[str, tuple[IntervalSet, Int64]] = {}
+    for cause, times, rows in host:
+        inside, remaining, interval = remaining.split(times)
+        if len(inside):
+            pieces[cause] = inside, rows[interval] if rows.size else rows
+    if len(remaining):
+        pieces["nothing"] = remaining, _NO_ROWS
+    return pieces
 
 
 def _cause_rows(device: int | None, pieces: Mapping[str, IntervalSet]) -> pl.DataFrame:

@@ -5,6 +5,7 @@ In: discovered files. Out: `Loaded`, with the tables of each rank and findings a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -96,7 +97,7 @@ def load_run(
         RunSelectionError: they belong to several runs, and none was chosen.
         ConfigError: the chosen reader is not there.
     """
-    paths, root = found.traces, location_of(found)
+    paths, root = found.traces, _common_directory(found)
     cached = {path: trace for path in paths if (trace := find_ingested(path, found.objects.get(path))) is not None}
     # Cached files do not need a worker.
     todo = [path for path in paths if path not in cached]
@@ -158,6 +159,17 @@ def _absolute(path: str) -> str:
 def location_of(found: Found) -> str:
     """Where the traces are: the directory, else the first file."""
     return found.folders[0] if found.folders else without_credentials(found.traces[0])
+
+
+def _common_directory(found: Found) -> str:
+    """The directory that holds all that was searched or named; where the first trace is if there is none."""
+    if len(found.folders) + len(found.traces) == 1:
+        return location_of(found)
+    places = {*found.folders, *map(os.path.dirname, found.traces)}
+    # URLs, and relative paths next to absolute ones, have no directory in common.
+    if any(map(is_url, places)) or len(set(map(os.path.isabs, places))) > 1:
+        return location_of(found)
+    return os.path.commonpath(places) or os.curdir
 
 
 def _files_of(finding: Finding) -> list[str]:

@@ -32,6 +32,7 @@ from rankscope.timeline.timeline import Timeline
 from rankscope.web.auth import AuthMiddleware, without_token
 from rankscope.web.diff_runs import Comparisons
 from rankscope.web.downloads import parquet_answer
+from rankscope.web.gaps import gaps_file
 from rankscope.web.named import named_lanes, named_place
 from rankscope.web.page import served_page
 from rankscope.web.params import MAX_NS, number, numbers, ranks_of, span
@@ -151,6 +152,7 @@ def make_app(runs: Runs, gate: Gate, feed: WatchFeed | None = None) -> ASGIApp:
             route("/api/calls", about_run(_calls, drawn)),
             route("/api/counters", about_run(_counters, lanes)),
             route("/api/path", about_run(_path, changes)),
+            route("/api/gaps", about_run(_gaps, lanes)),
             route("/api/watch", watched.respond),
             Route("/api/watch/events", watched.stream, methods=["GET"]),
         ],
@@ -371,3 +373,10 @@ def _path(request: Request, run: ServedRun) -> Response:
     if found is None:
         raise RefusedError(404, "there is no critical path here", "it needs complete steps; across ranks, collectives")
     return answer(request, found, BINARY, _tag(request))
+
+
+def _gaps(request: Request, run: ServedRun) -> Response:
+    timeline = _timeline(run)
+    if run.loaded.run is None:
+        raise RefusedError(409, "the run is not read yet", "api/state has the progress")
+    return answer(request, gaps_file(request, timeline, run.loaded.run.options), BINARY, _tag(request))

@@ -4,11 +4,12 @@ import { exactly } from "../src/format/pattern.ts";
 import { readAddress, writeAddress } from "../src/timeline/address.ts";
 
 const FIRST = new Set([0]);
+const AT_FIRST = { open: FIRST, pinned: new Set<number>(), groupBy: "" };
 const NONE = { ranks: new Set<number>(), tracks: new Set<number>() };
 const nothing = { window: null, selected: null, measured: null, open: FIRST, tracks: new Set<number>(), filter: "", query: "", counters: true, at: null, calls: null, pinned: NONE, hidden: NONE, minor: new Set<number>(), order: "rank" as const, groupBy: "", openGroups: new Set<number>(), path: null, flags: [], nameTracks: [] };
 
 function roundTrip(address: Parameters<typeof writeAddress>[0]): ReturnType<typeof readAddress> {
-  return readAddress(parseHash(formatHash("timeline", new Map(Object.entries(writeAddress(address, FIRST))))).params);
+  return readAddress(parseHash(formatHash("timeline", new Map(Object.entries(writeAddress(address, AT_FIRST))))).params);
 }
 
 test("a view goes into the URL and comes back", () => {
@@ -39,8 +40,16 @@ test("deep in, the ends keep their fractions", () => {
 });
 
 test("what is as it was at first leaves no trace in the URL", () => {
-  expect(formatHash("timeline", new Map(Object.entries(writeAddress(nothing, FIRST))))).toBe("#/timeline");
+  expect(formatHash("timeline", new Map(Object.entries(writeAddress(nothing, AT_FIRST))))).toBe("#/timeline");
   expect(roundTrip({ ...nothing, open: new Set() }).open).toEqual(new Set());
+});
+
+test("among many ranks, groups and pins are in the URL where they are not as at first", () => {
+  const first = { ...AT_FIRST, pinned: new Set([7]), groupBy: "tp" };
+  const read = (changes: object): ReturnType<typeof readAddress> => readAddress(parseHash(formatHash("timeline", new Map(Object.entries(writeAddress({ ...nothing, ...changes }, first))))).params);
+  expect(read({ groupBy: "tp", pinned: { ...NONE, ranks: new Set([7]) } })).toMatchObject({ groupBy: null, pinned: { ranks: null } });
+  expect(read({ groupBy: "", pinned: NONE })).toMatchObject({ groupBy: "", pinned: { ranks: new Set() } });
+  expect(read({ groupBy: "dp", pinned: { ...NONE, ranks: new Set([7, 8]) } })).toMatchObject({ groupBy: "dp", pinned: { ranks: new Set([7, 8]) } });
 });
 
 test("what is not an address is no address", () => {

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { groupings, groupsOf, groupText, measureOf } from "../src/timeline/groups.ts";
+import { groupingAtFirst, groupings, groupsOf, groupText, measureOf } from "../src/timeline/groups.ts";
 import type { Layout, RankRow } from "../src/timeline/layout.ts";
 import { RowKind, rowsOf, type Folding } from "../src/timeline/rows.ts";
 import { layoutOf } from "./layout.ts";
@@ -39,6 +39,19 @@ test("a closed group shows the ranks with the greatest, median and least value, 
   expect(open.slice(4)).toEqual(["group 1", ...ranks.filter((rank) => rank % 2 === 1).map((rank) => `rank ${rank}`)]);
 });
 
+test("only many ranks are grouped at first, by pipeline stage, else by what gives the fewest groups", () => {
+  const many = (count: number, mesh: (rank: number) => string): Layout => {
+    const layout = layoutOf(1);
+    return { ...layout, ranks: Array.from({ length: count }, (_, rank): RankRow => ({ ...layout.ranks[0]!, index: rank, rank, host: `host${rank >> 3}`, mesh: mesh(rank) })) };
+  };
+  expect(groupingAtFirst(many(256, (rank) => `tp=${rank % 8}`))).toBe("");
+  expect(groupingAtFirst(many(1024, (rank) => `dp=${rank >> 3}, tp=${rank % 8}`))).toBe("tp");
+  expect(groupingAtFirst(many(1024, (rank) => `dp=${rank % 2}, pp=${rank % 4}`))).toBe("pp");
+  expect(groupingAtFirst(many(264, () => ""))).toBe(""); // 33 hosts
+  expect(groupingAtFirst(many(257, () => ""))).toBe(""); // likewise
+  expect(groupingAtFirst({ ...many(512, () => ""), ranks: many(512, () => "").ranks.map((rank) => ({ ...rank, host: `host${rank.rank >> 4}` })) })).toBe("host"); // 32
+});
+
 test("rows in groups are as high as their names, however many there are", () => {
   const layout = meshed();
   const groups = groupsOf(layout, "dp", measureOf(heat));
@@ -65,7 +78,8 @@ test("without lateness the time of a step is compared, without both there is no 
   const none = measureOf({ ...heat, lateness_ns: heat.lateness_ns.map(() => null), step_ns: heat.step_ns.map(() => null) });
   expect(groupText(groupsOf(layout, "host", none)[0]!, none)).toBe("no step of these ranks was recorded");
   expect(groupText(groupsOf(layout, "host", null)[0]!, null)).toBe("the values of the group are not available yet");
-  expect(shown(layout, { groups: groupsOf(layout, "host", none) })).toEqual(["group 0", "group 1", "group 2"]);
+  // Not empty: the first of each, until there are values.
+  expect(shown(layout, { groups: groupsOf(layout, "host", none) })).toEqual(["group 0", "rank 0", "rank 1", "rank 2", "group 1", "rank 8", "rank 9", "rank 10", "group 2", "rank 16", "rank 17", "rank 18"]);
 });
 
 test("where ranks make others wait, that is compared, and lateness only where it is the same", () => {

@@ -1,13 +1,13 @@
 /** Amounts over time as stacked areas, one per category; steps, so between two points the earlier value applies. */
 import { h } from "../components/dom.ts";
 import { swatch } from "../components/swatch.ts";
-import { formatBytes, formatDuration, formatTick } from "../format/units.ts";
+import { formatBytes, formatDuration } from "../format/units.ts";
 import { CATEGORIES, categoryVariable, type Category } from "../theme/categories.ts";
 import { color } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { chart } from "./chart.ts";
 import type { EChartsOption } from "./echarts.ts";
-import { FONT } from "./font.ts";
+import { amountAxis, baseOption, namedAxis, splits, ticks } from "./option.ts";
 import { decal } from "./patterns.ts";
 import type { RangeSpec } from "./range_select.ts";
 
@@ -36,22 +36,15 @@ export function areaChart(context: ViewContext, spec: AreasSpec): HTMLElement {
 }
 
 function option({ times, areas, totals }: AreasSpec, width: number): EChartsOption {
-  const [text, muted, line, surface] = [color("--text"), color("--muted"), color("--line"), color("--surface")];
-  const splits = width < 520 ? 3 : 5;
+  const rowOf = (mark: Node | string, label: string, value: number | null | undefined): HTMLElement => h("tr", {}, h("td", {}, mark), h("th", { scope: "row" }, label), h("td", {}, value === null || value === undefined ? "–" : formatBytes(value)));
+  const tip = (params: unknown): HTMLElement => {
+    const index = (Array.isArray(params) ? (params[0] as { dataIndex?: number } | undefined)?.dataIndex : undefined) ?? 0;
+    return h("div", { class: "tip" }, h("strong", {}, formatDuration(times[index] ?? 0)), h("table", {}, areas.map((area) => rowOf(swatch(area.category), area.label, area.values[index])), rowOf("", "Total", totals[index])));
+  };
   return {
-    animation: false,
-    textStyle: { fontFamily: FONT },
-    grid: { left: 10, right: 24, top: 12, bottom: 30, containLabel: true },
-    tooltip: {
-      trigger: "axis", confine: true, backgroundColor: surface, borderColor: line, textStyle: { color: text },
-      formatter: (params: unknown) => {
-        const index = (Array.isArray(params) ? (params[0] as { dataIndex?: number } | undefined)?.dataIndex : undefined) ?? 0;
-        const row = (mark: Node | string, label: string, value: number | null | undefined): HTMLElement => h("tr", {}, h("td", {}, mark), h("th", { scope: "row" }, label), h("td", {}, value === null || value === undefined ? "–" : formatBytes(value)));
-        return h("div", { class: "tip" }, h("strong", {}, formatDuration(times[index] ?? 0)), h("table", {}, areas.map((area) => row(swatch(area.category), area.label, area.values[index])), row("", "Total", totals[index])));
-      },
-    },
-    xAxis: { type: "value", min: times[0] ?? 0, max: times.at(-1) ?? 1, splitNumber: splits, name: "Time since the start of the trace", nameLocation: "middle", nameGap: 26, nameTextStyle: { color: muted }, axisLabel: { color: muted, hideOverlap: true, showMinLabel: false, showMaxLabel: false, formatter: (value: number) => formatTick(value, formatDuration) }, splitLine: { show: false }, axisLine: { lineStyle: { color: line } } },
-    yAxis: { type: "value", splitNumber: splits, axisLabel: { color: muted, formatter: (value: number) => formatTick(value, formatBytes) }, splitLine: { lineStyle: { color: line } } },
+    ...baseOption(tip, { of: "axis" }),
+    xAxis: namedAxis("Time since the start of the trace", { min: times[0] ?? 0, max: times.at(-1) ?? 1, splitNumber: splits(width) }, { showMinLabel: false, showMaxLabel: false, ...ticks(formatDuration) }),
+    yAxis: amountAxis(formatBytes, { splitNumber: splits(width) }),
     series: areas.map(({ category, label, values }) => ({
       type: "line", name: label, stack: "whole", step: "end", showSymbol: false, emphasis: { disabled: true },
       lineStyle: { color: color(categoryVariable(category)), width: 1 }, itemStyle: { color: color(categoryVariable(category)), decal: decal(CATEGORIES[category].pattern) ?? null }, // the area has its series’ pattern

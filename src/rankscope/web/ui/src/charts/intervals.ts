@@ -1,12 +1,11 @@
 /** What was measured at several sizes, each with its confidence interval, and the projection of a fitted law to larger ones. */
 import { h } from "../components/dom.ts";
 import { counted } from "../format/ranks.ts";
-import { formatTick } from "../format/units.ts";
 import { color } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { chart } from "./chart.ts";
 import type { EChartsOption } from "./echarts.ts";
-import { FONT } from "./font.ts";
+import { amountAxis, baseOption, namedAxis } from "./option.ts";
 
 export interface Point {
   readonly ranks: number;
@@ -46,7 +45,6 @@ export function intervalsChart(context: ViewContext, spec: IntervalsSpec): HTMLE
 }
 
 function option(spec: IntervalsSpec): EChartsOption {
-  const [text, muted, line, surface] = [color("--text"), color("--muted"), color("--line"), color("--surface")];
   const { measured, oversubscribed, projected } = spec;
   const largest = Math.max(1, ...[...measured, ...oversubscribed].map(({ ranks }) => ranks));
   const every = [...measured, ...oversubscribed, ...projected].map(({ ranks }) => ranks);
@@ -62,21 +60,16 @@ function option(spec: IntervalsSpec): EChartsOption {
   const dots = (points: readonly Point[], name: string, ink: string, more: object): object => ({
     type: "line", name, z: 5, symbol: "circle", symbolSize: 9, clip: false, emphasis: { disabled: true }, itemStyle: { color: color(ink) }, lineStyle: { color: color(ink), width: 2 }, data: at(points), ...more,
   });
-  const hollow = { color: surface, borderColor: color("--cat-communication"), borderWidth: 2 };
+  const hollow = { color: color("--surface"), borderColor: color("--cat-communication"), borderWidth: 2 };
+  const tip = (params: unknown): HTMLElement => {
+    const { seriesName = "", data = [] } = params as { seriesName?: string; data?: number[] };
+    const [ranks = 0, value = 0, low = value, high = value] = data;
+    return h("div", { class: "tip" }, h("strong", {}, counted(ranks, "rank")), h("div", {}, `${seriesName}: ${spec.format(value)}`), low === high ? null : h("div", {}, `between ${spec.format(low)} and ${spec.format(high)}`));
+  };
   return {
-    animation: false,
-    textStyle: { fontFamily: FONT },
-    grid: { left: 12, right: 26, top: 16, bottom: 34, containLabel: true },
-    tooltip: {
-      trigger: "item", confine: true, backgroundColor: surface, borderColor: line, textStyle: { color: text },
-      formatter: (params: unknown) => {
-        const { seriesName = "", data = [] } = params as { seriesName?: string; data?: number[] };
-        const [ranks = 0, value = 0, low = value, high = value] = data;
-        return h("div", { class: "tip" }, h("strong", {}, counted(ranks, "rank")), h("div", {}, `${seriesName}: ${spec.format(value)}`), low === high ? null : h("div", {}, `between ${spec.format(low)} and ${spec.format(high)}`));
-      },
-    },
-    xAxis: { type: "log", logBase: 2, splitNumber: 8, min: least, max: most, name: "Ranks", nameLocation: "middle", nameGap: 30, nameTextStyle: { color: muted }, axisLabel: { color: muted, hideOverlap: true, margin: 12, formatter: (value: number) => (Number.isInteger(value) ? String(value) : "") }, splitLine: { show: false }, axisLine: { lineStyle: { color: line } } },
-    yAxis: { ...(spec.doubling ? { type: "log", logBase: 2, splitNumber: 8, min: foot, max: top } : { type: "value", min: 0, max: top, splitNumber: 4 }), axisLabel: { color: muted, formatter: (value: number) => formatTick(value, spec.format) }, splitLine: { lineStyle: { color: line } } },
+    ...baseOption(tip, { margins: { left: 12, right: 26, top: 16, bottom: 34 } }),
+    xAxis: namedAxis("Ranks", { type: "log", logBase: 2, splitNumber: 8, min: least, max: most, nameGap: 30 }, { margin: 12, formatter: (value: number) => (Number.isInteger(value) ? String(value) : "") }),
+    yAxis: amountAxis(spec.format, spec.doubling ? { type: "log", logBase: 2, splitNumber: 8, min: foot, max: top } : { min: 0, max: top, splitNumber: 4 }),
     series: [
       { type: "line", silent: true, symbol: "none", z: 2, lineStyle: { color: color("--cat-other"), type: [3, 4], width: 1.5 }, data: [least, most].map((ranks) => [ranks, spec.perfect(ranks)]) },
       dots(projected, "projection, not measured", "--cat-communication", {

@@ -2,12 +2,12 @@
 import { h, named } from "../components/dom.ts";
 import type { Table } from "../data/table.ts";
 import { shownName } from "../format/text.ts";
-import { formatBytes, formatCell, formatDuration, formatTick, grouped } from "../format/units.ts";
+import { formatBytes, formatCell, formatDuration, grouped } from "../format/units.ts";
 import { color } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { chart } from "./chart.ts";
 import type { EChartsOption } from "./echarts.ts";
-import { FONT } from "./font.ts";
+import { baseOption, namedAxis, ticks } from "./option.ts";
 
 const DOTS = 4000;
 const SHAPES = ["circle", "triangle", "rect", "diamond", "emptyCircle", "arrow"] as const;
@@ -45,25 +45,16 @@ export function scatterChart(context: ViewContext, table: Table, spec: ScatterSp
 }
 
 function option(table: Table, spec: ScatterSpec, groups: readonly (readonly number[])[]): EChartsOption {
-  const [text, muted, line, surface] = [color("--text"), color("--muted"), color("--line"), color("--surface")];
-  const axis = (name: string, format: (value: number) => string): object => ({
-    type: "log", splitNumber: 8, // fewer, and only every tenth power is marked
-    name, nameLocation: "middle", nameTextStyle: { color: muted }, minorTick: { show: false },
-    axisLabel: { color: muted, hideOverlap: true, margin: 12, formatter: (value: number) => formatTick(value, format) }, splitLine: { lineStyle: { color: line } }, axisLine: { lineStyle: { color: line } },
-  });
+  // Fewer splits, and only every tenth power is marked.
+  const axis = (name: string, nameGap: number, format: (value: number) => string): object => namedAxis(name,
+    { type: "log", splitNumber: 8, nameGap, minorTick: { show: false }, splitLine: { lineStyle: { color: color("--line") } } }, { margin: 12, ...ticks(format) });
   return {
-    animation: false,
-    textStyle: { fontFamily: FONT },
-    grid: { left: spec.y === "duration_ns" ? 24 : 30, right: 18, top: 12, bottom: 34, containLabel: true },
-    tooltip: {
-      trigger: "item", confine: true, backgroundColor: surface, borderColor: line, textStyle: { color: text },
-      formatter: (params: unknown) => tip(table, spec, ((params as { data?: number[] }).data ?? [])[2] ?? 0),
-    },
-    xAxis: { ...axis("Size", formatBytes), nameGap: 30 },
-    yAxis: { ...(spec.y === "duration_ns" ? axis("Duration", formatDuration) : axis("Bus bandwidth", formatRate)), nameGap: spec.y === "duration_ns" ? 58 : 82 },
+    ...baseOption((params) => tip(table, spec, ((params as { data?: number[] }).data ?? [])[2] ?? 0), { margins: { left: spec.y === "duration_ns" ? 24 : 30, right: 18, bottom: 34 } }),
+    xAxis: axis("Size", 30, formatBytes),
+    yAxis: spec.y === "duration_ns" ? axis("Duration", 58, formatDuration) : axis("Bus bandwidth", 82, formatRate),
     series: groups.map((rows, index) => ({
       type: "scatter", symbol: SHAPES[index] ?? "circle", symbolSize: 8, emphasis: { disabled: true },
-      itemStyle: { color: color(INKS[index] ?? "--cat-other"), opacity: 0.75, borderColor: surface, borderWidth: 0.5 },
+      itemStyle: { color: color(INKS[index] ?? "--cat-other"), opacity: 0.75, borderColor: color("--surface"), borderWidth: 0.5 },
       data: rows.map((row) => [table.number(row, "bytes"), table.number(row, spec.y), row]),
     })),
   } as EChartsOption;

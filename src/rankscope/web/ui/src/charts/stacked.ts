@@ -6,13 +6,13 @@
 import { button } from "../components/controls.ts";
 import { h, type Child } from "../components/dom.ts";
 import { swatch } from "../components/swatch.ts";
-import { formatDuration, formatTick } from "../format/units.ts";
+import { formatDuration } from "../format/units.ts";
 import { CATEGORIES, categoryVariable, type Category } from "../theme/categories.ts";
 import { color } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { chart, type Chart } from "./chart.ts";
 import type { EChartsOption } from "./echarts.ts";
-import { FONT } from "./font.ts";
+import { amountAxis, baseOption, namedAxis, splits } from "./option.ts";
 import { decal } from "./patterns.ts";
 
 export interface Segment {
@@ -92,45 +92,17 @@ function legend(segments: readonly Segment[], hidden: Set<Category>, changed: ()
 
 function option(spec: StackedSpec, segments: readonly Segment[], lying: boolean, width: number, share: number, named: ReadonlySet<number>): EChartsOption {
   const [text, muted, line, surface] = [color("--text"), color("--muted"), color("--line"), color("--surface")];
-  const narrow = width < 520;
   const zoomed = zoomable(spec, lying);
   const wide = roomy(spec, lying, width, share);
   const stride = labelStride(spec, width, share);
   const labeled = (index: number): boolean => named.has(index) || (index % stride === 0 && [...named].every((other) => Math.abs(other - index) >= stride));
-  const names = {
-    type: "category" as const,
-    data: [...spec.bars],
-    inverse: lying,
-    axisTick: { show: false },
-    axisLine: { lineStyle: { color: line } },
-    axisLabel: {
-      color: text, interval: lying ? 0 : (index: number) => labeled(index), rich: { named: { fontWeight: "bold" as const, color: color("--error") } },
-      formatter: (bar: string, index: number) => { const words = lying ? `${spec.axis} ${bar}`.trim() : bar; return named.has(index) ? `{named|${words}}` : words; },
-    },
-    name: lying ? "" : spec.axis,
-    nameLocation: "middle" as const,
-    nameGap: 26,
-    nameTextStyle: { color: muted },
-  };
-  const amounts = {
-    type: "value" as const,
-    splitNumber: narrow ? 3 : 5,
-    axisLabel: { color: muted, hideOverlap: true, formatter: (value: number) => formatTick(value, spec.format ?? formatDuration) },
-    splitLine: { lineStyle: { color: line } },
-  };
+  const names = namedAxis(lying ? "" : spec.axis, { type: "category", data: [...spec.bars], inverse: lying, axisTick: { show: false } }, {
+    color: text, hideOverlap: false, interval: lying ? 0 : (index: number) => labeled(index), rich: { named: { fontWeight: "bold", color: color("--error") } },
+    formatter: (bar: string, index: number) => { const words = lying ? `${spec.axis} ${bar}`.trim() : bar; return named.has(index) ? `{named|${words}}` : words; },
+  });
+  const amounts = amountAxis(spec.format ?? formatDuration, { splitNumber: splits(width) }, { hideOverlap: true });
   return {
-    animation: false,
-    textStyle: { fontFamily: FONT },
-    grid: { left: 6, right: lying ? 30 : 8, top: 10, bottom: lying ? 6 : zoomed ? 62 : 26, containLabel: true },
-    tooltip: {
-      trigger: "axis",
-      axisPointer: { type: "shadow" },
-      confine: true,
-      backgroundColor: surface,
-      borderColor: line,
-      textStyle: { color: text },
-      formatter: (params: unknown) => tip(spec, segments, params),
-    },
+    ...baseOption((params) => tip(spec, segments, params), { of: "bar", margins: { left: 6, right: lying ? 30 : 8, top: 10, bottom: lying ? 6 : zoomed ? 62 : 26 } }),
     xAxis: lying ? amounts : names,
     yAxis: lying ? names : amounts,
     ...(zoomed ? { dataZoom: zoom(line, muted, text) } : {}),

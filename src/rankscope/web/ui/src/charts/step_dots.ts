@@ -1,11 +1,11 @@
 /** The time of every step on every rank, one dot each, one rank's marked: steps that stick out, and ranks that do. */
 import { h } from "../components/dom.ts";
-import { formatDuration, formatTick } from "../format/units.ts";
+import { formatDuration } from "../format/units.ts";
 import { color } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { chart } from "./chart.ts";
 import type { EChartsOption } from "./echarts.ts";
-import { FONT } from "./font.ts";
+import { amountAxis, baseOption, namedAxis, splits } from "./option.ts";
 
 const DOTS = 6000;
 
@@ -49,20 +49,14 @@ export function axisStart(values: readonly (number | null)[]): number {
 }
 
 function option(names: readonly string[], dots: readonly [number, number, number][], marked: readonly [number, number, number][], from: number, width: number): EChartsOption {
-  const [text, muted, line, surface] = [color("--text"), color("--muted"), color("--line"), color("--surface")];
+  const tip = (params: unknown): HTMLElement => {
+    const [step = 0, value = 0, rank = 0] = (params as { data?: number[] }).data ?? [];
+    return h("div", { class: "tip" }, `Rank ${rank}, step ${names[step] ?? ""}: ${formatDuration(value)}`);
+  };
   return {
-    animation: false,
-    textStyle: { fontFamily: FONT },
-    grid: { left: 10, right: 18, top: 12, bottom: 30, containLabel: true },
-    tooltip: {
-      trigger: "item", confine: true, backgroundColor: surface, borderColor: line, textStyle: { color: text },
-      formatter: (params: unknown) => {
-        const [step = 0, value = 0, rank = 0] = (params as { data?: number[] }).data ?? [];
-        return h("div", { class: "tip" }, `Rank ${rank}, step ${names[step] ?? ""}: ${formatDuration(value)}`);
-      },
-    },
-    xAxis: { type: "category", data: [...names], name: "Step", nameLocation: "middle", nameGap: 26, nameTextStyle: { color: muted }, axisLabel: { color: text, hideOverlap: true }, axisLine: { lineStyle: { color: line } }, axisTick: { show: false } },
-    yAxis: { type: "value", min: from, splitNumber: width < 520 ? 3 : 5, axisLabel: { color: muted, hideOverlap: true, showMinLabel: from === 0, formatter: (value: number) => formatTick(value, formatDuration) }, splitLine: { lineStyle: { color: line } } },
+    ...baseOption(tip, { margins: { right: 18 } }),
+    xAxis: namedAxis("Step", { type: "category", data: [...names], axisTick: { show: false } }, { color: color("--text") }),
+    yAxis: amountAxis(formatDuration, { min: from, splitNumber: splits(width) }, { hideOverlap: true, showMinLabel: from === 0 }),
     series: [
       { type: "scatter", symbol: "circle", symbolSize: 6, itemStyle: { color: color("--cat-compute"), opacity: 0.6 }, emphasis: { disabled: true }, data: dots.map((dot) => [...dot]) },
       { type: "scatter", symbol: "diamond", symbolSize: 11, itemStyle: { color: color("--cat-communication") }, emphasis: { disabled: true }, data: marked.map((dot) => [...dot]) },

@@ -20,12 +20,13 @@ export interface Address {
   readonly filter: string;
   readonly query: string;
   readonly counters: boolean;
-  readonly pinned: Named;
+  /** Null for the ranks that are pinned at first. */
+  readonly pinned: { readonly ranks: ReadonlySet<number> | null; readonly tracks: ReadonlySet<number> };
   readonly hidden: Named;
   readonly minor: ReadonlySet<number>;
   readonly order: Order;
-  /** What the ranks are grouped by, empty for no groups, and by index the groups that are open. */
-  readonly groupBy: string;
+  /** What the ranks are grouped by, empty for no groups, null for what it is at first; and by index the groups that are open. */
+  readonly groupBy: string | null;
   readonly openGroups: ReadonlySet<number>;
   /** Whose critical path is shown. */
   readonly path: PathOf | null;
@@ -49,6 +50,16 @@ export interface Address {
   readonly at: { readonly rank: number; readonly by: number } | null;
 }
 
+/** How rows are where the address names nothing. */
+export interface AtFirst {
+  readonly open: ReadonlySet<number>;
+  readonly pinned: ReadonlySet<number>;
+  readonly groupBy: string;
+}
+
+/** What a view has, as the address keeps it. */
+export type Written = Omit<Address, "rank" | "step" | "event" | "fileEvent" | "fileRange" | "name" | "track" | "pinned" | "groupBy"> & { readonly pinned: Named; readonly groupBy: string };
+
 export function readAddress(params: ReadonlyMap<string, string>): Address {
   return {
     window: stretch(params.get("t")),
@@ -60,12 +71,12 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
     filter: params.get("lanes") ?? "",
     query: params.get("find") ?? "",
     counters: params.get("counters") !== "0",
-    pinned: { ranks: readNumbers(params.get("pin")), tracks: readNumbers(params.get("pintracks")) },
+    pinned: { ranks: params.has("pin") ? readNumbers(params.get("pin")) : null, tracks: readNumbers(params.get("pintracks")) },
     hidden: { ranks: readNumbers(params.get("hide")), tracks: readNumbers(params.get("hidetracks")) },
     minor: readNumbers(params.get("all")),
     path: readPath(params.get("path")),
     order: orderNamed(params.get("order")),
-    groupBy: params.get("group") ?? "",
+    groupBy: params.get("group")?.replace(/^none$/, "") ?? null,
     openGroups: readNumbers(params.get("groups")),
     flags: readFlags(params.get("flags") ?? ""),
     nameTracks: readNameTracks(params.get("names") ?? ""),
@@ -81,22 +92,22 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
 }
 
 /** Every parameter of the timeline, empty where it is as it is at first, so that an old one is taken out. */
-export function writeAddress(address: Omit<Address, "rank" | "step" | "event" | "fileEvent" | "fileRange" | "name" | "track">, openAtFirst: ReadonlySet<number>): Record<string, string> {
-  const { window, selected, measured, open } = address;
+export function writeAddress(address: Written, first: AtFirst): Record<string, string> {
+  const { window, selected, measured, open, groupBy } = address;
   return {
     t: window ? span(window) : "",
     sel: selected ? `${selected.lane}.${selected.row}` : "",
     m: measured ? span(measured) : "",
     calls: measured && address.calls ? writeChoice(address.calls) : "",
-    open: open && !same(open, openAtFirst) ? writeNumbers(open) || "none" : "",
+    open: open && !sameNumbers(open, first.open) ? writeNumbers(open) || "none" : "",
     tracks: writeNumbers(address.tracks),
     lanes: address.filter,
     find: address.query,
     counters: address.counters ? "" : "0",
-    pin: writeNumbers(address.pinned.ranks), pintracks: writeNumbers(address.pinned.tracks), hide: writeNumbers(address.hidden.ranks), hidetracks: writeNumbers(address.hidden.tracks),
+    pin: sameNumbers(address.pinned.ranks, first.pinned) ? "" : writeNumbers(address.pinned.ranks) || "none", pintracks: writeNumbers(address.pinned.tracks), hide: writeNumbers(address.hidden.ranks), hidetracks: writeNumbers(address.hidden.tracks),
     all: writeNumbers(address.minor),
     order: address.order === "rank" ? "" : address.order,
-    group: address.groupBy, groups: address.groupBy === "" ? "" : writeNumbers(address.openGroups),
+    group: groupBy === first.groupBy ? "" : groupBy || "none", groups: groupBy === "" ? "" : writeNumbers(address.openGroups),
     path: address.path === null ? "" : String(address.path),
     flags: writeFlags(address.flags),
     names: writeNameTracks(address.nameTracks),
@@ -144,6 +155,6 @@ function whole(text: string | undefined): number | null {
   return /^\d{1,9}$/.test(text ?? "") ? Number(text) : null;
 }
 
-function same(a: ReadonlySet<number>, b: ReadonlySet<number>): boolean {
+export function sameNumbers(a: ReadonlySet<number>, b: ReadonlySet<number>): boolean {
   return a.size === b.size && [...a].every((value) => b.has(value));
 }

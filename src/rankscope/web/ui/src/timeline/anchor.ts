@@ -1,8 +1,7 @@
 /** Leads to the event of a finding: the address that shows it with its peers, and the event itself among the lanes. */
 import type { Api } from "../data/api.ts";
 import type { Finding, FindingEvent } from "../data/payload.ts";
-import type { Layout } from "./layout.ts";
-import type { Place } from "./model.ts";
+import type { Layout, Place } from "./layout.ts";
 
 /** An event by its rank and time: what a link can name without knowing the lanes. */
 export interface EventTime {
@@ -39,7 +38,7 @@ export function eventParams(event: FindingEvent): Record<string, string> {
 }
 
 /** What the address of another place must lose. */
-export const ELSEWHERE: Readonly<Record<string, string>> = { ev: "", fev: "", fr: "", sel: "", m: "", calls: "", rank: "", step: "", at: "", lanes: "", name: "", row: "" };
+export const ELSEWHERE: Readonly<Record<string, string>> = { ev: "", fev: "", fr: "", sel: "", m: "", calls: "", rank: "", step: "", at: "", lanes: "", name: "", row: "", gap: "" };
 
 export function readEventTime(text: string | undefined): EventTime | null {
   const found = /^(\d{1,9})_(-?\d{1,16})_(-?\d{1,16})$/.exec(text ?? "");

@@ -2,8 +2,8 @@
 import { button } from "../components/controls.ts";
 import { h, named, type Child } from "../components/dom.ts";
 import type { EventDetail, EventPlace } from "./detail.ts";
-import type { Track } from "./layout.ts";
-import type { Model, Place } from "./model.ts";
+import type { Place, Track } from "./layout.ts";
+import type { Model } from "./model.ts";
 
 const AT_ONCE = 400;
 const MODULE = "nn.Module: ";

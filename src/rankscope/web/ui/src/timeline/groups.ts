@@ -38,6 +38,19 @@ export function groupings(layout: Layout): { readonly value: string; readonly la
   });
 }
 
+/** With more ranks than this they are grouped at first: a row each would be less than 3 pixels high on most screens. */
+export const UNGROUPED = 256;
+/** More groups than this at first would have to be scrolled as far as the ranks. */
+const MOST_GROUPS = 32;
+
+/** What ranks are grouped by where the reader has not chosen: the pipeline stage, else what gives the fewest groups. Empty for no groups. */
+export function groupingAtFirst(layout: Layout): string {
+  if (layout.ranks.length <= UNGROUPED) return "";
+  const few = groupings(layout).map(({ value }) => ({ value, groups: byKey(layout, value).size })).filter(({ groups }) => groups <= MOST_GROUPS);
+  few.sort((a, b) => Number(b.value === STAGE) - Number(a.value === STAGE) || a.groups - b.groups);
+  return few[0]?.value ?? "";
+}
+
 /** The ranks' groups in their natural order. */
 export function groupsOf(layout: Layout, by: string, measure: Measure | null): readonly RankGroup[] {
   return [...byKey(layout, by)].sort(([a], [b]) => natural.compare(a, b)).map(([title, ranks], index) => ({ index, title, ranks, extremes: extremesOf(ranks, measure) }));
@@ -53,11 +66,13 @@ export function measureOf(heat: Heat | null): Measure | null {
   return { title: "step time", values: steps, then: steps };
 }
 
-/** The values of a group in one line. */
-export function groupText({ extremes }: RankGroup, measure: Measure | null): string {
+/** The values of a group in one line: as much as there is room for, the greatest first. */
+export function groupText({ extremes }: RankGroup, measure: Measure | null, fits: (text: string) => boolean = () => true): string {
   if (measure === null) return "the values of the group are not available yet";
   if (extremes.length === 0) return "no step of these ranks was recorded";
-  return `${extremes.map(({ what, rank, value }) => `${what} ${formatDuration(value)} (rank ${rank})`).join(", ")}: mean ${measure.title} per step`;
+  const values = extremes.map(({ what, rank, value }) => `${what} ${formatDuration(value)} (rank ${rank})`);
+  const texts = [`${values.join(", ")}: mean ${measure.title} per step`, values.join(", "), values[0] ?? ""];
+  return texts.find(fits) ?? texts.at(-1) ?? "";
 }
 
 function extremesOf(ranks: readonly RankRow[], measure: Measure | null): Extreme[] {

@@ -11,7 +11,7 @@ import { Flows } from "./flows.ts";
 import { MOVING, RULER, type Frame, type Palette } from "./frame.ts";
 import { groupText } from "./groups.ts";
 import type { Model } from "./model.ts";
-import { drawPath } from "./path.ts";
+import { drawPath } from "./path_line.ts";
 import { isOfRank, RowKind, upperPart } from "./rows.ts";
 import { coveredRuns, lowerBound, type BinTile, type EventTile } from "./tiles.ts";
 import { ticks } from "./window.ts";
@@ -289,7 +289,7 @@ export class Labels {
     c.fillStyle = this.#colour = palette.muted;
     for (let row = first; row < last; row++) {
       const group = rows.kind[row] === RowKind.Group ? groups?.[rows.of[row]!] : undefined;
-      if (group) c.fillText(groupText(group, this.#model.measure), 4, rows.top[row]! + rows.size[row]! / 2 + 0.5);
+      if (group) c.fillText(groupText(group, this.#model.measure, (text) => c.measureText(text).width <= this.#model.width - 8), 4, rows.top[row]! + rows.size[row]! / 2 + 0.5);
       if (rows.kind[row] !== RowKind.Name) continue;
       const name = nameTracks[rows.of[row]!]?.name ?? "";
       const missing = names.complete && names.idOf(name) === undefined;

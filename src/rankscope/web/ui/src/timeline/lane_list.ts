@@ -3,7 +3,8 @@ import { button } from "../components/controls.ts";
 import { h, named } from "../components/dom.ts";
 import { ApiError } from "../data/api.ts";
 import { formatDuration, formatMoment } from "../format/units.ts";
-import type { Model, Place } from "./model.ts";
+import type { Place } from "./layout.ts";
+import type { Model } from "./model.ts";
 
 const MOST = 100;
 

@@ -38,6 +38,12 @@ export interface RankRow {
   readonly drift: number;
 }
 
+/** An event: its number within a lane. */
+export interface Place {
+  readonly lane: number;
+  readonly row: number;
+}
+
 export interface Layout {
   readonly span: number;
   readonly aligned: boolean;

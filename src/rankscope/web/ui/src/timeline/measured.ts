@@ -94,6 +94,7 @@ export class Measured {
       h("div", { class: "tl-panel-head" }, h("h3", {}, `${formatDuration(exact.to - exact.from)} measured from ${formatMoment(exact.from)}`), list,
         button({ class: "quiet" }, () => this.#permalink.go(clamped(exact, model.layout.span)), "Zoom to range"), button({ class: "quiet", "aria-label": "Close the measurement" }, () => this.close(), "×")),
       this.#place));
+    this.element.dispatchEvent(new Event("filled"));
     if (had) tabs.find((tab) => tab.tabIndex === 0)?.focus({ preventScroll: true });
   }
 

@@ -5,8 +5,8 @@ import type { CallsChoice } from "../calls/choice.ts";
 import type { Counters } from "./counters.ts";
 import type { EventDetail } from "./detail.ts";
 import type { Flag } from "./flags.ts";
-import { groupsOf, measureOf, type Measure, type RankGroup } from "./groups.ts";
-import { firstWindow, type Layout } from "./layout.ts";
+import { groupingAtFirst, groupsOf, measureOf, type Measure, type RankGroup } from "./groups.ts";
+import { firstWindow, type Layout, type Place } from "./layout.ts";
 import type { Names } from "./names.ts";
 import { NameLanes, type NameTrack } from "./name_tracks.ts";
 import { orderOf, type Heat, type Order } from "./order.ts";
@@ -15,11 +15,6 @@ import type { Folding, Rows } from "./rows.ts";
 import { isFolded, minorTracks, rowsOf } from "./rows.ts";
 import type { TileCache } from "./tiles.ts";
 import type { Window } from "./window.ts";
-
-export interface Place {
-  readonly lane: number;
-  readonly row: number;
-}
 
 type Listener = () => void;
 
@@ -34,6 +29,9 @@ export class Model {
   readonly openAtFirst: ReadonlySet<number>;
   /** What is shown where the address names no window. */
   readonly firstWindow: Window;
+  /** What the ranks are grouped by, and which are pinned, where the address names nothing: among many ranks the stragglers. */
+  readonly groupAtFirst: string;
+  pinnedAtFirst: ReadonlySet<number> = new Set();
   window: Window;
   rows: Rows;
   open: Set<number>;
@@ -85,6 +83,7 @@ export class Model {
     this.counters = counters;
     this.nameLanes = new NameLanes(layout, names);
     this.firstWindow = firstWindow(layout);
+    this.groupAtFirst = groupingAtFirst(layout);
     this.window = this.firstWindow;
     this.openAtFirst = new Set(layout.ranks.length <= 2 ? layout.ranks.map((rank) => rank.rank) : []);
     this.open = new Set(this.openAtFirst);

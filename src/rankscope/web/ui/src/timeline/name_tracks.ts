@@ -3,10 +3,9 @@
  * behind those of the run, and fetched by the name's number and ranks (`api/named/…`).
  */
 import type { Params } from "../data/api.ts";
-import type { Layout } from "./layout.ts";
+import type { Layout, Place } from "./layout.ts";
 import { escaped, ranges, readNumbers, unescaped, writeNumbers } from "./lists.ts";
 import type { Names } from "./names.ts";
-import type { Place } from "./model.ts";
 
 export interface NameTrack {
   readonly name: string;

@@ -3,15 +3,15 @@ import { barList } from "../components/bar_list.ts";
 import { button } from "../components/controls.ts";
 import { h, named, type Child } from "../components/dom.ts";
 import { swatch } from "../components/swatch.ts";
-import { shapeText } from "../format/shapes.ts";
+import { inputsText } from "../format/shapes.ts";
 import { shownName, visible } from "../format/text.ts";
 import { counted } from "../format/ranks.ts";
 import { exactCell, formatBytes, formatDuration, formatMoment, grouped } from "../format/units.ts";
 import { categoryOf } from "../theme/categories.ts";
 import type { EventDetail, EventPlace } from "./detail.ts";
 import { laneList } from "./lane_list.ts";
-import { laneTitle } from "./layout.ts";
-import type { Model, Place } from "./model.ts";
+import { laneTitle, type Place } from "./layout.ts";
+import type { Model } from "./model.ts";
 import { FEW_RANKS } from "./name_tracks.ts";
 
 export interface PanelActs {
@@ -54,7 +54,7 @@ export function detailPanel(model: Model, detail: EventDetail, reasons: readonly
       detail.step === null ? null : fact("Step", [String(detail.step), " ", button({ class: "link", "data-testid": "step-calls" }, acts.step, model.layout.ranks.length > 1 ? "Compare with the other ranks" : "What ran in it")])),
     collective(detail, acts),
     h("dl", { class: "tl-facts" }, place("Launched by", detail.launch), place("Operator", detail.operator), place("Forward", detail.forward), place("Backward", detail.backward),
-      detail.shapes === null || detail.shapes === "" ? null : fact("Shapes", h("code", {}, named(shapeText(detail.shapes), 400)))),
+      detail.shapes === null || detail.shapes === "" ? null : fact("Inputs", h("code", {}, named(inputsText(detail.shapes), 400)), detail.shapes.slice(0, LONGEST))),
     kernels(detail, acts),
     h("div", { class: "tl-around" }), statistics(model, detail, acts), stack(detail), args(detail), detail.note === undefined ? null : h("p", { class: "quiet-line", "data-testid": "note" }, detail.note), laneList(model, detail.lane, acts.select));
 }

@@ -64,6 +64,6 @@ export class Permalink {
       window: untouched ? null : model.window, selected: model.selected, measured: model.measured, calls: model.calls, open: model.open, tracks: model.tracks,
       filter: model.filter, query: model.query, counters: model.showCounters, at,
       pinned: model.pinned, hidden: model.hidden, minor: model.minor, order: model.order, groupBy: model.groupBy, openGroups: model.openGroups, path: model.pathOf, flags: model.flags, nameTracks: model.nameTracks,
-    }, model.openAtFirst);
+    }, { open: model.openAtFirst, pinned: model.pinnedAtFirst, groupBy: model.groupAtFirst });
   }
 }

@@ -173,13 +173,17 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
   };
 }
 
+/** So many ranks of a closed group are shown where no value is known. */
+const WITHOUT_VALUES = 3;
+
 /** The ranks that have rows: all of open groups, of closed ones those with extreme values, those that findings name and those that are opened. */
 function inGroups({ groups, openGroups, ranks: opened, found }: Folding, ranks: readonly RankRow[]): { group: RankGroup | null; ranks: readonly RankRow[] }[] {
   if (!groups) return [{ group: null, ranks }];
   return groups.map((group) => {
     const own = new Set(group.ranks);
     const members = ranks.filter((rank) => own.has(rank));
-    const kept = new Map(group.extremes.map(({ rank }, place) => [rank, place]));
+    const extremes = group.extremes.length > 0 ? group.extremes : members.slice(0, WITHOUT_VALUES);
+    const kept = new Map(extremes.map(({ rank }, place) => [rank, place]));
     const few = members.filter(({ rank }) => kept.has(rank) || opened.has(rank) || found.has(rank)).sort((a, b) => (kept.get(a.rank) ?? 3) - (kept.get(b.rank) ?? 3));
     return { group, members, ranks: openGroups.has(group.index) ? members : few };
   }).filter(({ members }) => members.length > 0);

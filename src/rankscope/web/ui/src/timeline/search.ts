@@ -4,7 +4,8 @@ import { h, named } from "../components/dom.ts";
 import type { Api } from "../data/api.ts";
 import { searchParams } from "../format/pattern.ts";
 import { formatDuration, formatMoment, grouped } from "../format/units.ts";
-import type { Model, Place } from "./model.ts";
+import type { Place } from "./layout.ts";
+import type { Model } from "./model.ts";
 import type { Notice } from "./notice.ts";
 import type { Toolbar } from "./toolbar.ts";
 

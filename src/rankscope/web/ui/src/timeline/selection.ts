@@ -8,7 +8,8 @@ import { grouped } from "../format/units.ts";
 import type { EventDetail } from "./detail.ts";
 import { askedHit, hitAt, type Hit, type Part } from "./hit.ts";
 import { rowUnder } from "./input.ts";
-import type { Model, Place } from "./model.ts";
+import type { Place } from "./layout.ts";
+import type { Model } from "./model.ts";
 import type { Notice } from "./notice.ts";
 import { ranksOfTrack, toggled } from "./name_tracks.ts";
 import { detailPanel, spoken } from "./panel.ts";
@@ -94,6 +95,7 @@ export class Selection {
       find: this.#acts.find, track: (all) => this.toggleTrack({ all }), measure: () => this.#acts.measure({ from: detail.start_ns, to: Math.max(detail.end_ns, detail.start_ns + 1) }),
       step: () => { if (detail.step !== null) this.#acts.step(detail.rank, detail.step); },
     }));
+    this.element.dispatchEvent(new Event("filled"));
     void this.#around(detail, asked);
     this.#acts.panel(true);
     if (had) this.enter();

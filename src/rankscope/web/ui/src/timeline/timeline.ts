@@ -6,7 +6,7 @@ import { exactly, slashed } from "../format/pattern.ts";
 import { onThemeChange } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { FIRST } from "../calls/choice.ts";
-import { readAddress, type Address } from "./address.ts";
+import { readAddress, sameNumbers, type Address } from "./address.ts";
 import { ELSEWHERE, eventParams, findEvent, onRunClock, type EventTime } from "./anchor.ts";
 import { Counters } from "./counters.ts";
 import { FlagEditor } from "./flag_editor.ts";
@@ -25,7 +25,7 @@ import { Model } from "./model.ts";
 import { Names } from "./names.ts";
 import { Notice } from "./notice.ts";
 import type { Heat, Order } from "./order.ts";
-import { CriticalPath } from "./path.ts";
+import { CriticalPath } from "./path_line.ts";
 import { Permalink } from "./permalink.ts";
 import { RowActions } from "./row_actions.ts";
 import { findFrom, Search } from "./search.ts";
@@ -40,6 +40,8 @@ import { around, clamped, whole } from "./window.ts";
 
 /** Until what the server is still computing is asked for again. */
 const AGAIN_MS = 1000;
+/** Stragglers that are pinned at first, at most. */
+const MOST_PINS = 3;
 
 export class Timeline {
   readonly element: HTMLElement;
@@ -59,6 +61,8 @@ export class Timeline {
   readonly #rowActions: RowActions;
   readonly #ending: () => void;
   #later = 0;
+  /** The address names the pinned ranks, or that there are none. */
+  #pinsChosen = false;
 
   constructor(context: ViewContext, source: Api, layout: Layout) {
     const api = new WatchedApi(source);
@@ -105,6 +109,8 @@ export class Timeline {
     stage.afterFrame(() => minimap.draw());
     const frame = h("div", { class: "tl-frame" }, minimap.element, stage.box, api.element, this.#rowActions.element, this.#flags.element, this.#tip.element);
     for (const names of [gutter.element, gutter.pins]) this.#rowActions.watch(names, frame);
+    const used = (pane: HTMLElement): void => { for (const each of [selection.element, measured.element]) each.dataset["used"] = String(each === pane); };
+    for (const pane of [selection.element, measured.element]) for (const event of ["pointerdown", "focusin", "filled"]) pane.addEventListener(event, () => used(pane));
     this.element = h("div", { class: "tl", "data-testid": "timeline" }, this.#bar.element, notice.element, walk.element, path.element,
       h("div", { class: "tl-main" }, frame, selection.element, measured.element),
       legend(layout), this.#help.element, notice.live);
@@ -126,12 +132,16 @@ export class Timeline {
     };
   }
 
-  /** The findings: marked next to their ranks, and to jump to. More arrive while the server works. */
-  findings(all: readonly Finding[]): void {
+  /** The findings: marked next to their ranks, and to jump to; among many ranks the stragglers are pinned. More arrive while the server works. */
+  findings(all: readonly Finding[], stragglers: readonly number[]): void {
+    const model = this.#model;
+    const pins = new Set(model.groupAtFirst === "" ? [] : stragglers.filter((rank) => rankIndex(model.layout, rank) >= 0).slice(0, MOST_PINS));
+    if (!this.#pinsChosen && sameNumbers(model.pinned.ranks, model.pinnedAtFirst)) replaced(model.pinned.ranks, pins);
+    model.pinnedAtFirst = pins;
     this.#bar.findings(all);
     this.#selection.findings = all;
-    this.#model.marks = marksOf(all);
-    this.#model.refold();
+    model.marks = marksOf(all);
+    model.refold();
   }
 
   /** Stops all that runs; the address is left true to the last view. */
@@ -146,14 +156,18 @@ export class Timeline {
     model.filter = address.filter;
     model.query = address.query;
     model.showCounters = address.counters;
-    for (const what of ["pinned", "hidden"] as const) for (const of of ["ranks", "tracks"] as const) replaced(model[what][of], address[what][of]);
+    this.#pinsChosen = address.pinned.ranks !== null;
+    replaced(model.pinned.ranks, address.pinned.ranks ?? model.pinnedAtFirst);
+    replaced(model.pinned.tracks, address.pinned.tracks);
+    for (const of of ["ranks", "tracks"] as const) replaced(model.hidden[of], address.hidden[of]);
     replaced(model.minor, address.minor);
     model.flags = address.flags;
     model.nameTracks = address.nameTracks;
     model.pathOf = address.path;
     model.openGroups = new Set(address.openGroups);
-    if (model.order !== address.order || model.groupBy !== address.groupBy) {
-      void this.#arrange(address.order, address.groupBy).then(() => { // the rows have moved below what was scrolled to
+    const groupBy = address.groupBy ?? model.groupAtFirst;
+    if (model.order !== address.order || model.groupBy !== groupBy) {
+      void this.#arrange(address.order, groupBy).then(() => { // the rows have moved below what was scrolled to
         const { at, rank } = address;
         if (at) this.#jump.scrollToRank(at.rank, at.by);
         else if (rank !== null && rankIndex(model.layout, rank) >= 0) this.#jump.scrollToRank(rank);

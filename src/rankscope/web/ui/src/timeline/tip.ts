@@ -1,6 +1,6 @@
 /** The facts of the event under the pointer: at once what the picture knows, and the rest when the pointer rests. */
 import { h, named, styled } from "../components/dom.ts";
-import { shapeText } from "../format/shapes.ts";
+import { inputsText } from "../format/shapes.ts";
 import { foldedName } from "../format/short_name.ts";
 import { shownName } from "../format/text.ts";
 import { formatDuration, formatMoment, grouped } from "../format/units.ts";
@@ -90,7 +90,7 @@ export class Tip {
       hit.count > 1 ? h("span", {}, `${grouped(hit.count)} events start in this pixel; this is the longest`) : "",
       h("dl", {}, fact("Start", start === null ? null : formatMoment(start)), fact("Duration", start === null || end === null ? null : formatDuration(end - start)),
         fact("Self time", rest?.self === null || rest === null ? null : formatDuration(rest.self)), fact("Lane", own ? `rank ${own.rank}` : shownName(laneTitle(this.#model.layout, lane), 80)),
-        fact("Shapes", rest?.detail.shapes ? shownName(shapeText(rest.detail.shapes), 160) : null)));
+        fact("Inputs", rest?.detail.shapes ? shownName(inputsText(rest.detail.shapes), 160) : null)));
     this.element.hidden = false;
   }
 

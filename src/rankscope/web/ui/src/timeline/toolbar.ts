@@ -3,7 +3,7 @@ import { button, selector } from "../components/controls.ts";
 import { h } from "../components/dom.ts";
 import { shownName } from "../format/text.ts";
 import type { Finding } from "../data/payload.ts";
-import { groupings } from "./groups.ts";
+import { groupings, UNGROUPED } from "./groups.ts";
 import type { Model } from "./model.ts";
 import { isOrder, ORDERS, type Order } from "./order.ts";
 
@@ -115,7 +115,7 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
       button({ class: "quiet", "data-testid": "open-all" }, () => acts.openAll(true), "Expand all"),
       button({ class: "quiet", "data-testid": "fold-all" }, () => acts.openAll(false), "Collapse all"),
       layout.ranks.some((rank) => rank.counters.length > 0) ? counters : null, unhide),
-    order, groups, h("p", { class: "quiet-line" }, "P pins the lane of the selection or the focused name, H hides it. A click in the ruler sets a flag with a note."));
+    order, groups, model.groupAtFirst === "" ? null : h("p", { class: "quiet-line" }, `More than ${UNGROUPED} ranks are grouped at first, and the ranks that delay the others pinned. A closed group shows its ranks with the greatest, the median and the least value; a click on its name shows all.`), h("p", { class: "quiet-line" }, "P pins the lane of the selection or the focused name, H hides it. A click in the ruler sets a flag with a note."));
   const view = h("details", { class: "tl-more", "data-testid": "view-menu" }, h("summary", { class: "quiet" }, "View"), menu);
   const keys = button({ class: "quiet", "aria-label": "Keyboard and mouse", title: "Key ?", "data-testid": "help-open" }, acts.help, "?");
   const element = h("div", { class: "tl-bar" },

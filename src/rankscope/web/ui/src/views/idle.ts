@@ -1,12 +1,13 @@
 import { stackedChart } from "../charts/stacked.ts";
 import { h } from "../components/dom.ts";
-import { eventsHref } from "../components/event_link.ts";
+import { eventParamsOf } from "../components/event_link.ts";
+import { WALK } from "../components/row_walk.ts";
 import { emptyState } from "../components/notes.ts";
 import { tables } from "../components/tables.ts";
 import type { Table } from "../data/table.ts";
 import { formatRatio } from "../format/units.ts";
 import type { Category } from "../theme/categories.ts";
-import { leadTo, present, type View, type ViewContext } from "./view.ts";
+import { hasTimeline, leadTo, present, type View, type ViewContext } from "./view.ts";
 
 /** The columns of `idle_causes`; they sum to the idle time exactly. */
 const CAUSES: readonly (readonly [string, Category, string])[] = [
@@ -44,7 +45,8 @@ function longestGap(context: ViewContext, causes: Table, row: number, column: st
   if (!each || !CAUSES.some(([name]) => name === column) || (causes.number(row, column) ?? 0) === 0) return null;
   const own = each.where("rank", causes.cell(row, "rank")).filter((gap) => each.cell(gap, "stream") === null && each.cell(gap, "device") === causes.cell(row, "device") && `${String(each.cell(gap, "cause"))}_ns` === column);
   const [longest] = each.sorted(own, { column: "max_ns", descending: true });
-  return longest === undefined ? null : eventsHref(context, "idle", each, longest);
+  const params = longest !== undefined && hasTimeline(context) ? eventParamsOf("idle", each, longest, "cause") : null;
+  return params && context.router.href("timeline", { ...params, [WALK]: `idle.${longest}.cause` });
 }
 
 /** By rank, one bar for each device: its idle time by what the host did. */

@@ -1,4 +1,6 @@
-import { lineChart, type Line } from "../charts/lines.ts";
+import { chart } from "../charts/chart.ts";
+import { linesLegend, linesOption, type LinesSpec } from "../charts/lines.ts";
+import { ticks } from "../charts/option.ts";
 import { stackedChart } from "../charts/stacked.ts";
 import { selector } from "../components/controls.ts";
 import { h } from "../components/dom.ts";
@@ -7,7 +9,7 @@ import { rankChoice } from "../components/rank_choice.ts";
 import { tables } from "../components/tables.ts";
 import { topNames } from "../components/top_names.ts";
 import type { Table } from "../data/table.ts";
-import { formatBytes } from "../format/units.ts";
+import { formatBytes, formatDuration } from "../format/units.ts";
 import { atPeak, byStack, inRange, ofRank, type Shown } from "./memory_parts.ts";
 import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
@@ -91,9 +93,13 @@ function curvesOf(context: ViewContext, table: Table, kind: string): HTMLElement
   }
   const all = [...lines.values()];
   const highest = all.reduce<(typeof all)[number] | null>((best, line) => (best === null || line.top > best.top ? line : best), null);
-  const drawn: Line[] = all.map((line) => ({ name: line.name, marked: line === highest, points: line.points }));
   const what = column === "allocated" ? "Allocated over time" : "Allocated over time, relative to the start of recording";
-  return lineChart(context, { label: `${what}, one line per rank.`, title: what, testId: "chart-memory", lines: drawn });
+  const spec: LinesSpec = {
+    lines: all.map((line) => ({ name: line.name, marked: line === highest, points: line.points })), stepped: true, describe: (at, amount) => `${formatBytes(amount)} at ${formatDuration(at)}`,
+    along: { name: "Time since the first memory event", more: { min: 0 }, label: ticks(formatDuration) }, amounts: { format: formatBytes },
+  };
+  const drawing = chart(context, { label: `${what}, one line per rank.`, testId: "chart-memory", height: () => 300, option: (width) => linesOption(spec, width) });
+  return h("figure", { class: "figure" }, h("figcaption", {}, what), all.length < 2 ? null : h("ul", { class: "legend" }, linesLegend(highest && `${highest.name} (highest)`, "other ranks")), drawing.element);
 }
 
 /** By rank the most that was allocated at once. */

@@ -1,7 +1,7 @@
 import { h, named } from "../components/dom.ts";
 import { emptyState, errorState, workingState } from "../components/notes.ts";
 import { ApiError } from "../data/api.ts";
-import type { Finding } from "../data/payload.ts";
+import type { Diagnosis, Finding } from "../data/payload.ts";
 import { readLayout } from "../timeline/layout.ts";
 import { moved, type RawLayout } from "../timeline/moved.ts";
 import { Timeline } from "../timeline/timeline.ts";
@@ -25,6 +25,7 @@ export const timeline: View = {
     let asking = false;
     let left = false;
     let findings: readonly Finding[] | null = null;
+    let diagnosis: Diagnosis | null = null;
 
     /** Ranks arrive one by one while the server works: with each the picture is rebuilt, at the same place. */
     async function fetchLayout(): Promise<void> {
@@ -57,9 +58,9 @@ export const timeline: View = {
       }
     }
     function tellFindings(): void {
-      if (!shown || !served || findings === served.payload.findings) return;
-      findings = served.payload.findings;
-      shown.findings(findings);
+      if (!shown || !served || (findings === served.payload.findings && diagnosis === served.payload.diagnosis)) return;
+      ({ findings, diagnosis } = served.payload);
+      shown.findings(findings, diagnosis?.stragglers.ranks ?? []);
     }
     const contextNow = (): ViewContext => ({ ...context, place: context.router.place() });
     const stop = served.onChange(() => {

@@ -1,12 +1,10 @@
 /** A watched job while it runs: step time by rank, who is late since when, last arrivals, and hangs; kept up to date by the server. */
 import { chart, type Chart } from "../charts/chart.ts";
-import type { EChartsOption } from "../charts/echarts.ts";
-import { FONT } from "../charts/font.ts";
+import { linesLegend, linesOption, type LinesSpec } from "../charts/lines.ts";
 import { h, named, type Child } from "../components/dom.ts";
 import { emptyState } from "../components/notes.ts";
 import { counted, formatRanks } from "../format/ranks.ts";
-import { formatDuration, formatRatio, formatTick, MISSING } from "../format/units.ts";
-import { color } from "../theme/theme.ts";
+import { formatDuration, formatRatio, MISSING } from "../format/units.ts";
 import { isLive, type View, type ViewContext } from "./view.ts";
 
 /** What `api/watch` sends (PROTOCOL.md). */
@@ -62,7 +60,7 @@ function live(context: ViewContext): HTMLElement {
     above.replaceChildren(cards(last), ...hang(last));
     if (shown) shown.redraw();
     else {
-      shown = chart(context, { label: "Duration of the latest steps by rank.", testId: "chart-watch", height: () => 280, option: (width) => option(last, width) });
+      shown = chart(context, { label: "Duration of the latest steps by rank.", testId: "chart-watch", height: () => 280, option: (width) => linesOption(stepTimes(last), width) });
       picture.replaceChildren(h("figure", { class: "figure" }, h("figcaption", {}, "Step time", cut), legend, shown.element));
     }
     cut.textContent = cutText(last);
@@ -162,10 +160,9 @@ function duration(ns: number | null | undefined): string {
 function legendOf(now: Watched): HTMLElement[] {
   const names = Object.keys(now.history.series);
   const bold = names.filter((name) => isBold(now, name));
-  const item = (ink: number, glyph: string, text: string): HTMLElement => h("li", { class: "legend-item" }, h("span", { class: `glyph ink-${ink}`, "aria-hidden": "true" }, glyph), text);
   if (names.length < 2) return [];
-  if (bold.length === 0) return [item(1, "─", `${counted(names.length, "rank")}, a line each`)];
-  return [item(0, "━", bold.join(", ")), item(1, "─", bold.length + 1 === names.length ? names.find((name) => !bold.includes(name)) ?? "" : "other ranks")];
+  if (bold.length === 0) return linesLegend(null, `${counted(names.length, "rank")}, a line each`);
+  return linesLegend(bold.join(", "), bold.length + 1 === names.length ? names.find((name) => !bold.includes(name)) ?? "" : "other ranks");
 }
 
 /** Where the vertical axis ends, if a few steps would make all others look alike: a hang, the first step. */
@@ -186,26 +183,11 @@ function isBold(now: Watched, name: string): boolean {
   return name === "slowest rank" || now.stragglers.some(({ rank }) => name === `rank ${rank}`);
 }
 
-function option(now: Watched | null, width: number): EChartsOption {
-  const [text, muted, line, surface] = [color("--text"), color("--muted"), color("--line"), color("--surface")];
+/** The latest steps of each rank. */
+function stepTimes(now: Watched | null): LinesSpec {
   const series = Object.entries(now?.history.series ?? {});
   return {
-    animation: false,
-    textStyle: { fontFamily: FONT },
-    grid: { left: 10, right: 24, top: 12, bottom: 30, containLabel: true },
-    tooltip: {
-      trigger: "item", confine: true, backgroundColor: surface, borderColor: line, textStyle: { color: text },
-      formatter: (params: unknown) => {
-        const { seriesIndex = 0, data = [] } = params as { seriesIndex?: number; data?: number[] };
-        return h("div", { class: "tip" }, `${series[seriesIndex]?.[0] ?? ""}: ${formatDuration(data[1] ?? 0)} in step ${String(data[0] ?? "")}`);
-      },
-    },
-    xAxis: { type: "value", min: "dataMin", max: "dataMax", splitNumber: width < 520 ? 3 : 6, minInterval: 1, name: "Step", nameLocation: "middle", nameGap: 26, nameTextStyle: { color: muted }, axisLabel: { color: muted, hideOverlap: true }, splitLine: { show: false }, axisLine: { lineStyle: { color: line } } },
-    yAxis: { type: "value", min: 0, max: now === null ? null : cutOff(now.history.series), splitNumber: 4, axisLabel: { color: muted, formatter: (value: number) => formatTick(value, formatDuration) }, splitLine: { lineStyle: { color: line } } },
-    series: series.map(([name, points]) => {
-      const bold = now !== null && isBold(now, name);
-      const drawn = color(bold ? "--cat-communication" : "--cat-compute");
-      return { name, type: "line", symbolSize: 5, showSymbol: points.length < 60, emphasis: { disabled: true }, triggerLineEvent: true, z: bold ? 2 : 3, lineStyle: { color: drawn, width: bold ? 2.2 : 1.2 }, itemStyle: { color: drawn }, data: points.map((point) => [...point]) };
-    }),
-  } as EChartsOption;
+    lines: series.map(([name, points]) => ({ name, marked: now !== null && isBold(now, name), points })), stepped: false, describe: (step, ns) => `${formatDuration(ns)} in step ${step}`,
+    along: { name: "Step", more: { min: "dataMin", max: "dataMax", minInterval: 1 } }, amounts: { format: formatDuration, more: { min: 0, max: now === null ? null : cutOff(now.history.series) } },
+  };
 }
