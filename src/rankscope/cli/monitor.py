@@ -47,7 +47,9 @@ def monitor(
         int | None, typer.Option(min=0, max=65535, help="Serve /metrics on this port; 0: any.")
     ] = None,
     prometheus_host: Annotated[str, typer.Option(help="The address to serve /metrics on.")] = "127.0.0.1",
-    otlp: Annotated[str | None, typer.Option(metavar="URL", help="Push to this OTLP endpoint: http://…/v1/metrics.")] = None,
+    otlp: Annotated[
+        str | None, typer.Option(metavar="URL", help="OTLP endpoint to push to: http://…/v1/metrics.")
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, help="How many of the latest steps to evaluate.")] = JUDGED_STEPS,
     interval: Annotated[float, typer.Option(min=0.2, help="Seconds between updates.")] = 10.0,
 ) -> None:
