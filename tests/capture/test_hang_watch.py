@@ -1,4 +1,4 @@
-"""When a step counts as a hang, by a clock of the test's; and what a watch leaves behind."""
+"""When a step counts as a hang, with a fake clock; and what a watch leaves behind."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def lines(text: str, mark: str) -> list[str]:
     return [line.removeprefix(mark).strip() for line in text.splitlines() if line.startswith(mark)]
 
 
-# --- what stands in it ----------------------------------------------------------------------------------------
+# --- its content ----------------------------------------------------------------------------------------
 
 
 def test_slurm_with_a_process_a_rank():

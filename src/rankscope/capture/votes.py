@@ -108,7 +108,7 @@ class WindowDecisions:
 
         Args:
             window: the next one, which is dropped on all ranks.
-            profiler: the profiler of the script's own that records instead.
+            profiler: the profiler of the script that records instead.
         """
         self.deferred = f"the script's own profiler records on rank {self._rank} instead: {profiler}"
         if self._votes is not None:

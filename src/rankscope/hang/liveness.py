@@ -19,8 +19,8 @@ from rankscope.rundir.processes import is_dead
 
 MISSED_BEATS = 5
 """How many heartbeats a silent rank has missed: a busy host may delay some."""
-_LOST = "ended without a word ({process}): killed by a signal, which may be the launcher's once another rank has failed"
-_GONE = "{process} is gone without a word: killed, by a signal or for want of memory"
+_LOST = "ended without noting it ({process}): killed by a signal, possibly the launcher's after another rank failed"
+_GONE = "{process} is gone without having noted its end: killed by a signal, or out of memory"
 # What the other ranks report once one is gone.
 _CONSEQUENCE = re.compile(
     r"connection (?:was likely )?(?:closed|reset|refused)|broken pipe|DistNetworkError|timed? ?out|aborted",

@@ -100,7 +100,7 @@ class Watcher:
         # With a thread of its own: the control thread may itself wait for the job's store.
         self._hangs = None
         if config.hang_timeout:
-            # Without an agreed id each rank has its own: no use to tell runs apart.
+            # Without an agreed id each rank has its own, which does not identify the run.
             run_id = "" if rank.run_id_doubt else rank.run_id
             self._hangs = HangWatch(rank.run_dir, timeout_s=config.hang_timeout, run_id=run_id)
         self.ended_by: Exception | None = None
