@@ -1,7 +1,7 @@
 """Profiles a job whose script does not use rankscope: each step of the training's optimizer is a step.
 
 ``install`` is called by the hook (``hook/sitecustomize.py``) and starts a ``Profiler`` that takes its options from the
-environment. If the script has a ``rankscope.Profiler``, that one is used instead; torch profilers of the script's own
+environment. If the script has a ``rankscope.Profiler``, that one is used instead; torch profilers of the script
 are adopted, or taken over (`script_profilers`). ``optimizers`` decides which steps count.
 
 In: the options in the environment, and the steps of the optimizers. Out: a started `Profiler`.
@@ -102,7 +102,7 @@ class _StepCounter:
         if profiler is not None:
             profiler.stop()
 
-    # --- profilers of the script's own (`interception.Adopter`) -----------------------------------------
+    # --- profilers of the script (`interception.Adopter`) -----------------------------------------
 
     def window(self, profile: Any, owner: Any, source: str) -> AdoptedWindow | None:
         """A profiler of the script begins its warm-up."""

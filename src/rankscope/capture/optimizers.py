@@ -81,7 +81,7 @@ def watch_steps(
     original: Callable[..., Any] = kind.profile_hook_step
     loop = _Loop()
     # Where torch.compile traces a step, it would trace the capture as well: with its warnings in the job's output, and
-    # compiled frames of ours. (Torch protects its optimizers' own methods in the same way.)
+    # our compiled frames. (Torch protects its optimizers' own methods in the same way.)
     torch: Any = sys.modules["torch"]
     untraced: Callable[..., Callable[..., Any]] = getattr(torch, "_disable_dynamo", lambda function, **_: function)
 

@@ -88,7 +88,7 @@ class RankLog:
             self._manifest = replace(self._manifest, failed=(*self._manifest.failed, lost)[-_MAX_ENTRIES:])
 
     def note_script_profiler(self, profiler: ScriptProfiler) -> None:
-        """Add a profiler of the script's own, or what is new about it."""
+        """Add a profiler of the script, or what is new about it."""
         with self._lock:
             others = [each for each in self._manifest.script_profilers if each.name != profiler.name]
             self._manifest = replace(self._manifest, script_profilers=(*others, profiler)[-_KEPT_PROFILERS:])

@@ -1,4 +1,7 @@
-"""``rankscope run``: a training job under torchrun, profiled, in a run directory."""
+"""``rankscope run``: a training job under torchrun, profiled, in a run directory.
+
+In: options of capture and torchrun, and a script. Out: a run directory; torchrun's exit code.
+"""
 
 from __future__ import annotations
 

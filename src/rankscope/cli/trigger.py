@@ -1,4 +1,7 @@
-"""`rankscope trigger`."""
+"""`rankscope trigger`.
+
+In: the run directory of a watched job. Out: recorded steps; what was recorded, as text.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +29,18 @@ _FOLLOW_S = 0.5
 
 
 def trigger(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory of a watched job that runs.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory of a running watched job.")],
     steps: Annotated[int, typer.Option(min=1, max=1000, help="How many steps to record.")] = 3,
     ranks: Annotated[str, typer.Option(help="Which of the watched ranks, as for --ranks of rankscope run.")] = "all",
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the answer of the job.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the job's answer.")] = 60.0,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the steps are recorded.")] = True,
 ) -> None:
     """Make a watched job record its next steps, the same on all chosen ranks.
 
-    Run it where one of the job's ranks sees the run directory. It prints which steps will be recorded, and waits until
-    the traces are in the run directory. Exit code 0: they are; 1: not of all chosen ranks, or of none yet because the
-    script's own profiler records; 2: the job refuses, does not answer, or has ended. Ctrl-C ends the waiting, not the
-    recording.
+    Run it on a host that shares the run directory with at least one rank. It prints which steps will be recorded, and
+    waits until the traces are in the run directory. Exit code 0: all chosen ranks were recorded; 1: some were not, or
+    none yet because the script's own profiler records; 2: the job refuses, does not answer, or has ended. Ctrl-C ends
+    the waiting, not the recording.
     """
     choice = parse_ranks(ranks)
     logs = WatchLogs(run)

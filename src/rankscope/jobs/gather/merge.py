@@ -1,7 +1,7 @@
 """Merging the parts of a run: missing files are fetched into a staging folder, checked, and moved in.
 
-No file is replaced by a different one. The exceptions: what a rank writes again, by its later state (`states`), and a
-trace that is shorter than its manifest here says by the complete one.
+No file is replaced by a different one, with two exceptions: a later state of a file that ranks rewrite (`states`)
+replaces the earlier one, and the complete trace replaces one that is shorter than its manifest here says.
 
 In: a source and a run directory. Out: the files that were copied, and those that could not be.
 """
