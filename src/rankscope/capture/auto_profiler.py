@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rankscope.capture.attempts import earlier_starts
 from rankscope.capture.notices import warn
 from rankscope.capture.optimizers import PrimaryOptimizer, watch_steps
 from rankscope.capture.script_profilers import conflicts, interception
@@ -155,6 +156,7 @@ def install(module: Any) -> None:
     Args:
         module: ``torch.optim.optimizer``, just loaded.
     """
+    earlier_starts()  # notes this one, which may end before its first step
     watch_steps(module, _after_step, wrapped=_optimizer_created)
     conflicts.before_script_profiler(_disable)
     if _takes_over():

@@ -57,7 +57,7 @@ def release() -> None:
 
 
 def _own_file() -> Path:
-    return Path(user_folder(tempfile.gettempdir()), _file(os.getpid(), _stat(os.getpid())[1]))
+    return Path(user_folder(tempfile.gettempdir()), _file(os.getpid(), process_stat(os.getpid())[1]))
 
 
 def _file(pid: int, started: int) -> str:
@@ -70,12 +70,12 @@ def _ancestors() -> Iterator[tuple[int, int]]:
     for _ in range(_MAX_ANCESTORS):
         if pid <= 0:
             return
-        parent, started = _stat(pid)
+        parent, started = process_stat(pid)
         yield pid, started
         pid = parent
 
 
-def _stat(pid: int) -> tuple[int, int]:
+def process_stat(pid: int) -> tuple[int, int]:
     """The parent's id, and when the process started, in ticks since the system's start; zeros where neither is known.
     A process that replaces itself (``os.exec``) keeps both."""
     if sys.platform == "linux":

@@ -19,14 +19,12 @@ from typing import Annotated, Protocol
 import typer
 
 from rankscope.errors import NoTracesError
-from rankscope.monitor.job import JobState, WatchedJob
+from rankscope.monitor.job import WatchedJob
 from rankscope.monitor.numbers import Number, numbers_of
-from rankscope.monitor.otlp import OtlpSink
+from rankscope.monitor.otlp import OtlpSink, check_otlp
 from rankscope.monitor.prometheus import PrometheusSink
 from rankscope.watch.status import JUDGED_STEPS
 
-_RESTART_S = 30.0
-"""How long a job that was interrupted may take until its next attempt logs steps."""
 _NICE = 10
 
 
@@ -58,6 +56,8 @@ def monitor(
     Step time, waiting, stragglers, last arrivals, hangs. It waits for the log to begin, and ends with the job, on
     SIGTERM or on Ctrl-C. It runs in a process of its own, so its errors do not affect the job.
     """
+    if otlp is not None:
+        check_otlp(otlp)
     stopped = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     if sys.platform != "win32":
@@ -101,7 +101,6 @@ def _wait_for_job(run: Path, steps: int, interval: float, stopped: threading.Eve
 def _follow(job: WatchedJob, sinks: Sequence[Sink], interval: float, stopped: threading.Event) -> None:
     """Until the job has ended."""
     failed: set[str] = set()
-    ran_at = time.monotonic()
     while True:
         is_last = stopped.is_set()
         state = job.read()
@@ -116,15 +115,6 @@ def _follow(job: WatchedJob, sinks: Sequence[Sink], interval: float, stopped: th
                 if (text := f"{type(sink).__name__}: {type(error).__name__}: {error}") not in failed:
                     failed.add(text)
                     typer.echo(f"warning: {text}", err=True)
-        if state.status.running:
-            ran_at = time.monotonic()
-        if is_last or _has_ended(state, time.monotonic() - ran_at):
+        if is_last or state.status.ended:
             return
         stopped.wait(interval)
-
-
-def _has_ended(state: JobState, seconds: float) -> bool:
-    """Whether nothing more comes: the ranks have finished, or were interrupted some time ago and not started again."""
-    if state.status.running:
-        return False
-    return all(each.state == "finished" for each in state.status.ranks) or seconds > _RESTART_S

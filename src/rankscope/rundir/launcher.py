@@ -195,6 +195,12 @@ def identify(environ: Mapping[str, str]) -> Identity:
     )
 
 
+def max_restarts(environ: Mapping[str, str]) -> int:
+    """How often torchrun starts the job of this process again after a failure."""
+    text = environ.get("TORCHELASTIC_MAX_RESTARTS", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
 def _known(values: list[int | None]) -> int | None:
     return next((value for value in values if value is not None), None)
 

@@ -15,7 +15,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from rankscope.capture.votes import SKIP_LEAD_STEPS
 from rankscope.capture.watch.board import Board
@@ -120,6 +120,7 @@ class Requests:
         warmup: steps of warm-up before a window.
         scheduled: the windows of the schedule, from the beginning.
         reach_s: how long it takes until every rank has heard of an entry of the board.
+        restart_count: of this attempt of an elastic job.
     """
 
     def __init__(
@@ -130,9 +131,11 @@ class Requests:
         warmup: int,
         scheduled: Callable[[], Iterable[Window]],
         reach_s: float,
+        restart_count: int = 0,
     ) -> None:
         self._run_dir, self._rank, self._local_rank = run_dir, rank, local_rank
         self._warmup, self._scheduled, self._reach_s = warmup, scheduled, reach_s
+        self._restart_count = restart_count
         self._pending: deque[_Pending] = deque()
         self._tries: dict[str, int] = {}
         """By request: the latest try that is on the board; 0 for one that this rank has only heard of."""
@@ -283,7 +286,7 @@ class Requests:
         known = read_answer(path)
         newer = known is None or known.tries < answer.tries or (known.waits and not answer.waits)
         if newer or (answer.refused and known is not None and not known.refused):
-            write_atomic(path, to_json(answer))
+            write_atomic(path, to_json(replace(answer, restart_count=self._restart_count)))
 
 
 def automatic_request(slow_step: int, steps: int, reason: str) -> Request:

@@ -33,7 +33,8 @@ from rankscope.capture.watch.phases import StepPhases, StepRow, unwatch_phases, 
 from rankscope.capture.watch.requests import Pace, Planned, Requests, automatic_request
 from rankscope.capture.watch.ring import CollectiveRing
 from rankscope.capture.watch.slow_steps import SlowStep, SlowSteps
-from rankscope.rundir.processes import pid_namespace
+from rankscope.rundir.launcher import max_restarts
+from rankscope.rundir.processes import elastic_agent, pid_namespace
 from rankscope.rundir.schedule import Window
 from rankscope.rundir.watch_files import SCHEMA_VERSION, Header, Outcome, Request, log_folder, to_json
 
@@ -83,6 +84,8 @@ class Watcher:
             pid=os.getpid(),
             pid_namespace=pid_namespace(),
             restart_count=process.restart_count,
+            max_restarts=max_restarts(os.environ),
+            agent_pid=elastic_agent(),
             began_ns=time.time_ns(),
             device=next((kind.name for kind in rank.activities if kind.name != "CPU"), None),
         )
@@ -91,7 +94,9 @@ class Watcher:
         self._ring, self._slow = CollectiveRing(), SlowSteps()
         self._poll_s = max(POLL_S, process.world_size / RANKS_PER_POLL_S)
         reach_s = 2 * self._poll_s + 1
-        self._requests = Requests(rank.run_dir, process.rank, process.local_rank, config.warmup, scheduled, reach_s)
+        self._requests = Requests(
+            rank.run_dir, process.rank, process.local_rank, config.warmup, scheduled, reach_s, process.restart_count
+        )
         self._board: Board | None = None
         self._outcomes = Outcomes()
         self._automatic, self._automatic_at = 0, float("-inf")

@@ -49,18 +49,21 @@ class TraceHead:
     host: str | None = None
 
 
-def find_traces(run: Path, listed: Container[str] = ()) -> dict[str, Path]:
+def find_traces(run: Path, listed: Container[str] = (), known: Container[Path] = ()) -> dict[str, Path]:
     """Files with the name of a trace that contains its rank, or with the beginning of a trace.
 
     Args:
         run: the directory.
         listed: traces that its manifests list, by their paths in it.
+        known: files that are left out, and not looked at.
     """
     found = {}
     for folder, folders, files in os.walk(run):
         # A hidden one may be another gather's, and go meanwhile.
         folders[:] = sorted(each for each in folders if not each.startswith(".") and each not in _NO_TRACES)
         for path in (Path(folder, each) for each in sorted(files) if each.endswith(SUFFIXES) and each[0] != "."):
+            if path in known:
+                continue
             file, name = path.relative_to(run).as_posix(), parse_trace_name(path.relative_to(run))
             ranked = name.rank is not None and name.pattern != "folder"
             named = file in listed or path.name.endswith(tuple(ENDINGS.values())) or ranked
