@@ -71,7 +71,7 @@ class _Series:
     """
 
     def __init__(self, piece: Piece, table: Table) -> None:
-        self._buffers = (piece.integers, piece.floats, piece.codes)
+        self._buffers: tuple[npt.NDArray[Any], ...] = (piece.integers, piece.floats, piece.codes)
         self._bytes = piece.bytes
         self._rows = table.rows
         # Times become columns of their own.
