@@ -347,7 +347,7 @@ def _calls_before_backward(logs: Mapping[int, RankLog], lines: Lines, matched: M
 
 
 def _other(line: StepLine) -> int | None:
-    """What a step took beside its phases; None if they are not known."""
+    """What a step took besides its phases; None if they are not known."""
     if line.forward_ns is None or line.backward_ns is None or line.optimizer_ns is None:
         return None
     return max(line.ns - (line.loading_ns or 0) - line.forward_ns - line.backward_ns - line.optimizer_ns, 0)

@@ -259,11 +259,12 @@ class WatchLogs:
     def latest(self) -> dict[int, RankLog]:
         """By rank, the log of the latest attempt; of several, the latest one."""
         logs = self.logs()
-        attempt = max((log.header.restart_count for log in logs), default=0)
         run = max(logs, key=lambda log: log.header.began_ns).header.run_id if logs else None
+        logs = [log for log in logs if log.header.run_id == run]
+        attempt = max((log.header.restart_count for log in logs), default=0)
         found: dict[int, RankLog] = {}
         for log in sorted(logs, key=lambda log: log.header.began_ns):
-            if log.header.restart_count == attempt and log.header.run_id == run:
+            if log.header.restart_count == attempt:
                 found[log.header.rank] = log
         return dict(sorted(found.items()))
 

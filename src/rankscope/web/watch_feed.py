@@ -18,9 +18,10 @@ from starlette.responses import Response, StreamingResponse
 
 from rankscope.errors import RankscopeError
 from rankscope.monitor.job import JobState, WatchedJob
-from rankscope.report.watch import straggler_sentence
+from rankscope.report.watch import no_straggler_sentence, straggler_sentence
 from rankscope.rundir.watch_files import WATCH_FOLDER
 from rankscope.watch.log import RankLog
+from rankscope.watch.status import significance_of
 from rankscope.watch.status_json import as_json
 from rankscope.web.responses import RefusedError, json_answer
 
@@ -108,6 +109,10 @@ def as_payload(state: JobState, logs: dict[int, RankLog]) -> dict[str, object]:
     return {
         **status,
         "ranks": ranks,
+        "no_straggler": no_straggler_sentence(state.status)
+        if not (status["stragglers"] or status["unknown"])
+        else None,
+        "significance": significance_of(state.status).value,
         "sentences": [straggler_sentence(each) for each in state.status.late_ranks],
         "history": _history(logs),
         "hang": None
