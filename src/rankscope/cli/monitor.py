@@ -1,4 +1,7 @@
-"""`rankscope monitor`."""
+"""`rankscope monitor`.
+
+In: the run directory of a watched job. Out: its numbers, pushed, served, in a file or printed.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +45,16 @@ def monitor(
         int | None, typer.Option(min=0, max=65535, help="Serve /metrics on this port; 0: any.")
     ] = None,
     prometheus_host: Annotated[str, typer.Option(help="The address to serve /metrics on.")] = "127.0.0.1",
-    otlp: Annotated[str | None, typer.Option(metavar="URL", help="Push to this OTLP endpoint, …/v1/metrics.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="How many of the latest steps to judge.")] = JUDGED_STEPS,
-    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 10.0,
+    otlp: Annotated[
+        str | None, typer.Option(metavar="URL", help="OTLP endpoint to push to: http://…/v1/metrics.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="How many of the latest steps to evaluate.")] = JUDGED_STEPS,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between updates.")] = 10.0,
 ) -> None:
     """Send the numbers of a watched job to Prometheus or OpenTelemetry while it runs; or print them as JSON Lines.
 
-    Step time, waiting, stragglers, last arrivals, hangs. It waits for the log to begin, and ends with the job, with
-    SIGTERM or with Ctrl-C. It runs next to the job, which does not notice; what fails here is reported here.
+    Step time, waiting, stragglers, last arrivals, hangs. It waits for the log to begin, and ends with the job, on
+    SIGTERM or on Ctrl-C. It runs in a process of its own, so its errors do not affect the job.
     """
     if otlp is not None:
         check_otlp(otlp)
@@ -106,7 +111,7 @@ def _follow(job: WatchedJob, sinks: Sequence[Sink], interval: float, stopped: th
         for sink in sinks:
             try:
                 sink.update(numbers)
-            except Exception as error:  # one place that cannot be reached takes nothing from the others
+            except Exception as error:  # an unreachable destination must not affect the others
                 if (text := f"{type(sink).__name__}: {type(error).__name__}: {error}") not in failed:
                     failed.add(text)
                     typer.echo(f"warning: {text}", err=True)

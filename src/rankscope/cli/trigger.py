@@ -1,4 +1,7 @@
-"""`rankscope trigger`."""
+"""`rankscope trigger`.
+
+In: the run directory of a watched job. Out: recorded steps; what was recorded, as text.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +22,25 @@ from rankscope.watch.state import WatchStatus
 from rankscope.watch.status import read_status
 
 NOT_RECORDED = 1
-"""Exit status if the job agreed and not all chosen ranks have a trace; an error's, and a refusal's, is 2."""
+"""Exit status if the job agreed and not all chosen ranks have a trace, or none has one yet because the script's own
+profiler records; an error's, and a refusal's, is 2."""
 _LOOK_S = 0.2
 _FOLLOW_S = 0.5
 
 
 def trigger(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory of a watched job that runs.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory of a running watched job.")],
     steps: Annotated[int, typer.Option(min=1, max=1000, help="How many steps to record.")] = 3,
     ranks: Annotated[str, typer.Option(help="Which of the watched ranks, as for --ranks of rankscope run.")] = "all",
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the answer of the job.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the job's answer.")] = 60.0,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the steps are recorded.")] = True,
 ) -> None:
     """Make a watched job record its next steps, the same on all chosen ranks.
 
-    Run it where one of the job's ranks sees the run directory. It prints which steps will be recorded, and waits until
-    the traces are in the run directory. Exit code 0: they are; 1: not of all chosen ranks; 2: the job refuses, does not
-    answer, or has ended. Ctrl-C ends the waiting, not the recording.
+    Run it on a host that shares the run directory with at least one rank. It prints which steps will be recorded, and
+    waits until the traces are in the run directory. Exit code 0: all chosen ranks were recorded; 1: some were not, or
+    none yet because the script's own profiler records; 2: the job refuses, does not answer, or has ended. Ctrl-C ends
+    the waiting, not the recording.
     """
     choice = parse_ranks(ranks)
     logs = WatchLogs(run)
@@ -64,8 +69,12 @@ def trigger(
         if each.state == "silent":
             typer.echo(f"warning: rank {each.rank} has logged no step for {each.silent_s:.0f} s", err=True)
     if answer.waits:
-        typer.echo(f"{steps} steps will be recorded once the script's own profiler has ended; the request stays")
-        return
+        waiting = f"{steps} steps will be recorded once the script's own profiler has ended; the request stays"
+        if not wait:
+            typer.echo(waiting)
+            return
+        typer.echo(f"nothing was recorded within {timeout:.0f} s: {waiting}", err=True)
+        raise typer.Exit(NOT_RECORDED)
     if answer.script_profiler:
         where = f"the script has a profiler of its own ({answer.script_profiler})"
         typer.echo(f"warning: {where}: if it records then, later steps are recorded instead", err=True)

@@ -117,7 +117,7 @@ def _mismatch(verdict: HangVerdict) -> str:
 
 
 def advice_for(verdict: HangVerdict) -> tuple[str, ...]:
-    """What to record, to know what is not known."""
+    """What to record next time to find out what is unknown."""
     if not verdict.found:
         return ()
     advice = []

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from rankscope.errors import NotATraceError
@@ -53,11 +54,12 @@ class Extent:
             self.first_step = _least(self.first_step, rows["step"].min())
             self.last_step = _greatest(self.last_step, rows["step"].max())
         if name == "annotations":
-            rows = rows.filter(~pl.col("on_device"))
+            rows = rows.filter(~rows["on_device"])
         if name in _HOST_TABLES:
-            for pid, tid, number in rows.group_by("pid", "tid").len().iter_rows():
-                if pid is not None and tid is not None and pid >= 0 and tid >= 0:
-                    (self.marked if name == "annotations" else self.host)[pid, tid] += number
+            counts = self.marked if name == "annotations" else self.host
+            for pid, tid, number in _by_thread(rows):
+                if pid >= 0 and tid >= 0:
+                    counts[pid, tid] += number
 
     @property
     def pid(self) -> int | None:
@@ -219,6 +221,18 @@ def _without_incomplete(annotations: pl.DataFrame, incomplete: Sequence[Incomple
 def _with_columns(rows: pl.DataFrame, columns: pl.DataFrame) -> pl.DataFrame:
     """Rows, with some of their columns replaced. Faster than Polars' own, which plans a query."""
     return pl.DataFrame([(columns if name in columns.columns else rows).get_column(name) for name in rows.columns])
+
+
+def _by_thread(rows: pl.DataFrame) -> Iterator[tuple[int, int, int]]:
+    """Process, thread and number of rows, −1 for null; a thread may come more than once.
+
+    A thread's rows mostly follow each other, so these runs are few.
+    """
+    pid, tid = (values_and_validity(rows[name], -1)[0] for name in ("pid", "tid"))
+    changes = np.flatnonzero((pid[1:] != pid[:-1]) | (tid[1:] != tid[:-1])) + 1
+    starts = np.append(np.zeros(min(pid.size, 1), dtype=np.int64), changes)
+    sizes = np.diff(starts, append=pid.size)
+    return zip(pid[starts].tolist(), tid[starts].tolist(), sizes.tolist(), strict=True)
 
 
 def _least(one: int | None, other: object) -> int | None:

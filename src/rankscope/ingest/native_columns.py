@@ -63,6 +63,46 @@ class NativePiece:
         return pl.Series(values, dtype=pl.String)
 
 
+class _Series:
+    """The columns of one table as series.
+
+    They are slices of one series for each type, which costs a twentieth of a new series for each column. Each table has
+    its own, so that its memory is freed with its rows.
+    """
+
+    def __init__(self, piece: Piece, table: Table) -> None:
+        self._buffers: tuple[npt.NDArray[Any], ...] = (piece.integers, piece.floats, piece.codes)
+        self._bytes = piece.bytes
+        self._rows = table.rows
+        # Times become columns of their own.
+        self._columns = [column for number, column in table.columns.items() if number not in (_START, _DURATION)]
+
+    def values(self, column: Column) -> pl.Series:
+        """Integers, floats or codes; any value where the row is null."""
+        first, series = self._all[column.buffer]
+        return series.slice(column.begins - first, self._rows)
+
+    def absent(self, column: Column) -> pl.Series:
+        """Which rows are null."""
+        first, series = self._absent
+        return series.slice(column.validity - first, self._rows)
+
+    @cached_property
+    def _all(self) -> list[tuple[int, pl.Series]]:
+        """For each type where the table's columns begin, and all of them, one after another."""
+        found = []
+        for number, buffer in enumerate(self._buffers):
+            begins = [column.begins for column in self._columns if column.buffer == number]
+            first, end = (min(begins), max(begins) + self._rows) if begins else (0, 0)
+            found.append((first, pl.Series(buffer[first:end])))
+        return found
+
+    @cached_property
+    def _absent(self) -> tuple[int, pl.Series]:
+        begins = [column.validity for column in self._columns if column.validity >= 0]
+        return min(begins), pl.Series(self._bytes[min(begins) : max(begins) + self._rows] == 0)
+
+
 class NativeEvents:
     """Events of one table.
 
@@ -71,10 +111,13 @@ class NativeEvents:
         rows: those of them that are meant; None for all.
     """
 
-    def __init__(self, shared: NativePiece, table: Table, rows: Int64 | None = None) -> None:
+    def __init__(
+        self, shared: NativePiece, table: Table, rows: Int64 | None = None, series: _Series | None = None
+    ) -> None:
         self._shared = shared
         self.table = table
         self._rows = rows
+        self._series = series or _Series(shared.piece, table)
 
     def __len__(self) -> int:
         return self.table.rows if self._rows is None else self._rows.size
@@ -88,7 +131,7 @@ class NativeEvents:
         """Some of the events, in ascending order."""
         if rows.size == len(self):
             return self
-        return NativeEvents(self._shared, self.table, rows if self._rows is None else self._rows[rows])
+        return NativeEvents(self._shared, self.table, rows if self._rows is None else self._rows[rows], self._series)
 
     def names(self) -> Values:
         """Their names."""
@@ -101,15 +144,15 @@ class NativeEvents:
         known: list[Any] = [None] * len(texts)
         for code in np.flatnonzero(np.bincount(codes, minlength=len(texts))).tolist():
             known[code] = value(texts[code] or "")
-        return pl.Series(known, dtype=dtype)[pl.Series(codes)]
+        return pl.Series(known, dtype=dtype)[self._column(self.table.columns[_NAME])]
 
     def phases(self) -> Values:
         """Their phases."""
-        return _PHASES[pl.Series(self._raw(self.table.columns[_PHASE]))]
+        return _PHASES[self._column(self.table.columns[_PHASE])]
 
     def categories(self) -> Values:
         """Their categories."""
-        return _CATEGORIES[pl.Series(self._raw(self.table.columns[_CATEGORY]))]
+        return _CATEGORIES[self._column(self.table.columns[_CATEGORY])]
 
     def ids(self, name: str) -> Values:
         """`pid`, `tid` or `id` as integers."""
@@ -178,6 +221,13 @@ class NativeEvents:
         found = buffer[column.begins : column.begins + self.table.rows]
         return found if self._rows is None else found[self._rows]
 
+    def _column(self, column: Column) -> pl.Series:
+        """Integers, floats or codes, without their nulls."""
+        return self._chosen(self._series.values(column))
+
+    def _chosen(self, series: pl.Series) -> pl.Series:
+        return series if self._rows is None else series[pl.Series(self._rows)]
+
     def _valid(self, column: Column) -> npt.NDArray[np.bool_]:
         if column.validity < 0:
             return np.ones(len(self), dtype=np.bool_)
@@ -187,18 +237,19 @@ class NativeEvents:
     def _numbers(self, column: Column | None) -> pl.Series | None:
         if column is None:
             return None
-        return _series(self._raw(column), None if column.validity < 0 else self._valid(column))
+        found = self._column(column)
+        return found if column.validity < 0 else found.set(self._chosen(self._series.absent(column)), None)
 
     def _text(self, number: int) -> pl.Series | None:
         column = self.table.columns.get(number)
         if column is None:
             return None
-        found = self._shared.texts[pl.Series(self._raw(column))]
+        found = self._shared.texts[self._column(column)]
         return self._shared.converter.bounded(found) if self._shared.any_long else found
 
     def _json(self, number: int) -> pl.Series | None:
         column = self.table.columns.get(number)
-        return None if column is None else self._shared.values[pl.Series(self._raw(column))]
+        return None if column is None else self._shared.values[self._column(column)]
 
 
 def _series(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None) -> pl.Series:

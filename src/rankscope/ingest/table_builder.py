@@ -161,8 +161,9 @@ class TableBuilder:
                 self.odd["ranges that begin and never end"] += len(opened)
                 for event, instant in opened:
                     self._add_pairs([(event, instant, instant)])
-        for text, number in self._text_tracks.items():
-            self.append("tracks", {"pid": [number], "tid": [number], "field": ["text"], "value": [text]})
+        if self._text_tracks:
+            texts, numbers = list(self._text_tracks), list(self._text_tracks.values())
+            self.append("tracks", {"pid": numbers, "tid": numbers, "field": ["text"] * len(texts), "value": texts})
         self._spool.finish()
 
     # -- groups -------------------------------------------------------------------------------------------------

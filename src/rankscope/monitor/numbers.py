@@ -54,7 +54,7 @@ METRICS = (
     Metric("hang", "1 while the job hangs, else 0."),
     Metric("hang_culprit", "1 for each rank at fault, with the class of cause, while the job hangs.",
            ("rank", "cause")),
-    Metric("log_missed_collectives", "Collectives that are not in the log for want of time to read them."),
+    Metric("log_missed_collectives", "Collectives missing from the log because there was no time to read them."),
     Metric("log_damaged_lines", "Lines of the log that cannot be read."),
 )  # fmt: skip
 """All of them, in the order of the documentation."""

@@ -37,6 +37,8 @@ WORK_SHARE = 0.25
 NAMES_SHARE = 0.5
 """An incomplete step has less than this share of the names that the other steps have in common."""
 
+_MOST_WAITING = 1 << 17
+
 
 @dataclass(frozen=True)
 class IncompleteStep:
@@ -66,7 +68,11 @@ class StepContents:
         self._steps = host_steps(annotations)
         self._start, self._end = self._steps["start_ns"].to_numpy(), self._steps["end_ns"].to_numpy()
         self._loading = data_loading_time(annotations)
-        self._events: list[Counter[str | None]] = [Counter() for _ in range(self._steps.height)]
+        self._events = np.zeros(self._steps.height, dtype=np.int64)
+        self._names: list[set[str | None]] = [set() for _ in range(self._steps.height)]
+        # Names are needed only if a step has few events: they wait until then, or until they are many.
+        self._waiting: list[pl.DataFrame] = []
+        self._rows_waiting = 0
 
     def add(self, instants: Int64, names: pl.Series) -> None:
         """Count events.
@@ -80,9 +86,20 @@ class StepContents:
         owner = owning_steps(self._start, self._end, instants, np.ones(instants.size, dtype=np.bool_))
         owner[self._loading.before(instants + 1) > self._loading.before(instants)] = -1
         inside = owner >= 0
-        found = pl.DataFrame([pl.Series("owner", owner[inside]), names.filter(pl.Series(inside)).alias("name")])
-        for step, name, number in found.group_by("owner", "name").len().iter_rows():
-            self._events[step][name] += number
+        owner = owner[inside]
+        self._events += np.bincount(owner, minlength=self._events.size)
+        found = pl.DataFrame([pl.Series("owner", owner), names.filter(pl.Series(inside)).alias("name")])
+        self._waiting.append(found)
+        self._rows_waiting += found.height
+        if self._rows_waiting > _MOST_WAITING:
+            self._collect_names()
+
+    def _collect_names(self) -> None:
+        for found in self._waiting:
+            for step, name in found.unique().iter_rows():
+                self._names[step].add(name)
+        self._waiting.clear()
+        self._rows_waiting = 0
 
     def incomplete(self) -> list[IncompleteStep]:
         """The steps that hold no iteration, in their order."""
@@ -104,23 +121,22 @@ class StepContents:
         return sorted(found, key=lambda incomplete: incomplete.step)
 
     def _is_incomplete(self, step: int, others: list[int]) -> bool:
-        events, usual = self._events[step].total(), self._usual(others)
-        shared = Counter(name for other in others for name in self._events[other])
-        common = {name for name, number in shared.items() if 2 * number > len(others)}
-        if not common:
-            return False
         if len(others) == 1:
-            return not events
-        names = len(common & self._events[step].keys())
-        return events < WORK_SHARE * usual and names < NAMES_SHARE * len(common)
+            return not self._events[step] and bool(self._events[others[0]])
+        if self._events[step] >= WORK_SHARE * self._usual(others):
+            return False
+        self._collect_names()
+        shared = Counter(name for other in others for name in self._names[other])
+        common = {name for name, number in shared.items() if 2 * number > len(others)}
+        return len(common & self._names[step]) < NAMES_SHARE * len(common)
 
     def _usual(self, others: list[int]) -> float:
-        return float(np.median([self._events[other].total() for other in others]))
+        return float(np.median(self._events[others]))
 
     def _described(self, step: int, others: list[int]) -> IncompleteStep:
         return IncompleteStep(
             int(self._steps["step"][step]),
-            self._events[step].total(),
+            int(self._events[step]),
             round(self._usual(others)),
             int(self._end[step] - self._start[step]),
         )

@@ -1,4 +1,4 @@
-"""The contracts of an analysis and a rule: what they declare, what goes in, and what comes out."""
+"""The contracts of an analysis and a rule: what they declare, what goes in, and what comes out (`Inputs`, `Result`)."""
 
 from __future__ import annotations
 

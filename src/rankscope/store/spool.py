@@ -212,6 +212,7 @@ def _order_of(keys: pl.DataFrame) -> Int64:
     tied = np.zeros(order.size + 1, dtype=np.bool_)
     np.equal(sorted_starts[1:], sorted_starts[:-1], out=tied[1:-1])
     positions = np.flatnonzero(tied[1:] | tied[:-1])
-    rows = order[positions]
-    order[positions] = rows[np.lexsort((-end[rows], start[rows]))]
+    if positions.size:
+        rows = order[positions]
+        order[positions] = rows[np.lexsort((-end[rows], start[rows]))]
     return order

@@ -48,7 +48,6 @@ READS: dict[str, tuple[str, ...]] = {
 _KINDS = ("rank", "stream", "annotation", "thread", "python", "other")
 # Ids that the file does not give.
 _NO_ID = -(1 << 62)
-_EVENT = ("kind", "a", "b", "table", "row", "start_ns", "end_ns", "name", "category")
 
 
 @dataclass(frozen=True)

@@ -265,7 +265,7 @@ def _warnings(logs: Mapping[int, RankLog], states: Sequence[RankState], times: L
         found.append(f"{len(logs)} of {size} ranks have a log: the others may be the cause of what these wait for")
     what = {
         "silent": "not logged a step for long",
-        "dead": "died without a word: killed, by a signal or for want of memory",
+        "dead": "died without having noted its end: killed by a signal, or out of memory",
         "interrupted": "been interrupted",
     }
     for state, text in what.items():

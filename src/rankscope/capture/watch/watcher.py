@@ -1,8 +1,8 @@
 """The watch of one rank: a call per step in the loop, and a control thread for everything else.
 
 About once per second the thread writes the steps that have ended into the log, reads new collectives, looks for slow
-steps and for requests, and agrees with the other ranks on windows to record. Nothing of it waits in the loop, and no
-error gets out: it warns once.
+steps and for requests, and agrees with the other ranks on windows to record. None of this happens in the
+loop, and errors only cause one warning.
 
 In: the steps of the loop. Out: the rank's log; windows that the loop is to record.
 """
@@ -40,10 +40,10 @@ from rankscope.rundir.watch_files import SCHEMA_VERSION, Header, Outcome, Reques
 
 POLL_S = 1.0
 RANKS_PER_POLL_S = 1000
-"""Of a larger job, each rank asks the store less often: the ranks together about so often per second."""
+"""How often per second all ranks together ask the store: in larger jobs each rank asks less often."""
 STOP_LIMIT_S = 5.0
 SIGNAL = "SIGUSR2"
-"""Asks for a window, unless the job has a handler of its own."""
+"""The signal that requests a window, unless the job has its own handler for it."""
 _WAITING_ROWS = 8192
 _WAITING_REQUESTS = 64
 
@@ -105,7 +105,7 @@ class Watcher:
         # With a thread of its own: the control thread may itself wait for the job's store.
         self._hangs = None
         if config.hang_timeout:
-            # Without an agreed id each rank has its own: no use to tell runs apart.
+            # Without an agreed id each rank has its own, which does not identify the run.
             run_id = "" if rank.run_id_doubt else rank.run_id
             self._hangs = HangWatch(rank.run_dir, timeout_s=config.hang_timeout, run_id=run_id)
         self.ended_by: Exception | None = None
@@ -138,7 +138,7 @@ class Watcher:
         return [self._new.popleft() for _ in range(len(self._new))]
 
     def stop(self) -> None:
-        """End, after what is known was written."""
+        """Write what is known, and end."""
         if self._hangs is not None:
             self._hangs.close(described(self.ended_by))
         unwatch_phases(self._phases)

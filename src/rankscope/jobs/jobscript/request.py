@@ -119,8 +119,8 @@ class JobRequest:
         full._check()
         if self.filesystems is not None and self.scheduler != "pbs":
             raise ConfigError(
-                f"{self.scheduler} is not told which filesystems a job needs",
-                hint="leave --filesystems out: it is PBS's",
+                f"{self.scheduler} has no option for the file systems that a job needs",
+                hint="leave out --filesystems: it is for PBS",
             )
         return full
 
