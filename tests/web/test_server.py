@@ -160,6 +160,8 @@ def test_search_by_expression_by_name_and_as_a_list(server: Asking) -> None:
     assert server.ask(f"/api/search?match=name&{place}").json() == {"hit": second, "hits": 4, "index": 1}
     assert server.ask(f"/api/search?match=name&lane={first['lane']}&row=99999").status == 404
     assert server.ask("/api/search?match=name").status == 404
+    # The names of kernels that are templates are long.
+    assert server.ask(f"/api/search?q={'a' * 3000}").json()["hits"] == 0
     for wrong in ("q=(&match=regex", "q=a&match=fuzzy", "match=regex", "q=a&count=100000"):
         assert server.ask(f"/api/search?{wrong}").status == 400
 
