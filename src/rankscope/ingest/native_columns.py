@@ -71,7 +71,7 @@ class _Series:
     """
 
     def __init__(self, piece: Piece, table: Table) -> None:
-        self._buffers = (piece.integers, piece.floats, piece.codes)
+        self._buffers: tuple[npt.NDArray[Any], ...] = (piece.integers, piece.floats, piece.codes)
         self._bytes = piece.bytes
         self._rows = table.rows
         # Times become columns of their own.
@@ -131,9 +131,7 @@ class NativeEvents:
         """Some of the events, in ascending order."""
         if rows.size == len(self):
             return self
-        return NativeEvents(
-            self._shared, self.table, rows if self._rows is None else self._rows[rows], self._series
-        )
+        return NativeEvents(self._shared, self.table, rows if self._rows is None else self._rows[rows], self._series)
 
     def names(self) -> Values:
         """Their names."""
