@@ -8,6 +8,7 @@ packages. The stub with the typed methods of a run, `pipeline/methods.pyi`, is w
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import re
@@ -234,7 +235,9 @@ def fenced(text: str) -> str:
 
 def main() -> None:
     """Write the pages, and remove those of analyses that no longer exist."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else DOCS
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=DOCS, help="where to write; docs/ by default")
+    folder = parser.parse_args().folder
     made = pages(installed=folder != DOCS)
     (folder / "analyses").mkdir(parents=True, exist_ok=True)
     for stale in {path.relative_to(folder).as_posix() for path in (folder / "analyses").glob("*.md")} - set(made):

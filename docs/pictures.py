@@ -29,8 +29,13 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 IMAGES = Path(__file__).resolve().parent / "images"
-H100 = "modded-nanogpt-h100-8ranks"
-SIMULATED = "--ranks 64 --mesh pp=2,dp=4,tp=8 --steps 3 --fault slow_device:rank=37 --seed 3"
+SIMULATED = "simulate --ranks 64 --mesh pp=2,dp=4,tp=8 --steps 3 --fault slow_device:rank=37 --seed 3"
+RUNS = {
+    "h100": "modded-nanogpt-h100-8ranks",
+    "gloo": "gloo-2ranks/ddp_gpt_straggler_rank1.rank*",
+    "sim64": SIMULATED,
+}
+"""The runs of the views' pictures: files in TRACES, or a command that makes them."""
 COLOURS = 256
 WAIT_MS, SHOWN_MS = 300_000, 20_000
 # An analysis's picture: the window it is taken in, how large it may be, and how wide (in ch) a column of a table.
@@ -98,13 +103,21 @@ def view(name: str) -> Callable[[Any], None]:
     return shown
 
 
-PICTURES: dict[str, tuple[bool, tuple[int, int], Callable[[Any], None]]] = {
-    "overview": (False, (1180, 900), view("overview")),
-    "timeline": (False, (1360, 860), timeline),
-    "distributed": (False, (1180, 780), view("distributed")),
-    "ranks": (True, (1180, 745), view("ranks")),
+def calls(page: Any) -> None:
+    """What rank 1 did in a step that rank 0 did not: it slept in its loader."""
+    go(page, "timeline?rank=1&step=2&calls=flame_operators_1_0")
+    page.wait_for_selector("[data-testid=timeline-stage][data-settled=true]")
+    page.wait_for_selector("[data-testid=flame]")
+
+
+PICTURES: dict[str, tuple[str, tuple[int, int], Callable[[Any], None]]] = {
+    "overview": ("h100", (1180, 900), view("overview")),
+    "timeline": ("h100", (1360, 860), timeline),
+    "distributed": ("h100", (1180, 780), view("distributed")),
+    "ranks": ("sim64", (1180, 745), view("ranks")),
+    "calls": ("gloo", (1440, 900), calls),
 }
-"""By name of the file: whether it is of the simulated run, how large it is, and what is shown."""
+"""By name of the file: which run it is of, how large it is, and what is shown."""
 
 
 def go(page: Any, place: str) -> None:
@@ -138,6 +151,13 @@ def opened(browser: Any, traces: list[str]) -> Iterator[Any]:
         context.close()
 
 
+def files_of(source: str, traces: Path, folder: Path) -> list[str]:
+    """The files of a run: those in TRACES that match, or what a command makes in the folder."""
+    if source.split()[0] in ("simulate", "demo"):
+        return made(source, folder)
+    return sorted(map(str, traces.glob(source)))
+
+
 def made(command: str, folder: Path) -> list[str]:
     """What `rankscope simulate` or `demo` writes, in a folder."""
     verb, *words = command.split()
@@ -148,12 +168,11 @@ def made(command: str, folder: Path) -> list[str]:
 
 def take(browser: Any, traces: Path, place: Path, names: list[str]) -> None:
     """Write the pictures of the views."""
-    for of_simulated in (False, True):
-        wanted = [name for name in names if PICTURES[name][0] is of_simulated]
+    for run, source in RUNS.items():
+        wanted = [name for name in names if PICTURES[name][0] == run]
         if not wanted:
             continue
-        run = made(f"simulate {SIMULATED}", place / "sim64") if of_simulated else [str(traces / H100)]
-        with opened(browser, run) as page:
+        with opened(browser, files_of(source, traces, place / run)) as page:
             for name in wanted:
                 _, (width, height), show = PICTURES[name]
                 page.set_viewport_size({"width": width, "height": height})
@@ -169,10 +188,7 @@ def take_analyses(browser: Any, traces: Path, place: Path, names: list[str]) -> 
         wanted = [name for name in names if listed["pictures"][name]["run"] == run]
         if not wanted:
             continue
-        source = about["from"]
-        is_command = source.split()[0] in ("simulate", "demo")
-        files = made(source, place / run) if is_command else sorted(map(str, traces.glob(source)))
-        with opened(browser, files) as page:
+        with opened(browser, files_of(about["from"], traces, place / run)) as page:
             page.set_viewport_size({"width": WINDOW[0], "height": WINDOW[1]})
             for name in wanted:
                 one = listed["pictures"][name]

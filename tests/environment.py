@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -35,6 +37,7 @@ def enter_session() -> Path:
 
     Its path is short, because sockets are made under ``TMPDIR`` and their paths may have 107 characters at most.
     """
+    _heed_signals()
     root = Path(os.environ.get(ROOT) or tempfile.mkdtemp(prefix="rs-"))
     # pytest keeps its own directories of the last runs where it always does.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
@@ -50,6 +53,15 @@ def enter_session() -> Path:
     os.environ["MPLCONFIGDIR"] = str(root / "matplotlib")
     tempfile.tempdir = None
     return root
+
+
+def _heed_signals() -> None:
+    """Undo what ``nohup`` and a shell's ``&`` pass on to all child processes: signals that are ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGINT, signal.SIGTERM, *(getattr(signal, name, None) for name in ("SIGHUP", "SIGQUIT"))):
+        if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def leave_session(root: Path) -> None:

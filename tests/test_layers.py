@@ -45,8 +45,6 @@ NAMED_BY_STRING: dict[str, set[str]] = {
     "measure/scaling.py": {"rankscope.workloads.resnet18", "rankscope.workloads.transformer"},
     # A key, not a module.
     "cli/capture_options.py": {"rankscope.capture"},
-    # The page's template: a file, not code.
-    "report/html_report.py": {"rankscope.web"},
 }
 
 
@@ -80,6 +78,7 @@ PLANTS = [
     Plant("job-sees-no-analysis", "jobs/planted.py", "import rankscope.pipeline"),
     Plant("job-sees-no-analysis", "simulate/planted.py", "import rankscope.ingest"),
     Plant("job-sees-no-analysis", "workloads/planted.py", "import rankscope.cli"),
+    Plant("job-sees-no-analysis", "capture/planted.py", "import rankscope.monitor"),
     Plant("analysis-sees-no-job", "analyses/planted.py", "import rankscope.capture"),
     Plant("analysis-sees-no-job", "web/planted.py", "import rankscope.jobs"),
     Plant("analysis-sees-no-job", "ingest/planted.py", "import rankscope.simulate"),
@@ -134,6 +133,13 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__", "ui", "static"))
     (copy / "analyses" / "planted_too.py").touch()
     return directory
+
+
+def test_every_package_is_on_one_side_of_the_job() -> None:
+    names = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()}
+    for contract, beside in (("job-sees-no-analysis", set()), ("analysis-sees-no-job", {"cli", "rundir"})):
+        listed = {name.strip() for line in layers(contract) for name in line[0].split(":")}
+        assert names - beside == listed - {"errors"}, contract
 
 
 def test_the_real_tree_keeps_every_contract() -> None:

@@ -462,12 +462,12 @@ def test_steps(text: str | None, steps: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "1:b", "12:10", "1:2:3", "1-2"])
-def test_steps_that_cannot_be_meant(text: str) -> None:
+def test_steps_that_are_not_valid(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_steps(text)
 
 
-def test_options_that_cannot_be_meant(tmp_path: Path) -> None:
+def test_options_that_are_not_valid(tmp_path: Path) -> None:
     write(tmp_path / "rank0.json", trace(small_step()))
     with pytest.raises(ConfigError, match="not a regular expression"):
         open_run(tmp_path, communication="(")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.report.html_report import read_report
 from tests.analyses.reference import write_reference
+from tests.report.reading import read_report
 from tests.tutorials.blocks import read
 
 ROOT = Path(__file__).resolve().parent.parent

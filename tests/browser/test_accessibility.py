@@ -14,12 +14,21 @@ __all__ = ["late", "opened"]
 pytestmark = pytest.mark.browser
 
 Opener = Callable[..., Page]
-VIEWS = ("overview", "ranks", "stragglers", "collectives", "steps", "idle", "kernels", "modules", "memory", "diff")
+ACROSS = ("overview", "run", "ranks", "stragglers", "distributed", "collectives", "steps", "critical_path", "phases")
+WITHIN = ("data_loading", "idle", "operators", "kernels", "modules", "memory", "scaling", "diff")
+VIEWS = (*ACROSS, *WITHIN)
+TIMELINES = (
+    "timeline",
+    "timeline?rank=1&step=14&calls=flame_operators_1_0",
+    "timeline?step=14&calls=tree_operators_all&path=all",
+)
 
-# What can be used with a pointer: each must get the focus by Tab, look focused, and have a name.
+# What can be used with a pointer: each must get the focus by Tab, look focused, and have a name. Of a list of tabs that
+# is the chosen one, from which arrow keys go to the others.
 TARGETS = """() => {
   const all = [...document.querySelectorAll('#main :is(a[href], button, select, input, summary, [tabindex="0"])')];
-  window.targets = all.filter((e) => e.checkVisibility() && e.getClientRects().length > 0 && !e.closest('tbody'));
+  window.targets = all.filter((e) => e.checkVisibility() && e.getClientRects().length > 0 && !e.closest('tbody')
+    && !e.matches('[role=tab][aria-selected=false]'));
   document.querySelector('#main').focus();
   return window.targets.length;
 }"""
@@ -30,7 +39,7 @@ FOCUSED = """() => {
   return {
     target: window.targets.indexOf(focused), inside: document.querySelector('#main').contains(focused),
     outline: style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2,
-    name: (focused.getAttribute('aria-label') ?? (label || focused.textContent)).trim(),
+    name: (focused.getAttribute('aria-label') ?? (label || focused.textContent || focused.title)).trim(),
     what: focused.outerHTML.slice(0, 120),
   };
 }"""
@@ -44,11 +53,16 @@ def shown(page: Page, view: str) -> None:
     page.tab.wait_for_function(DRAWN)
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", [*VIEWS, *TIMELINES])
 def test_the_keyboard_alone_reaches_everything(opened: Opener, late: Path, view: str) -> None:
     page = opened(late)
     page.ready()
-    shown(page, view)
+    if view in TIMELINES:
+        page.timeline(view.removeprefix("timeline"))
+        page.press("e")
+        page.id("selection").wait_for()
+    else:
+        shown(page, view)
     page.paused(600)  # what the server still sends is drawn
     count = page.tab.evaluate(TARGETS)
     reached: set[int] = set()
@@ -105,6 +119,48 @@ def test_the_accessibility_tree_has_names_and_roles(opened: Opener, late: Path) 
     ):
         assert wanted in tree, (wanted, tree)
     page.check(axe=True)
+
+
+INTERACTIVE = """
+    application button Canvas checkbox combobox dialog DisclosureTriangle gridcell img link menuitem option radio
+    searchbox slider spinbutton tab table tabpanel textbox treeitem
+"""
+
+
+def nameless(page: Page) -> list[str]:
+    """What can be used, or reached with Tab, and has no name in the browser's own accessibility tree."""
+    session = page.tab.context.new_cdp_session(page.tab)
+    found = []
+    for node in session.send("Accessibility.getFullAXTree")["nodes"]:
+        if node.get("ignored") or node.get("name", {}).get("value", "").strip():
+            continue
+        focusable = any(each["name"] == "focusable" for each in node.get("properties", []))
+        if "backendDOMNodeId" not in node or not (focusable or node["role"]["value"] in INTERACTIVE.split()):
+            continue
+        about = session.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})["node"]
+        attributes = about.get("attributes", [])
+        by_tab = dict(zip(attributes[::2], attributes[1::2], strict=True)).get("tabindex") == "0"
+        if node["role"]["value"] in INTERACTIVE.split() or by_tab:
+            found.append(f"{node['role']['value']}: {about['nodeName']} {attributes}")
+    session.detach()
+    return found
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_nothing_that_can_be_used_is_nameless(opened: Opener, late: Path, width: int) -> None:
+    page = opened(late, width=width)
+    page.ready()
+    for place in (*VIEWS, *TIMELINES):
+        page.go(place)
+        if place in TIMELINES:
+            page.settled()
+            page.press("e")
+            page.id("selection").wait_for()
+        else:
+            shown(page, place)
+        page.tab.evaluate("() => document.querySelectorAll('#main details').forEach((each) => { each.open = true; })")
+        page.paused(600)
+        assert nameless(page) == [], place
 
 
 MOVING = """() => [...document.querySelectorAll('*')].filter((e) => {

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from tests.browser.page import WAIT_MS, Page
+from tests.report.reading import inflated, read_report
 
 import rankscope
 from rankscope.export.formats import to_json
-from rankscope.report.embed.encoding import inflated
 from rankscope.report.embed.timeline import size_of
-from rankscope.report.html_report import read_report, write_report
+from rankscope.report.html_report import write_report
 from rankscope.timeline.build import clock_of, draw_run
 from rankscope.timeline.event_details import details
 from rankscope.timeline.search import Query, Search

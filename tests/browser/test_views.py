@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.browser.page import Page
-from tests.kineto import small_step, trace, write
+from tests.kineto import small_step, step, trace, write
 
 import rankscope
 from rankscope.analyses import get_analysis
@@ -256,3 +256,39 @@ def test_two_runs_side_by_side(tmp_path: Path, opened: Callable[..., Page], shar
     page.settled()
     place = page.tab.evaluate("() => Object.fromEntries(new URLSearchParams(location.hash.split('?')[1]))")
     assert place["run"] != before and place["open"] == "0"
+
+
+# A view without its data: a sentence and what to record, no picture and no open table.
+EMPTY = """() => ({
+  said: document.querySelector('#main .state, #main .quiet-box')?.textContent ?? '',
+  pictures: document.querySelectorAll('#main .chart').length,
+  open: document.querySelectorAll('#main .fold[open]').length,
+})"""
+
+
+def test_views_without_their_data_say_what_to_record(tmp_path: Path, opened: Callable[..., Page]) -> None:
+    steps = trace([step(number, 100 * number, 90) for number in range(4)], rank=0)
+    write(tmp_path / "run" / "steps_rank0.json", steps)
+    page = opened(tmp_path / "run")
+    page.ready()
+    says = {
+        "stragglers": "Gather the traces of all ranks",
+        "distributed": "With several ranks, record device activity",
+        "collectives": "With several ranks, record device activity",
+        "phases": "record CPU activity",
+        "data_loading": "record_function",
+        "idle": "record its activity",
+        "operators": "ProfilerActivity.CPU",
+        "kernels": "record its activity",
+        "modules": "with_stack=True",
+        "memory": "profile_memory=True",
+        "diff": "rankscope serve DIR",
+    }
+    for view, words in says.items():
+        page.go(view)
+        page.tab.wait_for_selector(f'[data-testid="nav-{view}"][aria-current=page]', state="attached")
+        page.tab.wait_for_selector("#main [data-testid=working]", state="detached")
+        found = page.tab.evaluate(EMPTY)
+        assert words in found["said"], (view, found)
+        assert (found["pictures"], found["open"]) == (0, 0), view
+    page.check()

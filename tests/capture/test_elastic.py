@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
+import types
 
 import pytest
 import torch.distributed as dist
 from tests.ports import free_port
 
+from rankscope.capture import attempts
 from rankscope.capture import process as processes
 from rankscope.ingest.manifests import capture_findings
 from rankscope.jobs.exec import profiled_environment
@@ -137,6 +141,32 @@ def test_nodes_that_count_restarts_differently_agree_on_the_attempt(tmp_path):
     ]
     names = ["rank0_iter3_4", "rank0_restart1_iter3_4", "rank1_iter3_4", "rank1_restart1_iter3_4"]
     assert traces(tmp_path / "run") == [f"{name}.trace.json.gz" for name in names]
+
+
+def test_an_attempt_in_which_a_rank_left_nothing_is_counted(tmp_path, monkeypatch):
+    """Rank 1 ended before its capture began, and its node's agent does not count: asking first, it has rank 0's number
+    all the same."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    store = dist.HashStore()
+    monkeypatch.setattr(processes, "job_store", lambda: store)
+    installed = "from rankscope.capture.attempts import earlier_starts; print(earlier_starts(), earlier_starts())"
+    line = [sys.executable, "-c", installed]
+    for before in range(2):  # of this process, as its launcher
+        assert subprocess.run(line, capture_output=True, text=True).stdout == f"{before} {before}\n"
+    monkeypatch.setattr(attempts, "os", types.SimpleNamespace(**{**vars(os), "getppid": os.getpid}))
+
+    def number(rank, counted):
+        processes._attempts.clear()
+        found = processes.agree_on_attempt(
+            processes.Process(rank, 2, 0, "h", "torchrun", None, counted, None), str(tmp_path / "run"), "r"
+        )
+        processes._attempts.clear()
+        return found.restart_count
+
+    assert [number(1, 0), number(0, 2)] == [2, 2]
 
 
 @pytest.mark.parametrize("kept", ["one store for all attempts", "the run directory alone"])

@@ -1,4 +1,4 @@
-"""When a step counts as a hang, by a clock of the test's; and what a watch leaves behind."""
+"""When a step counts as a hang, with a fake clock; and what a watch leaves behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def clock():
 def watch(tmp_path, clock, monkeypatch):
     """A watch whose thread does not run: the test checks."""
     monkeypatch.setattr(HangWatch, "_watch", lambda self: None)
-    watch = HangWatch(tmp_path, timeout_s=60, factor=10, first_timeout_s=600, clock=clock).start()
+    monkeypatch.setattr(hang_watch, "monotonic", clock)
+    watch = HangWatch(tmp_path, timeout_s=60, factor=10, first_timeout_s=600).start()
     yield watch
     watch.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import types
 
 import pytest
@@ -91,16 +92,59 @@ def test_a_process_forked_inside_a_step_counts_its_own(module, monkeypatch):
     assert said == [optimizer]
 
 
+def test_steps_of_other_threads_are_none_of_the_loop(module):
+    """A rank with a pool of threads that train, too, crashed: its profiler was driven by all of them."""
+    said = []
+    watch_steps(module, lambda _optimizer: said.append(threading.current_thread().name))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    plain = stepping(module, optimizer, lambda _self: None)
+
+    def in_a_thread(name, function):
+        thread = threading.Thread(target=function, name=name)
+        thread.start()
+        return thread
+
+    def within_a_step(_self):
+        in_a_thread("helper", lambda: [plain() for _ in range(40)]).join()
+
+    in_a_thread("loop", stepping(module, optimizer, within_a_step)).join()
+    in_a_thread("the next loop", plain).join()  # the first has ended
+    assert said == ["loop", "the next loop"]
+
+
 @pytest.mark.parametrize("fullgraph", [False, True])
-def test_a_compiled_step_runs_and_is_counted_where_the_graph_may_break(module, fullgraph):
+def test_a_compiled_step_is_counted(module, fullgraph):
     said = []
 
-    def after(_optimizer):
-        said.append(os.getpid())  # a call that torch.compile cannot trace
+    def after(optimizer):
+        said.append((os.getpid(), optimizer))  # a call that torch.compile cannot trace
 
     watch_steps(module, after)
     value = torch.ones(2)
-    step = stepping(module, torch.optim.SGD([torch.nn.Parameter(value)], lr=0.1), lambda _self: value.add_(1))
-    torch.compile(step, backend="eager", fullgraph=fullgraph)()
-    assert value.tolist() == [2, 2]
-    assert len(said) == (0 if fullgraph else 1)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(value)], lr=0.1)
+    step = torch.compile(stepping(module, optimizer, lambda _self: value.add_(1)), backend="eager", fullgraph=fullgraph)
+    step()
+    step()
+    assert value.tolist() == [3, 3]
+    assert said == 2 * [(os.getpid(), optimizer)]
+
+
+def test_a_step_in_a_graph_that_must_be_one_is_counted_around_the_graph(module):
+    """Its first call and a later one, with other shapes; not where the graph has no step."""
+    said = []
+    watch_steps(module, lambda _optimizer: said.append("after"), lambda _optimizer: said.append("before"))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    step = stepping(module, optimizer, lambda _self: None)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def train(x, steps):
+        if steps:
+            step()
+        return x * 2
+
+    train(torch.ones(2), True)
+    assert said == ["before", "after"]
+    train(torch.ones(3), True)
+    assert said == 2 * ["before", "after"]
+    assert train(torch.ones(3), False).tolist() == [2, 2, 2]
+    assert len(said) == 4

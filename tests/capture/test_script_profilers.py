@@ -12,6 +12,7 @@ import pytest
 
 from rankscope.cli.run import recorded_by_script
 from rankscope.jobs.exec import profiled_environment
+from rankscope.jobs.gather.merge import rank_manifests
 from rankscope.rundir.manifest import RankManifest, WrittenTrace, read_rank_manifest, read_run_manifest, to_json
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 
@@ -246,7 +247,7 @@ def test_a_rank_that_was_killed_has_no_trace_for_that_reason(tmp_path):
         path = tmp_path / "ranks" / f"rank{rank}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(to_json(RankManifest(rank=rank, world_size=3, written=written, state=state)))
-    assert recorded_by_script(tmp_path) == "No trace of rank 1: it ended before one was written."
+    assert recorded_by_script(rank_manifests(tmp_path)) == "No trace of rank 1: it ended before one was written."
 
 
 SLOW_WRITER = """

@@ -368,7 +368,7 @@ def test_a_rank_that_is_killed_ends_the_others_and_is_named(tmp_path):
     shown = json.loads(rankscope(tmp_path, "watch", "run", "--format", "json").stdout)
     assert not shown["running"]
     assert [each["state"] for each in shown["ranks"]] == ["interrupted", "dead"]
-    assert any("rank 1 has died without a word" in each for each in shown["warnings"])
+    assert any("rank 1 has died without having noted its end" in each for each in shown["warnings"])
     late = rankscope(tmp_path, "trigger", "run")
     assert (late.returncode, "this job has ended" in late.stderr) == (2, True)
     verdict = json.loads(rankscope(tmp_path, "hang", "run", "--format", "json").stdout)

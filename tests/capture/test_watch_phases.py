@@ -144,3 +144,32 @@ def test_the_real_clock_moves():
     finally:
         unwatch_phases(found)
     assert found.end_step(0, time.perf_counter_ns(), profiled=False).backward > 0
+
+
+def test_compiled_code_is_as_without_the_watch(watched):
+    """`--watch` ended a job whose step was in a graph that must be one, and torch warned of what it could not trace."""
+
+    class Own(torch.optim.Optimizer):
+        def __init__(self, model):
+            super().__init__(model.parameters(), {})
+
+        @torch.no_grad()
+        def step(self):
+            for weight in self.param_groups[0]["params"]:
+                weight.sub_(weight.grad)
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = Own(model)
+    torch.compile(lambda: None, backend="eager", fullgraph=True)()
+    step = torch.compile(optimizer.step, backend="eager", fullgraph=True)
+
+    @torch.compile(backend="eager")
+    def backward(x):
+        model(x).sum().backward()
+
+    for number in range(3):
+        backward(torch.ones(1, 2))
+        step()
+        row = watched.end_step(number, 0, profiled=False)
+        assert row.backward is not None  # it is called after a break in the graph
+        assert row.optimizer is None

@@ -1,4 +1,4 @@
-"""A watched job of a week, by a clock of the test's: what it keeps in memory and on disk does not grow."""
+"""A watched job of a week, with a fake clock: what it keeps in memory and on disk does not grow."""
 
 from __future__ import annotations
 

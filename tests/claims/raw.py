@@ -93,13 +93,6 @@ class File:
         """Step, begin and end of every window."""
         return plain_reading.windows(self.plain)
 
-    @cached_property
-    def first_and_last(self) -> Span | None:
-        """From the first instant of any range to the last."""
-        trace = self.plain
-        ranges = [*trace.device, *trace.operators, *trace.calls, *trace.named, *trace.echoes]
-        return (min(e.start for e in ranges), max(e.end for e in ranges)) if ranges else None
-
     def step_at(self, instant: int | None) -> int | None:
         """The step in whose host range an instant is."""
         if instant is None:

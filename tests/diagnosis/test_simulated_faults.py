@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.report.reading import read_report
 
 import rankscope
 from rankscope.cli import main
 from rankscope.report.formatting import sentence
-from rankscope.report.html_report import read_report, write_report
+from rankscope.report.html_report import write_report
 from rankscope.report.summary import summary
 from rankscope.results import with_symptoms
 from rankscope.simulate import Fault, Job, simulate

@@ -13,14 +13,14 @@ import pytest
 from tests import kineto
 from tests.fuzz.mutate import handmade, mutated, write_files
 from tests.fuzz.whole_way import problems_of
+from tests.report.reading import inflated, read_report
 from tests.web.asking import serving
 
 from rankscope.ingest.kineto import read_kineto
 from rankscope.pipeline import Run, open_run
 from rankscope.report import html_report
 from rankscope.report.embed import timeline as embedded
-from rankscope.report.embed.encoding import inflated
-from rankscope.report.html_report import read_report, write_report
+from rankscope.report.html_report import write_report
 from rankscope.results import Finding, Result
 from rankscope.web.loading import LoadedRun
 

@@ -17,13 +17,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 from rich.console import Console
+from tests.report.reading import inflated, read_report
 from tests.web.asking import serving
 
 from rankscope.analyses import all_analyses
 from rankscope.errors import RankscopeError
 from rankscope.pipeline import Run, open_run
-from rankscope.report.embed.encoding import inflated
-from rankscope.report.html_report import read_report, write_report
+from rankscope.report.html_report import write_report
 from rankscope.report.summary import summary
 from rankscope.results import NOT_ANALYZED
 from rankscope.web.params import MAX_NS

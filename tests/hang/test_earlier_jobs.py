@@ -96,7 +96,7 @@ def test_a_process_that_is_gone_without_a_word_is_dead_if_others_are_not(tmp_pat
     beat(tmp_path, 1, at=1000, began=1, pid=gone_process(), **here)
     verdict = read(tmp_path)
     assert (verdict.cause, verdict.culprits) == (Cause.DEAD, (1,))
-    assert "is gone without a word" in verdict.ranks[0].evidence
+    assert "is gone without having noted its end" in verdict.ranks[0].evidence
     # Elsewhere its number means nothing.
     for place in ({"host": "elsewhere"}, {"pid_namespace": "pid:[1]"}):
         beat(tmp_path, 1, at=1000, began=1, pid=gone_process(), **{**here, **place})

@@ -307,6 +307,25 @@ def test_a_rank_that_others_lost_is_dead(tmp_path):
     assert read(tmp_path).culprits == (1,)
 
 
+GLOO = (
+    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 300000ms for "
+    "recv operation to complete; the peer of this pair may have ended, or the network may be slow\n"
+    "Exception raised from waitRecv at unbound_buffer.cc:81 (most recent call first):\n  frame 0: none of these lines"
+)
+
+
+def test_a_long_message_is_folded_in_the_table_and_whole_in_json(tmp_path):
+    beat(tmp_path, 0, 1001, ended=True, exception=GLOO)
+    beat(tmp_path, 1, 1000, ended=True, exception=GLOO)
+    verdict = read(tmp_path)
+    assert all(GLOO in each["evidence"] for each in verdict.to_json()["ranks"])
+    assert len(verdict.summary) < 300
+    shown = CliRunner().invoke(make_app(), ["hang", str(tmp_path)]).stdout
+    assert "unbound_buffer.cc:81]" in "".join(shown.split())
+    assert "frame 0" not in shown
+    assert "…" in shown
+
+
 def test_a_job_that_ended_well_does_not_hang(tmp_path):
     for rank in range(3):
         beat(tmp_path, rank, 1000 + rank, ended=True)

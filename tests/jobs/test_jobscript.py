@@ -1,10 +1,7 @@
-"""Job scripts: what they say, that no user's value is ever obeyed by a shell, and what machines' files may hold."""
+"""Job scripts: their content, and that no user's value is ever obeyed by a shell."""
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
 import re
 import shutil
 import subprocess
@@ -12,46 +9,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.jobs.job_scripts import HOSTILE, OURS, called, lines, needs_bash, script, stand_ins
 
-from rankscope.cli import main
 from rankscope.errors import ConfigError
-from rankscope.jobs.jobscript import JobRequest, Machine, find_machine, job_script, known_machines
+from rankscope.jobs.jobscript import JobRequest, Machine, find_machine, job_script
 from rankscope.jobs.jobscript.machine import Setting
 from rankscope.jobs.jobscript.request import seconds
-from rankscope.rundir.cpus import parse_cpus
 
 if sys.version_info >= (3, 11):
-    import tomllib
+    pass
 else:
-    import tomli as tomllib
+    pass
 
-OURS = ("aurora", "lumi", "perlmutter", "polaris", "saga")
-HOSTILE = (
-    "$(touch pwned)",
-    "`touch pwned`",
-    "'; touch pwned; '",
-    '"; touch pwned; "',
-    "a\ntouch pwned\n",
-    "END\ntouch pwned",
-    "a b\tc",
-    "${HOME}",
-    "\\",
-    "-n",
-    "*",
-    "ünï & <x> | y; z # q ! \x1b[31m",
-    "{job}",
-)
-
-
-def script(**given) -> str:
-    return job_script(JobRequest(**{"scheduler": "slurm", "command": ("train.py",), **given}))
-
-
-def lines(text: str, mark: str) -> list[str]:
-    return [line.removeprefix(mark).strip() for line in text.splitlines() if line.startswith(mark)]
-
-
-# --- what stands in it ----------------------------------------------------------------------------------------
+# --- its content ----------------------------------------------------------------------------------------
 
 
 def test_slurm_with_a_process_a_rank():
@@ -230,7 +200,7 @@ def test_walltimes_in_each_schedulers_way():
         ({"command": ("train.py", "a\0b")}, "NUL"),
     ],
 )
-def test_what_cannot_be_meant(given, message):
+def test_what_is_not_valid(given, message):
     with pytest.raises(ConfigError, match=message):
         script(**given)
 
@@ -247,33 +217,6 @@ def test_the_schedulers_lines_take_no_odd_value(field, text):
     for scheduler in ("slurm", "pbs", "flux"):
         with pytest.raises(ConfigError, match="cannot be written in a scheduler's directive"):
             job_script(JobRequest(scheduler=scheduler, command=("t.py",), **given))
-
-
-SRUN = """#!{python}
-import json, os, sys
-with open({said!r}, "a") as file:
-    file.write(json.dumps([sys.argv[1:], dict(os.environ)]) + "\\n")
-"""
-
-
-def stand_ins(folder: Path, names: tuple[str, ...]) -> Path:
-    """Programs that write down how they were called, and nothing else."""
-    bin_folder = folder / "bin"
-    bin_folder.mkdir()
-    for name in names:
-        program = bin_folder / name
-        program.write_text(SRUN.format(python=sys.executable, said=str(folder / f"{name}.jsonl")))
-        program.chmod(0o755)
-    (bin_folder / "scontrol").write_text("#!/bin/sh\nprintf 'node01\\nnode02\\n'\n")
-    (bin_folder / "scontrol").chmod(0o755)
-    return bin_folder
-
-
-def called(folder: Path, name: str) -> list[tuple[list[str], dict[str, str]]]:
-    return [tuple(json.loads(line)) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
-
-
-needs_bash = pytest.mark.skipif(shutil.which("bash") is None or os.name != "posix", reason="no bash here")
 
 
 @needs_bash
@@ -385,11 +328,19 @@ def test_shellcheck_finds_nothing(tmp_path, name):
     schedulers = [machine.scheduler] if machine.scheduler else ["slurm", "pbs", "flux"]
     found = {
         job_script(
-            JobRequest(scheduler, ("train.py",), machine=machine, launcher=launcher, traces=traces, container=it)
+            JobRequest(
+                scheduler,
+                ("train.py",),
+                machine=machine,
+                launcher=launcher,
+                traces=traces,
+                container=it,
+                analysis=analysis,
+            )
         )
         for scheduler in schedulers
         for launcher in (None, "torchrun")
-        for traces, it in (("shared", None), ("local", "image.sif"))
+        for traces, it, analysis in (("shared", None, "node"), ("local", "image.sif", "dask"))
     }
     assert shellcheck(tmp_path, found) == ""
 
@@ -412,255 +363,3 @@ def shellcheck(folder: Path, texts: set[str]) -> str:
         (folder / f"{number}.sh").write_text(text)
     line = ["shellcheck", *map(str, sorted(folder.glob("*.sh")))]
     return subprocess.run(line, capture_output=True, text=True, timeout=300).stdout
-
-
-# --- machines -------------------------------------------------------------------------------------------------
-
-
-def test_the_machines_that_come_along_are_whole():
-    found = known_machines({})
-    assert tuple(sorted(found)) == OURS
-    for name in OURS:
-        machine = find_machine(name, {})
-        assert machine.title and machine.sources and machine.checked
-        assert all(source.startswith("https://") for source in machine.sources)
-        assert machine.node_ranks
-        cores = [parse_cpus(each) for each in machine.node_cores]
-        assert len(cores) in (0, machine.node_ranks)
-        # No core belongs to two ranks.
-        assert len(set(itertools.chain(*cores))) == sum(map(len, cores))
-        job_script(JobRequest(machine.scheduler, ("t.py",), machine=machine))
-
-
-@pytest.mark.parametrize("ranks", ["0-3", "3", "all", "every:8", "node", "none"])
-def test_ranks_that_the_job_has(ranks):
-    assert f"--ranks {ranks}" in script(nodes=2, ranks_per_node=2, capture=("--ranks", ranks))
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_each_value_has_a_source_or_is_marked_and_the_script_says_which(name):
-    path = known_machines({})[name]
-    raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    machine = find_machine(name, {})
-    pages = raw["source"]
-    read = [value for page in pages for value in page["values"]]
-    assert len(read) == len(set(read)), "read on two pages"
-    assert not set(read) & set(machine.unverified)
-    known = {*read, *machine.unverified}
-    # Held against the file itself: every key of every table, each item of a list where not all were read together.
-    values = {"scheduler": raw["scheduler"]}
-    values |= {
-        f"{table}.{key}": value for table, keys in raw.items() if isinstance(keys, dict) for key, value in keys.items()
-    }
-    values |= {f"environment.{each['name']}": each["value"] for each in raw.get("environment", ())}
-    for key, value in values.items():
-        if key not in known:
-            assert isinstance(value, list) and value, f"{key} has no source and is not marked"
-            assert {f"{key} {item}" for item in value} <= known, f"{key} has items without a source"
-    assert {each.split(" ")[0] for each in known} <= set(values)
-    text = job_script(JobRequest(machine.scheduler, ("t.py",), machine=machine))
-    comments = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("# "))
-    assert "NOT VERIFIED" in comments
-    assert all(value in comments for value in machine.unverified)
-    assert all(page["url"] in comments for page in pages)
-    if name == "perlmutter":
-        # With its value, as it stands further down.
-        assert "launch.arguments (--gpu-bind=none)" in comments
-        assert "environment.FI_MR_CACHE_MONITOR (userfaultfd)" in comments
-
-
-def test_a_site_that_looked_itself_says_so(tmp_path):
-    path = tmp_path / "ours.toml"
-    path.write_text(
-        'base = "perlmutter"\nunverified = ["directives.queue"]\n[launch]\ncpu_bind = "none"\n'
-        '[directives]\nqueue = "gpu"\n[[source]]\nurl = "https://example.org"\nvalues = ["launch.cpu_bind"]\n'
-    )
-    ours, theirs = find_machine(str(path), {}), find_machine("perlmutter", {})
-    assert set(ours.unverified) == {*theirs.unverified, "directives.queue"} - {"launch.cpu_bind"}
-    assert ours.sources == (*theirs.sources, "https://example.org")
-    # Without any word on it, nothing is claimed.
-    path.write_text('title = "ours"\nscheduler = "slurm"\n')
-    assert "VERIFIED" not in job_script(JobRequest("slurm", ("t.py",), machine=find_machine(str(path), {})))
-
-
-def test_a_site_adds_machines(tmp_path):
-    folder = tmp_path / "rankscope" / "machines"
-    folder.mkdir(parents=True)
-    (folder / "mine.toml").write_text(
-        'base = "aurora"\ntitle = "ours"\n[launch]\nmaster_suffix = ".fast"\n'
-        '[[environment]]\nname = "CCL_KVS_MODE"\nvalue = "pmi"\n[[environment]]\nname = "NEW"\nvalue = "1"\n'
-    )
-    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
-    assert set(known_machines(environ)) == {*OURS, "mine"}
-    machine = find_machine("mine", environ)
-    assert (machine.name, machine.title, machine.launch_master_suffix) == ("mine", "ours", ".fast")
-    assert machine.node_cores == find_machine("aurora", {}).node_cores
-    settings = {setting.name: setting.value for setting in machine.environment}
-    assert (settings["CCL_KVS_MODE"], settings["NEW"], settings["CCL_PROCESS_LAUNCHER"]) == ("pmi", "1", "pmix")
-    # A site's own file of a name that we know is meant, and may start from ours; so may one that is named by its path.
-    (folder / "lumi.toml").write_text('base = "lumi"\ntitle = "other"\n')
-    assert find_machine("lumi", environ).title == "other"
-    assert find_machine("lumi", environ).node_ranks == 8
-    assert find_machine(str(folder / "mine.toml"), {}).title == "ours"
-    # A folder that is named goes before.
-    (tmp_path / "mine.toml").write_text('title = "first"\n')
-    assert find_machine("mine", {**environ, "RANKSCOPE_MACHINES": str(tmp_path)}).title == "first"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("title = ", "not valid TOML"),
-        ("colour = 1", "'colour' is not a key"),
-        ("[node]\ncolour = 1", "colour is not known"),
-        ("[node]\nranks = '4'", "is not valid"),
-        ("[node]\nranks = 0", "is not valid"),
-        ("[node]\ncores = ['7-4']", "not a list of CPUs"),
-        ("[node]\ndevice = 'tpu'", "not known"),
-        ("scheduler = 'lsf'", "not known"),
-        ("base = 'nowhere'", "not a known machine"),
-        ("base = 3", "must be the name"),
-        ("[[environment]]\nname = 'A B'\nvalue = ''", "name of a variable"),
-        ("[[environment]]\nname = 'A'", "is not valid"),
-        ("[[environment]]\nname = 'A'\nvalue = '{home}'", "only {user}, {job} and {local_ranks}"),
-        ("environment = 3", "is not valid"),
-        ("unverified = 'node.ranks'", "is not valid"),
-        ("unverified = ['node.ranks']", "is not set in this file"),
-        ("unverified = ['node.cores 9']\n[node]\ncores = ['0']", "is not set in this file"),
-        ("source = 3", "is not valid"),
-        ("[[source]]\nurl = 3", "is not valid"),
-        ("[[source]]\nurl = 'x'\nvalues = ['node.ranks']", "is not set in this file"),
-    ],
-)
-def test_a_file_that_cannot_be_meant_is_named(tmp_path, text, message):
-    path = tmp_path / "odd.toml"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=message) as raised:
-        find_machine(str(path), {})
-    assert str(path) in str(raised.value)
-
-
-def test_machines_that_are_not_there():
-    with pytest.raises(ConfigError, match="no machine is known as 'summit'") as raised:
-        find_machine("summit", {})
-    assert "aurora" in str(raised.value)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        find_machine("./nowhere.toml", {})
-
-
-# --- the command ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def rankscope(tmp_path, monkeypatch, capfd):
-    """The command line in this process: its exit code, and what it printed."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["rankscope", "job", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-        return int(left.value.code or 0), *capfd.readouterr()
-
-    return run
-
-
-def test_the_command_writes_a_file_and_overwrites_none(tmp_path, rankscope):
-    options = ["slurm", "--wait", "3", "--nodes", "2", "--record-shapes", "-A", "acc", "-o", "job.sh"]
-    command = ["train.py", "--wait", "9", "--help"]
-    code, out, err = rankscope(*options, *command)
-    assert (code, out) == (0, "")
-    assert "sbatch job.sh" in err
-    text = (tmp_path / "job.sh").read_text()
-    capture = ("--wait", "3", "--record-shapes")
-    assert text == job_script(JobRequest("slurm", tuple(command), nodes=2, account="acc", capture=capture))
-    assert os.name != "posix" or os.access(tmp_path / "job.sh", os.X_OK)
-    code, _, err = rankscope(*options, *command)
-    assert code == 2
-    assert "job.sh: exists already" in err
-    assert rankscope(*options, "--force", *command)[0] == 0
-    # Without -o it goes on into a pipe.
-    assert rankscope("slurm", "train.py")[1] == job_script(JobRequest("slurm", ("train.py",)))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["slurm"], "no training script"),
-        (["slurm", "--colour", "red", "train.py"], "is not an option of rankscope job slurm"),
-        (["pbs", "--profile", "lumi", "train.py"], "rankscope job slurm --profile lumi"),
-        (["slurm", "--profile", "summit", "train.py"], "no machine is known"),
-        (["slurm", "--wait", "x", "train.py"], "must be a whole number from 0"),
-        (["slurm", "--activ", "2", "train.py"], "did you mean --active?"),
-        (["slurm", "--acount=x", "train.py"], "did you mean --account?"),
-        (["slurm", "--nodes", "2", "--ranks", "2", "train.py"], "names rank 2, and the job has 2: 0 to 1"),
-    ],
-)
-def test_the_command_says_what_is_wrong(rankscope, arguments, message):
-    code, out, err = rankscope(*arguments)
-    assert (code, out) == (2, "")
-    assert message in " ".join(err.split())
-    assert "Traceback" not in err
-
-
-def test_the_command_lists_machines(rankscope):
-    code, out, _ = rankscope("machines")
-    assert code == 0
-    assert all(name in out for name in OURS)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"filesystems": "home"}, "is not told which filesystems"),
-        ({"directives": ("exclusive",)}, "is not an option of slurm"),
-        ({"container": "image.sif", "container_command": "docker"}, "container command 'docker' is not known"),
-    ],
-)
-def test_what_the_script_could_not_do_is_refused(given, message):
-    with pytest.raises(ConfigError, match=message):
-        JobRequest("slurm", ("train.py",), **given).resolved()
-
-
-@pytest.mark.parametrize(
-    ("capture", "environment", "recorded"),
-    [
-        ((), (), "every rank: steps 16 to 18"),
-        (("--wait", "1", "--warmup=1", "--active", "2"), (), "every rank: steps 3 to 4"),
-        (("--repeat=2", "--ranks", "0-3"), (), "ranks 0-3: steps 16 to 18, 34 to 36"),
-        (("--repeat", "0"), (), "every rank: steps 16 to 18, 34 to 36, 52 to 54, …"),
-        (("--period-steps=100",), (), "every rank: steps 97 to 99, 197 to 199, 297 to 299, …"),
-        (("--preset", "minimal"), ("RANKSCOPE_WAIT=4",), "every rank: steps 6 to 6"),
-    ],
-)
-def test_a_script_names_the_steps_that_it_records(capture, environment, recorded):
-    text = script(ranks_per_node=4, capture=capture, environment=environment)
-    assert f"# Recorded on {recorded} (a rankscope.Profiler in the script counts them itself).\n" in text
-
-
-def test_oneccls_workers_and_ranks_on_one_core_are_refused(tmp_path):
-    (tmp_path / "ours.toml").write_text('[node]\ncores = ["0-3", "4-7"]\nccl_cores = ["8", "7"]\n')
-    with pytest.raises(ConfigError, match="share 7"):
-        find_machine(str(tmp_path / "ours.toml"))
-
-
-@needs_bash
-def test_a_sourced_script_reaches_the_ranks_and_the_name_knows_the_nodes(tmp_path):
-    bin_folder = stand_ins(tmp_path, ("srun", "rankscope", "python"))
-    (tmp_path / "my env.sh").write_text('export MINE="$UNSET"yes\n')
-    job = JobRequest(
-        "slurm", ("train.py",), nodes=2, ranks_per_node=2, source_files=("my env.sh",),
-        run_name="n{nodes}x{ranks_per_node}",
-    )  # fmt: skip
-    (tmp_path / "job.sh").write_text(job_script(job))
-    environ = {"PATH": f"{bin_folder}:/usr/bin:/bin", "HOME": str(tmp_path), "SLURM_JOB_ID": "7"}
-    environ |= {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[01-02]"}
-    done = subprocess.run(["bash", "job.sh"], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    ((_, ranks),) = called(tmp_path, "srun")
-    assert ranks["MINE"] == "yes"
-    assert (tmp_path / "runs" / "n2x2").is_dir()
-    (tmp_path / "my env.sh").unlink()
-    again = subprocess.run(["bash", "job.sh"], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
-    assert again.returncode != 0
-    assert "my env.sh" in again.stderr

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 import rankscope
+from rankscope.cli.run import script_profilers, uploads
 from rankscope.errors import LaunchError
 from rankscope.jobs.run import JobResult, make_run_dir, run_command, run_job
+from rankscope.rundir.manifest import RankManifest, ScriptProfiler, WrittenTrace, to_json
 
 LAUNCHER = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_\w+)$|(TORCHELASTIC|SLURM|PMIX?|PALS|OMPI|MV2|MVP|FLUX|RANKSCOPE|PET)_"
@@ -167,10 +169,11 @@ def test_run_directories(tmp_path, monkeypatch):
 @pytest.mark.parametrize("named", ["file/run", "n" * 300, "file"])
 @pytest.mark.parametrize("how", ["run", "exec"])
 def test_a_run_directory_that_cannot_be_made_stops_no_job(tmp_path, how, named):
+    """One warning, of one of the ranks."""
     (tmp_path / "file").write_text("")
     (tmp_path / "tmp").mkdir()
     script(tmp_path, STEPS)
-    command = ["run", "--nproc-per-node", "1"] if how == "run" else ["exec"]
+    command = ["run", "--nproc-per-node", "2"] if how == "run" else ["exec"]
     done = subprocess.run(
         [sys.executable, "-m", "rankscope", *command, "--run-dir", named, *SHORT, "train.py"],
         cwd=tmp_path,
@@ -180,9 +183,10 @@ def test_a_run_directory_that_cannot_be_made_stops_no_job(tmp_path, how, named):
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("cannot be written") == 1
-    (kept,) = (tmp_path / "tmp").rglob("*.trace.json.gz")
-    assert str(kept.parent) in done.stderr
+    assert done.stderr.count("CaptureWarning") == done.stderr.count("cannot be written") == 1, done.stderr
+    kept = list((tmp_path / "tmp").rglob("*.trace.json.gz"))
+    assert len(kept) == (2 if how == "run" else 1)
+    assert str(kept[0].parent) in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -296,3 +300,46 @@ def test_traces_of_an_earlier_job_in_the_directory_are_not_its_own(tmp_path):
     assert run_command([sys.executable, "-c", ""], os.environ, run_dir=tmp_path).traces() == []
     traces = run_command([sys.executable, "-c", write], os.environ, run_dir=tmp_path).traces()
     assert [path.name for path in traces] == ["rank0_steps7-8.trace.json"]
+
+
+def test_manifests_of_an_earlier_job_in_the_directory_are_not_its_own(tmp_path):
+    """Its script's profilers, and its ranks without a trace, were reported as those of the new job."""
+    earlier = RankManifest(run_id="one", rank=0, script_profilers=(ScriptProfiler("theirs", "not adopted"),))
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks" / "rank0.json").write_bytes(to_json(earlier))
+    (tmp_path / "new.json").write_bytes(to_json(RankManifest(run_id="two", rank=1)))
+    write = f"import os; os.rename('{tmp_path}/new.json', '{tmp_path}/ranks/rank1.json')"
+    result = run_command([sys.executable, "-c", write], os.environ, run_dir=tmp_path)
+    assert [manifest.rank for manifest in result.manifests()] == [1]
+    assert script_profilers(result.manifests()) == []
+
+
+def test_a_directory_that_the_script_names_is_named_at_the_end(tmp_path):
+    script(tmp_path, PROFILED.replace("rankscope.Profiler(", "rankscope.Profiler('other', "))
+    done = subprocess.run(
+        [sys.executable, "-m", "rankscope", "run", "--nproc-per-node", "2", "--run-dir", "run", "train.py", "x"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    other = tmp_path / "other"
+    assert done.stderr.splitlines()[-2:] == [
+        f"Traces: {other}, which the script names",
+        f"  rankscope summary {other}",
+    ]
+    assert "No trace" not in done.stderr
+
+
+def test_what_is_suggested_for_traces_that_were_not_uploaded_works(tmp_path):
+    """A missing bucket cannot be gathered from."""
+    (tmp_path / "ranks").mkdir()
+    result = JobResult(0, tmp_path, "r", "")
+    for uploaded, sources in ([False, False], tmp_path), ([True, False], f"s3://bucket/run {tmp_path}"):
+        for rank, state in enumerate(uploaded):
+            file = f"rank{rank}_iter1_2.trace.json.gz"
+            (tmp_path / file).write_bytes(b"")
+            manifest = RankManifest(run_id="r", rank=rank, written=(WrittenTrace(file, uploaded=state),))
+            (tmp_path / "ranks" / f"rank{rank}.json").write_bytes(to_json(manifest))
+        assert uploads(result, "s3://bucket/run").splitlines()[-1] == f"  rankscope gather RUN {sources}"

@@ -75,7 +75,7 @@ def test_jobs_are_interleaved():
 
 
 @pytest.mark.parametrize("wrong", [{"blocks": 0}, {"warmup_steps": 0}, {"repeats": 0}, {"settle_steps": -1}])
-def test_numbers_that_cannot_be_meant(wrong):
+def test_numbers_that_are_not_valid(wrong):
     with pytest.raises(ConfigError):
         Sampling(**wrong)
 
@@ -199,7 +199,7 @@ def test_sizes_of_a_study():
         ({"ranks": (3,), "mode": "strong", "global_batch": 64}, "evenly"),
     ],
 )
-def test_studies_that_cannot_be_meant(given, message):
+def test_studies_that_are_not_valid(given, message):
     with pytest.raises(ConfigError, match=message):
         Study(**given)
 

@@ -149,7 +149,7 @@ def test_a_list_of_ones_own(tmp_path):
         (None, "0 lists"),
     ],
 )
-def test_lists_that_cannot_be_meant(tmp_path, given, message):
+def test_lists_that_are_not_valid(tmp_path, given, message):
     with pytest.raises(ConfigError, match=message):
         bind("list", host_of(tmp_path), 2, given=given)
 

@@ -62,6 +62,17 @@ def test_a_stall_of_a_late_rank_does_not_hide_by_how_much_it_is_late(tmp_path):
     assert values(tmp_path)["straggler_excess_seconds", "2"] > 0.03
 
 
+def test_a_stall_is_no_straggler(tmp_path):
+    def slow(rank, step, place):
+        return 400 * MS if (rank, step, place) == (2, 40, "forward") else 0
+
+    SimulatedJob(slow=slow).write(tmp_path)
+    found = values(tmp_path)
+    assert [found["straggler", str(rank)] for rank in range(4)] == [0, 0, 0, 0]
+    assert found["stall_seconds", "2"] == pytest.approx(0.4, rel=0.1)
+    assert ("straggler_excess_seconds", "2") not in found
+
+
 def test_every_number_is_described_and_has_its_labels(run):
     described = {each.name: each.labels for each in METRICS}
     numbers = numbers_of(WatchedJob(run).read())

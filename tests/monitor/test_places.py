@@ -83,14 +83,14 @@ def test_the_endpoint_is_on_this_host_only(run):
 
 
 @contextmanager
-def collector():
+def collector(status=200):
     """An OTLP receiver over HTTP: the requests that arrive."""
     received = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             received.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
+            self.send_response(status)
             self.end_headers()
 
         def log_message(self, *_):
@@ -141,12 +141,24 @@ def test_a_place_that_fails_is_named_once_and_costs_the_others_nothing(run, tmp_
 
 def test_a_collector_that_does_not_answer_is_an_error_and_the_sdk_is_silent(run, caplog):
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http.metric_exporter")
-    sink = OtlpSink("nowhere", "one")
-    for _ in range(2):
-        with pytest.raises(OSError, match=r"nowhere: .*Invalid URL"):
-            sink.update(numbers_of(WatchedJob(run).read()))
-    sink.close()
+    with collector(status=404) as (url, _):
+        sink = OtlpSink(url, "one")
+        for _ in range(2):
+            with pytest.raises(OSError, match=r"v1/metrics: .*404"):
+                sink.update(numbers_of(WatchedJob(run).read()))
+        sink.close()
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["nowhere", "localhost:4318", "grpc://host:4317", "http://", "http://host:99999", "http://a b/v1/metrics", ""],
+)
+def test_what_is_no_url_is_refused_at_the_start(tmp_path, url):
+    with pytest.raises(ConfigError, match=r"--otlp http://127\.0\.0\.1:4318/v1/metrics"):
+        CliRunner().invoke(
+            make_app(["monitor"]), ["monitor", str(tmp_path / "none yet"), "--otlp", url], catch_exceptions=False
+        )
 
 
 @pytest.mark.parametrize("package", ["prometheus_client", "opentelemetry"])

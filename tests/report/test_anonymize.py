@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from tests import kineto
+from tests.report.reading import inflated, read_report
 from tests.report.test_html_report import hostile_run
 
 import rankscope
 from rankscope.pipeline import Run
 from rankscope.report.anonymize import Anonymizer
-from rankscope.report.embed.encoding import inflated
-from rankscope.report.html_report import read_report, write_report
+from rankscope.report.html_report import write_report
 from rankscope.rundir.metadata import METADATA_KEY
 
 # No word of these may be found anywhere, in any case; `acme` stands for a firm whose name could be a part of any.

@@ -20,15 +20,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests import kineto
 from tests.report.embedded_answers import write_answers
+from tests.report.reading import inflated, read_block, read_report, unfold, unplanes
 from tests.timeline.plain_timeline import counted, read
 from tests.web.conftest import events
 
 import rankscope
 from rankscope.pipeline import Run
 from rankscope.report.embed import timeline as embedded_module
-from rankscope.report.embed.encoding import fold, inflated, planes, read_block, steps_of, unfold, unplanes
+from rankscope.report.embed.encoding import fold, planes, steps_of
 from rankscope.report.embed.timeline import embed_run, grid_of
-from rankscope.report.html_report import read_report, write_report
+from rankscope.report.html_report import write_report
 from rankscope.results import Finding
 from rankscope.timeline.build import clock_of
 from rankscope.timeline.clock import RunClock
@@ -95,11 +96,6 @@ def test_what_has_no_planes_is_refused() -> None:
         planes(np.array([-1]))
     with pytest.raises(ValueError, match="no planes"):
         planes(np.array([1 << 56]))
-
-
-def test_a_page_without_data_is_no_report() -> None:
-    with pytest.raises(rankscope.RankscopeError, match="not a rankscope report"):
-        read_report(b"<html></html>")
 
 
 def test_what_the_report_holds_of_the_longest_is_what_the_server_says(tmp_path: Path) -> None:

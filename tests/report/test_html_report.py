@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import kineto
 from tests.analyses.reference import rank_events, write_reference
+from tests.report.reading import read_report
 
 import rankscope
 from rankscope.analyses import all_analyses
@@ -88,14 +89,14 @@ def test_the_page_around_the_data_is_the_template(tmp_path: Path) -> None:
 def test_long_tables_are_packed_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = hostile_run(tmp_path)
     wanted = {**json.loads(json.dumps(payload(run, grid=grid_of(run)))), "generated_at": ""}
-    plain, _ = html_report.read_report(write_report(run))
+    plain, _ = read_report(write_report(run))
     assert {**plain, "generated_at": ""} == wanted
     monkeypatch.setattr(html_report, "PACKED_FROM", 100)
     page = write_report(run)
     text, found = data_of(page)
     assert not set(b"<>&") & set(text)
     assert all(table["data"] is None for table in found["analyses"].values())
-    packed, blocks = html_report.read_report(page)
+    packed, blocks = read_report(page)
     assert {**packed, "generated_at": ""} == wanted
     assert "tables" not in blocks
 

@@ -46,7 +46,7 @@ def test_arguments_win_over_variables_and_variables_over_defaults():
         ({}, {"RANKSCOPE_WITH_STACK": "maybe"}, "RANKSCOPE_WITH_STACK"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_name(given, environ, named):
+def test_what_is_not_valid_is_refused_by_name(given, environ, named):
     with pytest.raises(ConfigError, match=named):
         CaptureConfig.resolve(given, environ)
 

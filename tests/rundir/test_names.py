@@ -124,7 +124,7 @@ def test_layouts_of_others():
 @pytest.mark.parametrize(
     "template", ["", "../{rank}", "/tmp/{rank}", "{ranks}", "a//b", "[{mesh}", "a/../{rank}", "c:x"]
 )
-def test_a_template_that_cannot_be_meant_is_refused(template):
+def test_a_template_that_is_not_valid_is_refused(template):
     with pytest.raises(ConfigError):
         check_template(template)
 

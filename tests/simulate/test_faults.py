@@ -145,12 +145,12 @@ def test_what_a_fault_leaves_in_the_file(tmp_path: Path, read: Any) -> None:
 @pytest.mark.parametrize(
     "text", ["earthquake", "slow_device:rank", "slow_device:style=gc", "slow_network:rank=1", "more_work:colour=red"]
 )
-def test_faults_that_cannot_be_meant_are_refused(text: str) -> None:
+def test_faults_that_are_not_valid_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         Fault.parse(text)
 
 
-def test_jobs_that_cannot_be_meant_are_refused() -> None:
+def test_jobs_that_are_not_valid_are_refused() -> None:
     with pytest.raises(ConfigError, match="multiply"):
         Job(ranks=8, mesh={"dp": 3})
     with pytest.raises(ConfigError, match="rank"):

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import io
 import json
+import socket
+import subprocess
+import sys
+import time
 
 import pytest
 
 from rankscope.capture.watch.log_lines import one_line
 from rankscope.primitives.statistics import Significance
+from rankscope.primitives.stragglers import detectors
+from rankscope.primitives.stragglers.observations import Observations
+from rankscope.primitives.stragglers.thresholds import Thresholds
 from rankscope.report.watch import straggler_sentence, watch_view
 from rankscope.rundir.manifest import RankManifest, to_json
+from rankscope.rundir.processes import pid_namespace
+from rankscope.watch.local_times import local_times
 from rankscope.watch.log import WatchLogs
 from rankscope.watch.status import read_status, significance_of
 from rankscope.watch.status_json import as_json
 
-from .jobs import MS, SimulatedJob
+from .jobs import MS, START, SimulatedJob
 
 
 def status_of(folder, job, **options):
@@ -66,6 +75,66 @@ def test_a_few_steps_do_not_tell(tmp_path):
     status = status_of(tmp_path, SimulatedJob(ranks=2, steps=4))
     assert significance_of(status) is Significance.TOO_FEW
     assert "too few steps to tell" in shown(status)
+
+
+def test_times_that_vary_are_the_reason_where_there_are_steps_enough(tmp_path):
+    status = status_of(tmp_path, SimulatedJob(ranks=2, steps=150, noise=15 * MS))
+    assert significance_of(status) is Significance.TOO_FEW
+    assert status.least_delay_ns > 0.05 * status.step_time.median_ns
+    text = " ".join(shown(status).split())
+    assert "too few" not in text
+    assert "the times vary so much that in 100 steps only a delay above" in text
+
+
+def interrupted(folder, states, **fields):
+    """The manifests of a job that has failed, and the rest of its header."""
+    (folder / "ranks").mkdir(exist_ok=True)
+    for rank, state in enumerate(states):
+        manifest = RankManifest(run_id="one", rank=rank, pid=fields.get("pid", rank + 1), state=state)
+        (folder / "ranks" / f"rank{rank}.json").write_bytes(to_json(manifest))
+        path = folder / "watch" / f"rank{rank}.jsonl"
+        head, _, rest = path.read_text().partition("\n")
+        path.write_text(json.dumps({**json.loads(head), **fields}) + "\n" + rest)
+
+
+def state_of(folder, now=None):
+    status = read_status(folder, WatchLogs(folder), now=now)
+    assert as_json(status)["restarting"] is (status.state == "restarting")
+    return status.state
+
+
+def test_a_job_that_torchrun_starts_again_has_not_ended(tmp_path):
+    SimulatedJob(ranks=2).write(tmp_path)
+    later = time.time() + 3600
+    interrupted(tmp_path, ["interrupted", "interrupted"], max_restarts=1)
+    assert [state_of(tmp_path), state_of(tmp_path, later)] == ["restarting", "ended"]
+    interrupted(tmp_path, ["interrupted", "interrupted"], max_restarts=0)
+    assert state_of(tmp_path) == "ended"
+    interrupted(tmp_path, ["finished", "finished"], max_restarts=1)
+    assert state_of(tmp_path) == "ended"
+
+
+@pytest.mark.skipif(not pid_namespace(), reason="processes of other namespaces could have the same number")
+def test_a_job_restarts_as_long_as_its_agent_lives(tmp_path):
+    SimulatedJob(ranks=2).write(tmp_path)
+    here = {"host": socket.gethostname(), "pid_namespace": pid_namespace()}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as agent:
+        # A process that is gone: otherwise its number may be another one's here.
+        here["pid"] = agent.pid
+        interrupted(tmp_path, ["interrupted", "finished"], max_restarts=1, agent_pid=agent.pid, **here)
+        assert state_of(tmp_path, time.time() + 3600) == "restarting"
+        agent.communicate(b"\n")
+    assert state_of(tmp_path) == "ended"
+
+
+def test_a_later_job_in_the_directory_of_an_elastic_one_is_shown(tmp_path):
+    SimulatedJob(ranks=2, steps=5).write(tmp_path, restart=2)
+    SimulatedJob(ranks=2, steps=9).write(tmp_path)
+    for path in (tmp_path / "watch").glob("rank?.jsonl"):
+        text = path.read_text().replace('"run_id":"one"', '"run_id":"two"')
+        path.write_text(text.replace(f'"began_ns":{START}', f'"began_ns":{START + 9}'))
+    status = read_status(tmp_path, WatchLogs(tmp_path))
+    assert (status.run_id, [each.last_step for each in status.ranks]) == ("two", [8, 8])
 
 
 def test_a_long_step_names_the_rank_that_was_busy(tmp_path):
@@ -149,3 +218,16 @@ def test_untrusted_text_is_escaped(tmp_path):
     text = shown(read_status(tmp_path, WatchLogs(tmp_path)))
     assert "red" in text
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("late", [0, 12 * MS])
+def test_among_many_ranks_the_least_delay_is_as_among_few(tmp_path, monkeypatch, late):
+    def slow(rank, _step, place):
+        return late if rank == 3 and place == "forward" else 0
+
+    SimulatedJob(ranks=24, steps=40, slow=slow).write(tmp_path)
+    times = local_times(WatchLogs(tmp_path).latest(), 40)
+    seen = Observations.of({"operators": times.local_ns}, 60.0 * MS, on_host=True)
+    exact = detectors.detectable(seen, Thresholds())
+    monkeypatch.setattr(detectors, "MANY_RANKS", 8)
+    assert detectors.detectable(seen, Thresholds()) == pytest.approx(exact, rel=0.1)

@@ -26,7 +26,7 @@ ADDRESSES = [
     "/api/heat", "/api/search?q=gemm", "/api/range?from=0&to=10", "/api/calls?from=0&to=10", "/api/path?at=0",
     "/api/counters?rank=0&from=0&to=10", "/api/diff?ranks=0,1",
     "/api/named/tiles?name=0&ranks=0&level=0&first=0&bins=10", "/api/named/events?name=0&ranks=0&from=0&to=10",
-    "/api/named/event?name=0&rank=0&row=0",
+    "/api/named/event?name=0&rank=0&row=0", "/api/gaps?rank=0&cause=nothing",
 ]  # fmt: skip
 WATCHED = ["/api/watch", "/api/watch/events"]
 """Of a run with a log; `test_watch_feed` has what they answer."""
@@ -251,8 +251,8 @@ def test_no_question_names_a_path_or_an_address(server: Asking, tmp_path: Path) 
         re.findall(r"number\(request, \"(\w+)\"", source)
     )
     assert asked == {
-        "after", "at", "bins", "by", "count", "direction", "first", "from", "lane", "lanes", "level", "limit", "match",
-        "name", "points", "q", "rank", "ranks", "row", "run", "to", "token", "with",
+        "after", "at", "bins", "by", "cause", "count", "detail", "direction", "first", "from", "lane", "lanes",
+        "level", "limit", "match", "name", "points", "q", "rank", "ranks", "row", "run", "to", "token", "with",
     }  # fmt: skip
 
 

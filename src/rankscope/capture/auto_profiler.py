@@ -1,7 +1,7 @@
 """Profiles a job whose script does not use rankscope: each step of the training's optimizer is a step.
 
 ``install`` is called by the hook (``hook/sitecustomize.py``) and starts a ``Profiler`` that takes its options from the
-environment. If the script has a ``rankscope.Profiler``, that one is used instead; torch profilers of the script's own
+environment. If the script has a ``rankscope.Profiler``, that one is used instead; torch profilers of the script
 are adopted, or taken over (`script_profilers`). ``optimizers`` decides which steps count.
 
 In: the options in the environment, and the steps of the optimizers. Out: a started `Profiler`.
@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rankscope.capture.attempts import earlier_starts
 from rankscope.capture.notices import warn
 from rankscope.capture.optimizers import PrimaryOptimizer, watch_steps
 from rankscope.capture.script_profilers import conflicts, interception
@@ -101,7 +102,7 @@ class _StepCounter:
         if profiler is not None:
             profiler.stop()
 
-    # --- profilers of the script's own (`interception.Adopter`) -----------------------------------------
+    # --- profilers of the script (`interception.Adopter`) -----------------------------------------
 
     def window(self, profile: Any, owner: Any, source: str) -> AdoptedWindow | None:
         """A profiler of the script begins its warm-up."""
@@ -155,6 +156,7 @@ def install(module: Any) -> None:
     Args:
         module: ``torch.optim.optimizer``, just loaded.
     """
+    earlier_starts()  # notes this one, which may end before its first step
     watch_steps(module, _after_step, wrapped=_optimizer_created)
     conflicts.before_script_profiler(_disable)
     if _takes_over():

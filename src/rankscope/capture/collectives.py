@@ -1,5 +1,4 @@
-"""The collectives that the job calls while a window is recorded: group, type and size, which traces of gloo and xccl
-lack.
+"""The collectives that the job calls in a recorded window: group, type and size, which traces of gloo and xccl lack.
 
 Every call from Python goes through a method of torch's ``ProcessGroup``, whichever function of ``torch.distributed`` is
 used. These methods are wrapped while a window is recorded, and only then: each notes the call and makes it. What DDP's

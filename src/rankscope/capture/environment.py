@@ -1,4 +1,4 @@
-"""The machine and software that this rank runs on, which no trace holds: device, cores, NUMA nodes, settings, versions.
+"""The machine and software of this rank, which torch does not record: device, cores, NUMA nodes, settings, versions.
 
 In: environment variables, and what torch and Linux know. Out: values for traces and the rank's manifest; what cannot be
 found is left out.

@@ -2,8 +2,8 @@
 
 Gloo's own threads end the ranges of its collectives and write that into the recording. Torch's stop frees what it has
 recorded without checking whether such a range is open (2.13, seen with a memory checker): the end is then written into
-memory that belongs to something else, and the job aborts sooner or later. The same gap of a few microseconds exists
-when the collective itself is complete: DDP continues as soon as the result is there, and a gloo thread that lost its
+memory that belongs to something else, and the job aborts sooner or later. A gap of a few microseconds remains
+after the collective itself is complete: DDP continues as soon as the result is there, and a gloo thread that loses its
 core at that moment ends the range later. So a stop waits until the collectives are complete and these threads are
 idle.
 
@@ -36,7 +36,7 @@ _POINT_TO_POINT = ("send", "recv")
 
 
 class InFlight:
-    """The pending collectives of one window on CPU memory, as far as they are called from Python."""
+    """The pending collectives of one window on CPU memory that were called from Python."""
 
     def __init__(self) -> None:
         self._works: deque[tuple[Any, bool]] = deque()

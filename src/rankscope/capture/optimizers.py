@@ -12,9 +12,12 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
+
+from rankscope.capture import dynamo
 
 OTHERS_UNTIL_CHANGE = 16
 """After this many steps of other optimizers in a row, the next of these is counted from then on: the first belonged to
@@ -40,26 +43,24 @@ class PrimaryOptimizer:
         return True
 
 
-class _Depth:
-    """How many nested steps are open."""
+class _Loop:
+    """The thread of the training loop, which is that of the first step until it ends, and its nested steps."""
 
-    now = 0
+    def __init__(self) -> None:
+        self.open_steps = 0
+        self._thread: threading.Thread | None = None
 
-    def clear(self) -> None:
-        self.now = 0
+    def is_here(self) -> bool:
+        """Whether the caller's step is one of the loop. Other threads may train something else meanwhile, and a
+        profiler of torch's must be stopped by the thread that started it."""
+        this = threading.current_thread()
+        if self._thread is None or not (self._thread is this or self._thread.is_alive()):
+            self._thread, self.open_steps = this, 0
+        return self._thread is this
 
-
-def _must_be_one_graph() -> bool:
-    """Whether torch.compile(fullgraph=True) traces the caller: asked while it traces, and a constant in its graph."""
-    try:
-        from torch._dynamo.symbolic_convert import InstructionTranslator
-
-        return bool(InstructionTranslator.current_tx().one_graph)
-    except Exception:
-        return False
-
-
-setattr(_must_be_one_graph, "_dynamo_marked_constant", True)  # noqa: B010 (functions have no such attribute)
+    def forget(self) -> None:
+        """In a forked child: its one thread does not return from the step that it was forked in."""
+        self.open_steps, self._thread = 0, None
 
 
 def watch_steps(
@@ -78,13 +79,11 @@ def watch_steps(
     """
     kind = module.Optimizer
     original: Callable[..., Any] = kind.profile_hook_step
-    depth = _Depth()
+    loop = _Loop()
     # Where torch.compile traces a step, it would trace the capture as well: with its warnings in the job's output, and
-    # compiled frames of ours. (Torch protects its optimizers' own methods in the same way.)
+    # our compiled frames. (Torch protects its optimizers' own methods in the same way.)
     torch: Any = sys.modules["torch"]
-    untraced: Callable[[Callable[[Any], None]], Callable[[Any], None]] = getattr(
-        torch, "_disable_dynamo", lambda function: function
-    )
+    untraced: Callable[..., Callable[..., Any]] = getattr(torch, "_disable_dynamo", lambda function, **_: function)
 
     @untraced
     def begin(optimizer: Any) -> None:
@@ -95,8 +94,7 @@ def watch_steps(
         after(optimizer)
 
     if hasattr(os, "register_at_fork"):
-        # A process forked inside a step does not return from it.
-        os.register_at_fork(after_in_child=depth.clear)
+        os.register_at_fork(after_in_child=loop.forget)
 
     @functools.wraps(original)
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,19 +103,38 @@ def watch_steps(
 
         @functools.wraps(step)
         def counted(*args: Any, **options: Any) -> Any:
-            if torch.compiler.is_compiling() and _must_be_one_graph():
-                return step(*args, **options)  # not counted: a call that is not traced would end the job
-            depth.now += 1
-            if depth.now == 1:
-                begin(args[0])
-            try:
-                result = step(*args, **options)
-            finally:
-                depth.now -= 1
-            if depth.now == 0:
-                end(args[0])
-            return result
+            if torch.compiler.is_compiling() and dynamo.must_be_one_graph():
+                return step(*args, **options)  # a call that is not traced would end the job: see compiled_step
+            return nested(args[0], step, args, options)
 
         return counted
 
+    def nested(optimizer: Any, step: Callable[..., Any], args: Any, options: Any) -> Any:
+        if not loop.is_here():
+            return step(*args, **options)
+        loop.open_steps += 1
+        if loop.open_steps == 1:
+            begin(optimizer)
+        try:
+            result = step(*args, **options)
+        finally:
+            loop.open_steps -= 1
+        if loop.open_steps == 0:
+            end(optimizer)
+        return result
+
+    nested = untraced(nested, recursive=False)  # what it calls is compiled all the same
+
+    def compiled_step(optimizer: Any, graph: Callable[..., Any]) -> Callable[..., Any]:
+        """A compiled graph with a step of this optimizer in it."""
+        weak = weakref.ref(optimizer)
+
+        @functools.wraps(graph)
+        def counted(*args: Any, **options: Any) -> Any:
+            optimizer = weak()
+            return graph(*args, **options) if optimizer is None else nested(optimizer, graph, args, options)
+
+        return counted
+
+    dynamo.wrap_graphs_with_steps(compiled_step)
     kind.profile_hook_step = staticmethod(profile_hook_step)

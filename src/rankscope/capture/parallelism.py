@@ -1,9 +1,9 @@
-"""How the job is parallelised: DDP's buckets in their order, what each FSDP module shards, and which process group is
-which dimension of a DeviceMesh. Traces hold none of it: a bucket's all-reduce has no number, and gloo's collectives
-have no group.
+"""How the job is parallelised: DDP's buckets in order, what each FSDP module shards, and the mesh dimension of each
+process group. Torch's traces contain none of this: a bucket's all-reduce has no number, and gloo's collectives have no
+group.
 
-Torch keeps no list of its wrappers, so they are searched for among all objects, once. Out come entries for the trace's
-metadata. Where torch has no public name for something and the private one is missing or changed, that part is left out.
+Torch keeps no list of its wrappers, so they are searched for among all objects, once. Where torch has no public name
+for something and the private one is missing or has changed, that part is left out.
 
 In: the objects of this process. Out: entries for the trace's metadata.
 """

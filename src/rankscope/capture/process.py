@@ -24,8 +24,10 @@ from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
+from rankscope.capture.attempts import earlier_starts, is_elastic
 from rankscope.capture.notices import warn
 from rankscope.errors import ConfigError, LauncherError
+from rankscope.rundir.capture_files import DIRECTORIES_VARIABLE
 from rankscope.rundir.directory import absolute_directory
 from rankscope.rundir.launcher import Identity, identify
 from rankscope.rundir.manifest import read_rank_manifest
@@ -147,13 +149,15 @@ def _torchrun_store() -> Any:
 def agree_on_attempt(process: Process, run_dir: str, run_id: str) -> Process:
     """The process with the number of this attempt of an elastic job, which is the same on all ranks.
 
-    On several nodes, torchrun's agents count restarts differently. Each rank knows how often its node was restarted and
-    which manifests it has; the highest number in the job's store wins, unless this rank had that one before.
+    On several nodes, torchrun's agents count restarts differently. Each rank knows how often its node was restarted,
+    how often itself was started here and which manifests it has; the highest number in the job's store wins, unless
+    this rank had that one before. A rank of a node that joined the job later, and ended in its first attempt before its
+    capture began, may have a lower number in the next one if it asks first.
     """
-    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") in ("", "0") or process.world_size == 1:
+    if not is_elastic() or process.world_size == 1:
         return process
     if os.getpid() not in _attempts:
-        own = process.restart_count
+        own = max(process.restart_count, earlier_starts())
         while (
             known := read_rank_manifest(_manifest_path(run_dir, process, own))
         ) is not None and known.run_id == run_id:
@@ -217,7 +221,9 @@ def resolve_run_dir(given: str | None, run_id: str, process: Process) -> str:
     """The run directory: given, else ``rankscope_run_<time>``, the same for all ranks."""
     if given:
         try:
-            return absolute_directory(given)  # before any chdir of the job
+            named = absolute_directory(given)  # before any chdir of the job
+            _note_directory(named)
+            return named
         except ConfigError as error:
             warn(f"{error.what}: the traces go to a directory rankscope_run_<time>. {error.hint}")
     own_name = f"rankscope_run_{time.strftime('%Y%m%d_%H%M%S')}"
@@ -225,6 +231,13 @@ def resolve_run_dir(given: str | None, run_id: str, process: Process) -> str:
     if name is None:
         name = "rankscope_run_" + re.sub(r"[^A-Za-z0-9._-]", "-", run_id)
     return absolute_directory(name)
+
+
+def _note_directory(named: str) -> None:
+    """Let `rankscope run` know of a run directory that is not the one that it gave: it names it at its end."""
+    if (notes := os.environ.get(DIRECTORIES_VARIABLE)) and named != os.environ.get("RANKSCOPE_RUN_DIR"):
+        with suppress(OSError), Path(notes).open("ab") as file:
+            file.write(os.fsencode(named) + b"\n")
 
 
 def process_groups(mesh_dims: Mapping[str, str] | None = None) -> tuple[ProcessGroup, ...]:

@@ -9,6 +9,7 @@ In: written traces and lost windows. Out: `ranks/rankN.json`.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -18,7 +19,7 @@ from rankscope.capture.notices import warn
 from rankscope.capture.packing import TraceKeptError
 from rankscope.rundir.atomic import overwrite, write_atomic, write_new
 from rankscope.rundir.manifest import LostWindow, RankManifest, ScriptProfiler, WrittenTrace, shortened, to_json
-from rankscope.rundir.names import rank_manifest_name
+from rankscope.rundir.names import TEMPORARY_PREFIX, rank_manifest_name
 from rankscope.rundir.schedule import Window
 
 _logs: dict[tuple[str, int, int], RankLog] = {}
@@ -87,7 +88,7 @@ class RankLog:
             self._manifest = replace(self._manifest, failed=(*self._manifest.failed, lost)[-_MAX_ENTRIES:])
 
     def note_script_profiler(self, profiler: ScriptProfiler) -> None:
-        """Add a profiler of the script's own, or what is new about it."""
+        """Add a profiler of the script, or what is new about it."""
         with self._lock:
             others = [each for each in self._manifest.script_profilers if each.name != profiler.name]
             self._manifest = replace(self._manifest, script_profilers=(*others, profiler)[-_KEPT_PROFILERS:])
@@ -119,14 +120,16 @@ class RankLog:
             self._manifest = replace(self._manifest, written=tuple(kept), rotated=rotated)
         return dropped
 
-    def warn_once(self, kind: str, text: str) -> None:
-        """Warn about a kind of problem the first time it occurs, and add the warning to the manifest."""
+    def warn_once(self, kind: str, text: str, *, silently: bool = False) -> None:
+        """Warn about a kind of problem the first time it occurs, and add the warning to the manifest; ``silently`` if
+        another rank has warned."""
         with self._lock:
             if kind in self._warned:
                 return
             self._warned.add(kind)
             self._manifest = replace(self._manifest, warnings=(*self._manifest.warnings, text)[-_MAX_ENTRIES:])
-        warn(text)
+        if not silently:
+            warn(text)
 
     def save(self) -> None:
         """Write the manifest; if that fails, warn once."""
@@ -150,7 +153,22 @@ class RankLog:
             f"the run directory {self._run_dir} cannot be written: {reason}; name another one (--run-dir, "
             f"RANKSCOPE_RUN_DIR). Until then traces are kept in {self._kept_in}, as far as there is space: "
             f"rankscope gather RUN {self._kept_in}",
+            silently=not self._is_first_to_keep(self._kept_in),
         )
+
+    def _is_first_to_keep(self, folder: Path) -> bool:
+        """Whether this is the first rank of its host to find that the run directory cannot be written: it leaves a
+        hidden file where the traces are kept."""
+        # The parent is the launcher: a later job of the same name warns again.
+        name = re.sub(r"[^A-Za-z0-9.-]", "-", f"{self._manifest.run_id}-{os.getppid()}")[-100:]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{TEMPORARY_PREFIX}warned-{name}").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        except OSError:
+            pass  # better twice than never
+        return True
 
     def _save_in_place(self) -> None:
         """The disk is full: how the job ends, and what was lost, goes over what the manifest was."""

@@ -1,5 +1,5 @@
-"""Which process of a rank is profiled: the first one. Those that it starts, and theirs, inherit its rank with its
-environment, and some train as well (an evaluation, a data loader's worker): these are not profiled.
+"""Ensures that only the first process of a rank is profiled. The processes that it starts inherit its rank with its
+environment, and some of them train, too (an evaluation, a data loader's worker): these are not profiled.
 
 A profiled process leaves a file in the temporary directory, and a process that is to be profiled looks for the files
 of its ancestors. An inherited variable would not reach the processes that were started before the profiling began.
@@ -23,7 +23,7 @@ _MAX_ANCESTORS = 100
 
 
 def claim(save_dir: str | None, rank: int = 0, world_size: int = 1) -> int | None:
-    """Own this rank, unless an ancestor that writes to the same directory does.
+    """Make this process the owner of its rank, unless an ancestor that writes to the same directory is.
 
     An ancestor may also be another rank of the same job: Lightning's rank 0 starts the others.
 
@@ -57,7 +57,7 @@ def release() -> None:
 
 
 def _own_file() -> Path:
-    return Path(user_folder(tempfile.gettempdir()), _file(os.getpid(), _stat(os.getpid())[1]))
+    return Path(user_folder(tempfile.gettempdir()), _file(os.getpid(), process_stat(os.getpid())[1]))
 
 
 def _file(pid: int, started: int) -> str:
@@ -70,14 +70,14 @@ def _ancestors() -> Iterator[tuple[int, int]]:
     for _ in range(_MAX_ANCESTORS):
         if pid <= 0:
             return
-        parent, started = _stat(pid)
+        parent, started = process_stat(pid)
         yield pid, started
         pid = parent
 
 
-def _stat(pid: int) -> tuple[int, int]:
+def process_stat(pid: int) -> tuple[int, int]:
     """The parent's id, and when the process started, in ticks since the system's start; zeros where neither is known.
-    Another image of the same process (``os.exec``) keeps both."""
+    A process that replaces itself (``os.exec``) keeps both."""
     if sys.platform == "linux":
         with suppress(OSError, ValueError, IndexError):
             # The second field, the program's name, may have blanks and brackets in it.

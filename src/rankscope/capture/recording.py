@@ -39,7 +39,7 @@ _OLD_GENERATION = 1
 
 def load_torch_parts() -> None:
     """Load before the loop what torch would load at the first warm-up, which takes a second or more."""
-    # If it fails to load here it fails there again, if it is needed at all, and is reported then.
+    # If this fails, the same import fails again later, if it is needed at all, and is reported then.
     with suppress(Exception):
         if hasattr(torch, "_inductor"):
             import_module("torch._inductor.config")
@@ -123,7 +123,7 @@ class Recording:
     def ready_to_stop(self, limit_s: float) -> bool:
         """Whether no collective writes into the recording any more; waits up to ``limit_s`` seconds for that.
 
-        Once true it stays true: what begins between that and the stop is not recorded.
+        Once true, it stays true: collectives that begin before the stop are not recorded.
         """
         self._ready_to_stop = self._ready_to_stop or self._in_flight.wait(limit_s)
         return self._ready_to_stop

@@ -58,7 +58,7 @@ def arm(save: OnEnd, note: OnEnd, *, window: bool) -> None:
         return
     for name in (*ALWAYS, *(IN_WINDOWS if window else ())):
         number = getattr(signal, name, None)
-        # The job may have a handler of its own that Python does not know, such as faulthandler's.
+        # The job may have its own handler, unknown to Python, such as faulthandler's.
         if number is None or number in _armed or signal.getsignal(number) is not signal.SIG_DFL or _in_c(number):
             continue
         with suppress(ValueError, OSError):  # a subinterpreter cannot set handlers

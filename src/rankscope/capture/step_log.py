@@ -184,7 +184,7 @@ class RunSnapshot:
         step: the current step.
         times: the step times so far.
         anchors: the clock readings so far.
-        cost: what the profiler has cost so far, in stalls and bytes, as it stands in the trace.
+        cost: what the profiler has cost so far, in stalls and bytes, as in the trace.
     """
 
     def __init__(self, step: int, times: StepTimes | None, anchors: ClockAnchors, cost: Mapping[str, object]) -> None:

@@ -1,7 +1,7 @@
-"""Whether a recording is stopped and saved in the training loop or off it: decided by a trial.
+"""Decides by a trial whether recordings are stopped and saved in the training loop or off it.
 
-Off the loop pays only where torch lets other threads run while it stops (2.14 and newer). Elsewhere a thread would
-block the loop all the same, and for longer; and a torch without that is not safe to stop while other threads run
+Stopping off the loop pays only if torch lets other threads run meanwhile (2.14 and newer). With other versions the
+thread would block the loop anyway, and for longer; and a torch without that is not safe to stop while other threads run
 operators: an operator that another thread is in while a recording of all threads is stopped writes into freed memory
 (fixed in pytorch by #187141, #187483 and #188172; #187594, which releases the interpreter, came after the second and
 was made for it). So the trial decides, and overrides even ``always``. Torch before 2.14 needs none: no release of it

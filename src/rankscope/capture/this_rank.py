@@ -280,7 +280,8 @@ def write_run_manifest(
         if uploads is not None:
             uploads.put(written)
     except OSError as error:
-        if not is_profiled or os.access(run_dir, os.W_OK):  # else the rank's own manifest is next, and warns
+        is_writable = os.access(f"{run_dir}{os.sep}", os.W_OK)  # the separator: and a directory
+        if not is_profiled or is_writable:  # else the rank's own manifest is next, and warns
             warn(f"the manifest {path} could not be written: {error}")
 
 

@@ -1,6 +1,6 @@
 """Edits of a saved trace while it is copied into the final file, for what torch cannot be made to write itself.
 
-- The ranges of steps are inserted where a profiler of the script's own has marked none.
+- The ranges of steps are inserted where a profiler of the script has marked none.
 - Rankscope's metadata is inserted as the first key. Added before the stop, as torch requires, making it would take time
   in the loop and be in the trace as thousands of Python frames.
 - The range of a step that had not ended is renamed, so that no reader of the file counts it as a step.

@@ -1,8 +1,8 @@
 """One decision for all ranks: whether a window is recorded or skipped.
 
 A window that only some ranks recorded cannot be compared. So a rank that cannot record one does not decide alone: some
-steps before the warm-up it votes to skip, and later, still before the warm-up, the ranks that can record vote to do so.
-A vote is one `compare_set` of the job's store: the first wins, and each rank gets the winning one as its answer. It is
+steps before the warm-up it votes to skip; later, still before the warm-up, the ranks that can record vote to record.
+A vote is one `compare_set` in the job's store: the first vote wins, and every rank gets it as the answer. It is
 made in a thread, and nothing waits for another rank. torchrun keeps its store when it restarts the ranks, so each vote
 names the process that made it, and a vote of a process that has been replaced does not count.
 
@@ -95,7 +95,7 @@ class WindowDecisions:
         return self.withdraw(window, cannot)
 
     def withdraw(self, window: Window, reason: str) -> str:
-        """This rank does not have a window that others may have: they drop it. Returns the reason for all."""
+        """This rank lost a window that others may have: they drop it. Returns the reason for all ranks."""
         if self._votes is None:
             return reason
         # One reason for a window: the answer to a vote to skip it may be late.
@@ -108,7 +108,7 @@ class WindowDecisions:
 
         Args:
             window: the next one, which is dropped on all ranks.
-            profiler: the profiler of the script's own that records instead.
+            profiler: the profiler of the script that records instead.
         """
         self.deferred = f"the script's own profiler records on rank {self._rank} instead: {profiler}"
         if self._votes is not None:

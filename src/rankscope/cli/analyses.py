@@ -1,4 +1,7 @@
-"""`rankscope analyses`."""
+"""`rankscope analyses`.
+
+In: nothing, or an analysis's name. Out: the list, or that analysis's docs, on the terminal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`rankscope analyze`."""
+"""`rankscope analyze`.
+
+In: a run, an analysis and its options. Out: the result as a table, CSV, JSON or Parquet.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`rankscope cache`."""
+"""`rankscope cache`.
+
+In: what to do. Out: a list of cached traces, or an empty cache.
+"""
 
 from __future__ import annotations
 

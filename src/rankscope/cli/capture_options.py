@@ -1,4 +1,7 @@
-"""Commands that also take capture options, in any order before the user's script or command."""
+"""Commands that also take capture options, in any order before the user's script or command.
+
+In: a command line. Out: the command's own options, and the values of the others in the context's `meta`.
+"""
 
 from __future__ import annotations
 

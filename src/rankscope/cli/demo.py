@@ -1,4 +1,7 @@
-"""`rankscope demo`."""
+"""`rankscope demo`.
+
+In: options of the job. Out: a run directory and its report.
+"""
 
 from __future__ import annotations
 

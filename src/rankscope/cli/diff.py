@@ -1,4 +1,7 @@
-"""`rankscope diff`."""
+"""`rankscope diff`.
+
+In: two runs, or two ranks of one. Out: a table or JSON; status 1 if a condition of ``--fail-on`` holds.
+"""
 
 from __future__ import annotations
 

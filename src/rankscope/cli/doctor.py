@@ -1,4 +1,7 @@
-"""`rankscope doctor`."""
+"""`rankscope doctor`.
+
+In: a run directory, or nothing. Out: the checks; status 1 if one fails.
+"""
 
 from __future__ import annotations
 

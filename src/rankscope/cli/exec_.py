@@ -1,4 +1,7 @@
-"""``rankscope exec``: a command whose Python processes are profiled, under whatever launcher is there."""
+"""``rankscope exec``: a command whose Python processes are profiled, under whatever launcher is there.
+
+In: capture options and a command. Out: the command's own output and exit code.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`rankscope findings`."""
+"""`rankscope findings`.
+
+In: a run. Out: its findings as text or JSON.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`rankscope gather`."""
+"""`rankscope gather`.
+
+In: hosts' directories. Out: one run directory, and whether it is complete.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`rankscope hang`."""
+"""`rankscope hang`.
+
+In: the dumps of a hung job. Out: the verdict as text or JSON.
+"""
 
 from __future__ import annotations
 

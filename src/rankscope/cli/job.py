@@ -1,4 +1,7 @@
-"""``rankscope job slurm|pbs|flux``: a complete job script, with capture set up; ``rankscope job machines``."""
+"""``rankscope job slurm|pbs|flux``: a complete job script, with capture set up; ``rankscope job machines``.
+
+In: a machine, options and a training script. Out: the job script.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`rankscope monitor`."""
+"""`rankscope monitor`.
+
+In: the run directory of a watched job. Out: its numbers, pushed, served, in a file or printed.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,12 @@ from typing import Annotated, Protocol
 import typer
 
 from rankscope.errors import NoTracesError
-from rankscope.monitor.job import JobState, WatchedJob
+from rankscope.monitor.job import WatchedJob, pause_after
 from rankscope.monitor.numbers import Number, numbers_of
-from rankscope.monitor.otlp import OtlpSink
+from rankscope.monitor.otlp import OtlpSink, check_otlp
 from rankscope.monitor.prometheus import PrometheusSink
 from rankscope.watch.status import JUDGED_STEPS
 
-_RESTART_S = 30.0
-"""How long a job that was interrupted may take until its next attempt logs steps."""
 _NICE = 10
 
 
@@ -44,15 +45,19 @@ def monitor(
         int | None, typer.Option(min=0, max=65535, help="Serve /metrics on this port; 0: any.")
     ] = None,
     prometheus_host: Annotated[str, typer.Option(help="The address to serve /metrics on.")] = "127.0.0.1",
-    otlp: Annotated[str | None, typer.Option(metavar="URL", help="Push to this OTLP endpoint, …/v1/metrics.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="How many of the latest steps to judge.")] = JUDGED_STEPS,
-    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 10.0,
+    otlp: Annotated[
+        str | None, typer.Option(metavar="URL", help="OTLP endpoint to push to: http://…/v1/metrics.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="How many of the latest steps to evaluate.")] = JUDGED_STEPS,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between updates.")] = 10.0,
 ) -> None:
     """Send the numbers of a watched job to Prometheus or OpenTelemetry while it runs; or print them as JSON Lines.
 
-    Step time, waiting, stragglers, last arrivals, hangs. It waits for the log to begin, and ends with the job, with
-    SIGTERM or with Ctrl-C. It runs next to the job, which does not notice; what fails here is reported here.
+    Step time, waiting, stragglers, last arrivals, hangs. It waits for the log to begin, and ends with the job, on
+    SIGTERM or on Ctrl-C. It runs in a process of its own, so its errors do not affect the job.
     """
+    if otlp is not None:
+        check_otlp(otlp)
     stopped = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     if sys.platform != "win32":
@@ -96,9 +101,8 @@ def _wait_for_job(run: Path, steps: int, interval: float, stopped: threading.Eve
 def _follow(job: WatchedJob, sinks: Sequence[Sink], interval: float, stopped: threading.Event) -> None:
     """Until the job has ended."""
     failed: set[str] = set()
-    ran_at = time.monotonic()
     while True:
-        is_last = stopped.is_set()
+        began, is_last = time.monotonic(), stopped.is_set()
         state = job.read()
         numbers = numbers_of(state)
         if not sinks:
@@ -107,19 +111,11 @@ def _follow(job: WatchedJob, sinks: Sequence[Sink], interval: float, stopped: th
         for sink in sinks:
             try:
                 sink.update(numbers)
-            except Exception as error:  # one place that cannot be reached takes nothing from the others
+            except Exception as error:  # an unreachable destination must not affect the others
                 if (text := f"{type(sink).__name__}: {type(error).__name__}: {error}") not in failed:
                     failed.add(text)
                     typer.echo(f"warning: {text}", err=True)
-        if state.status.running:
-            ran_at = time.monotonic()
-        if is_last or _has_ended(state, time.monotonic() - ran_at):
+        if is_last or state.status.ended:
             return
-        stopped.wait(interval)
-
-
-def _has_ended(state: JobState, seconds: float) -> bool:
-    """Whether nothing more comes: the ranks have finished, or were interrupted some time ago and not started again."""
-    if state.status.running:
-        return False
-    return all(each.state == "finished" for each in state.status.ranks) or seconds > _RESTART_S
+        took = time.monotonic() - began
+        stopped.wait(pause_after(took, interval) - took)

@@ -1,4 +1,7 @@
-"""`rankscope report`."""
+"""`rankscope report`.
+
+In: a run. Out: one HTML file.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,15 @@
-"""``rankscope run``: a training job under torchrun, profiled, in a run directory."""
+"""``rankscope run``: a training job under torchrun, profiled, in a run directory.
+
+In: options of capture and torchrun, and a script. Out: a run directory; torchrun's exit code.
+"""
 
 from __future__ import annotations
 
 import os
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
@@ -21,8 +26,9 @@ from rankscope.jobs.torchrun import (
     installed_options,
     is_supported_torch_installed,
 )
-from rankscope.rundir.capture_files import BY_RUN, HOOK_VARIABLE
+from rankscope.rundir.capture_files import BY_RUN, DIRECTORIES_VARIABLE, HOOK_VARIABLE
 from rankscope.rundir.config import CaptureConfig, variable_of
+from rankscope.rundir.manifest import RankManifest
 from rankscope.rundir.plurals import counted, plural
 from rankscope.rundir.staging import kept_traces
 
@@ -40,7 +46,6 @@ _STAGING = variable_of("staging_dir")
 
 NO_TRACES = """\
 No trace was written to {run_dir}.
-A rankscope.Profiler in the script that names another directory has written there: remove the name to have them here.
 By default steps 16 to 18 are recorded: let the job make more steps, or give a smaller --wait and --warmup.
 In a script without a torch.optim.Optimizer, put a Profiler around the loop:
 
@@ -73,31 +78,35 @@ def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
     """
     variables, options = take_options(context.meta[OTHER_OPTIONS], installed_options().flags)
     began = time.time()
-    result = run_job(
-        options,
-        context.args,
-        run_dir=variables.get(RUN_DIR_VARIABLE),
-        run_id=variables.get(RUN_ID_VARIABLE),
-        env={**profiled_environment({**os.environ, **variables}), HOOK_VARIABLE: BY_RUN},
-    )
+    with noted_directories() as (noted, directories):
+        result = run_job(
+            options,
+            context.args,
+            run_dir=variables.get(RUN_DIR_VARIABLE),
+            run_id=variables.get(RUN_ID_VARIABLE),
+            env={**profiled_environment({**os.environ, **variables}), HOOK_VARIABLE: BY_RUN, **noted},
+        )
+        others = [folder for folder in directories() if folder != result.run_dir and result.is_in(folder)]
     if written := result.traces():
         # With traces of an earlier job in the directory, the run has to be named.
         choice = " --run latest" if result.earlier else ""
         typer.echo(f"Traces: {result.run_dir}\n  rankscope summary {result.run_dir}{choice}", err=True)
         if result.upload_to:
-            typer.echo(_uploads(result, result.upload_to), err=True)
-        if by_script := recorded_by_script(result.run_dir):
+            typer.echo(uploads(result, result.upload_to), err=True)
+        if by_script := recorded_by_script(result.manifests()):
             typer.echo(by_script, err=True)
+    for folder in others:
+        typer.echo(f"Traces: {folder}, which the script names\n  rankscope summary {folder}", err=True)
     if kept := _unwritten_traces(result.run_dir, variables, began):
         typer.echo(kept, err=True)
-    elif not written:
+    elif not written and not others:
         _explain(result, variables)
     raise typer.Exit(result.exit_code)
 
 
 def _explain(result: JobResult, variables: Mapping[str, str]) -> None:
     """Print why there is no trace, if it is known."""
-    if profilers := script_profilers(result.run_dir):
+    if profilers := script_profilers(result.manifests()):
         typer.echo(SCRIPT_PROFILERS.format(run_dir=result.run_dir, profilers="\n".join(profilers)), err=True, nl=False)
     elif result.exit_code == 0 and is_supported_torch_installed():  # else a rank has said why
         typer.echo(NO_TRACES.format(run_dir=result.run_dir), err=True, nl=False)
@@ -115,19 +124,19 @@ def _unwritten_traces(run_dir: Path, variables: Mapping[str, str], since: float)
     )
 
 
-def script_profilers(run_dir: Path) -> list[str]:
+def script_profilers(manifests: Sequence[RankManifest]) -> list[str]:
     """The script's torch profilers according to the ranks' manifests, with the files that they wrote."""
-    from rankscope.jobs.gather.merge import rank_manifests  # only where no trace was written
-
-    return sorted({f"  {profiler}" for manifest in rank_manifests(run_dir) for profiler in manifest.script_profilers})
+    return sorted({f"  {profiler}" for manifest in manifests for profiler in manifest.script_profilers})
 
 
-def recorded_by_script(run_dir: Path) -> str:
-    """A note if only the script's profiler recorded traces, and not on all ranks, or some were killed; else empty."""
+def recorded_by_script(manifests: Sequence[RankManifest]) -> str:
+    """A note if only the script's profiler recorded traces, and not on all ranks, or some were killed; else empty.
+
+    Args:
+        manifests: of the job's ranks.
+    """
     from rankscope.jobs.gather.complete import ranges
-    from rankscope.jobs.gather.merge import rank_manifests
 
-    manifests = [manifest for manifest in rank_manifests(run_dir) if manifest.rank is not None]
     adopted = {manifest.rank or 0 for manifest in manifests if any(trace.adopted for trace in manifest.written)}
     without = {manifest.rank or 0: manifest.state for manifest in manifests if not manifest.written}
     without = {rank: state for rank, state in without.items() if rank not in adopted}
@@ -142,10 +151,29 @@ def recorded_by_script(run_dir: Path) -> str:
     )
 
 
-def _uploads(result: JobResult, url: str) -> str:
+@contextmanager
+def noted_directories() -> Iterator[tuple[dict[str, str], Callable[[], list[Path]]]]:
+    """A file in which this host's ranks note run directories that the script names: a variable for the job with its
+    path, and what reads it. Empty ones if there is no place for a file."""
+    try:
+        file = tempfile.NamedTemporaryFile(prefix="rankscope-")  # noqa: SIM115  # closed below
+    except OSError:
+        yield {}, list
+        return
+    with file:
+
+        def directories() -> list[Path]:
+            return sorted({Path(os.fsdecode(line)) for line in file.read().splitlines() if line})
+
+        yield {DIRECTORIES_VARIABLE: file.name}, directories
+
+
+def uploads(result: JobResult, url: str) -> str:
     """A note on which of this host's traces were uploaded."""
     url, kept = without_credentials(url), result.not_uploaded()
     if not kept:
         return f"Uploaded to {url}"
     names = ", ".join(kept[:3]) + (f" and {len(kept) - 3} more" if len(kept) > 3 else "")
-    return f"Not uploaded to {url}, only in {result.run_dir}: {names}\n  rankscope gather RUN {url} {result.run_dir}"
+    # If nothing is there, it may not even be a place to gather from.
+    sources = f"{url} {result.run_dir}" if len(kept) < len(result.traces()) else result.run_dir
+    return f"Not uploaded to {url}, only in {result.run_dir}: {names}\n  rankscope gather RUN {sources}"

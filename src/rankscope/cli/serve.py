@@ -1,4 +1,7 @@
-"""`rankscope serve`."""
+"""`rankscope serve`.
+
+In: runs. Out: a server, until it is interrupted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""rankscope simulate: traces of any size with known truth."""
+"""`rankscope simulate`: traces of any size with known truth.
+
+In: the size of a job and its faults. Out: a run directory with traces and the truth.
+"""
 
 from __future__ import annotations
 
@@ -202,17 +205,17 @@ def _print_summary(truth: Truth, out: Path) -> None:
 def _parse_time(text: str) -> int:
     match = re.fullmatch(r"([+-]?[\d.]+)(ns|us|µs|ms|s|m|h)", text)
     if match is None:
-        raise ConfigError(f"{text!r} is no time", hint="for example 20us, -5s or 2h")
+        raise ConfigError(f"{text!r} is not a time", hint="for example 20us, -5s or 2h")
     return round(float(match[1]) * _TIMES[match[2]])
 
 
 def _parse_size(text: str) -> int:
     match = re.fullmatch(r"([\d.]+)\s*(B|[kK]B|MB|GB)?", text)
     if match is None:
-        raise ConfigError(f"{text!r} is no size", hint="for example 200MB or 2GB")
+        raise ConfigError(f"{text!r} is not a size", hint="for example 200MB or 2GB")
     size = round(float(match[1]) * _SIZES[match[2] or ""])
     if size < 1:
-        raise ConfigError(f"a file cannot be {text!r} large", hint="for example 200MB or 2GB")
+        raise ConfigError(f"a file cannot have {text!r} bytes", hint="for example 200MB or 2GB")
     return size
 
 

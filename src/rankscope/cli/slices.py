@@ -1,4 +1,7 @@
-"""`rankscope slices`."""
+"""`rankscope slices`.
+
+In: a name and a run, or two. Out: one row per rank, step, kind and name.
+"""
 
 from __future__ import annotations
 

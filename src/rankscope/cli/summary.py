@@ -1,4 +1,7 @@
-"""`rankscope summary`."""
+"""`rankscope summary`.
+
+In: a run. Out: one screen of text.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`rankscope trigger`."""
+"""`rankscope trigger`.
+
+In: the run directory of a watched job. Out: recorded steps; what was recorded, as text.
+"""
 
 from __future__ import annotations
 
@@ -19,29 +22,29 @@ from rankscope.watch.state import WatchStatus
 from rankscope.watch.status import read_status
 
 NOT_RECORDED = 1
-"""Exit status if the job agreed and not all chosen ranks have a trace; an error's, and a refusal's, is 2."""
+"""Exit status if the job agreed and not all chosen ranks have a trace, or none has one yet because the script's own
+profiler records; an error's, and a refusal's, is 2."""
 _LOOK_S = 0.2
 _FOLLOW_S = 0.5
 
 
 def trigger(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory of a watched job that runs.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory of a running watched job.")],
     steps: Annotated[int, typer.Option(min=1, max=1000, help="How many steps to record.")] = 3,
     ranks: Annotated[str, typer.Option(help="Which of the watched ranks, as for --ranks of rankscope run.")] = "all",
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the answer of the job.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the job's answer.")] = 60.0,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the steps are recorded.")] = True,
 ) -> None:
     """Make a watched job record its next steps, the same on all chosen ranks.
 
-    Run it where one of the job's ranks sees the run directory. It prints which steps will be recorded, and waits until
-    the traces are in the run directory. Exit code 0: they are; 1: not of all chosen ranks; 2: the job refuses, does not
-    answer, or has ended. Ctrl-C ends the waiting, not the recording.
+    Run it on a host that shares the run directory with at least one rank. It prints which steps will be recorded, and
+    waits until the traces are in the run directory. Exit code 0: all chosen ranks were recorded; 1: some were not, or
+    none yet because the script's own profiler records; 2: the job refuses, does not answer, or has ended. Ctrl-C ends
+    the waiting, not the recording.
     """
     choice = parse_ranks(ranks)
     logs = WatchLogs(run)
-    status = read_status(run, logs)
-    if not status.running:
-        raise ConfigError("this job has ended: it records nothing any more", hint=f"its log: rankscope watch {run}")
+    status = _running(run, logs, timeout)
     # A rank that was dead or had left its loop before is not one that the job has promised.
     gone = {each.rank: each.state for each in status.ranks if each.state not in ("running", "silent")}
     here = chosen_ranks(run, logs, choice)
@@ -66,8 +69,12 @@ def trigger(
         if each.state == "silent":
             typer.echo(f"warning: rank {each.rank} has logged no step for {each.silent_s:.0f} s", err=True)
     if answer.waits:
-        typer.echo(f"{steps} steps will be recorded once the script's own profiler has ended; the request stays")
-        return
+        waiting = f"{steps} steps will be recorded once the script's own profiler has ended; the request stays"
+        if not wait:
+            typer.echo(waiting)
+            return
+        typer.echo(f"nothing was recorded within {timeout:.0f} s: {waiting}", err=True)
+        raise typer.Exit(NOT_RECORDED)
     if answer.script_profiler:
         where = f"the script has a profiler of its own ({answer.script_profiler})"
         typer.echo(f"warning: {where}: if it records then, later steps are recorded instead", err=True)
@@ -84,6 +91,29 @@ def trigger(
         path.unlink(missing_ok=True)
     if _report(progress):
         raise typer.Exit(NOT_RECORDED)
+
+
+def _running(run: Path, logs: WatchLogs, timeout: float) -> WatchStatus:
+    """The state of a job that runs; one that restarts is waited for.
+
+    Raises:
+        ConfigError: it has ended.
+        LaunchError: its next attempt does not begin in time.
+    """
+    until = time.monotonic() + timeout
+    status = read_status(run, logs)
+    if status.restarting:
+        typer.echo("the job restarts after a failure: waiting for the first steps of its next attempt", err=True)
+    while status.restarting and time.monotonic() < until:
+        time.sleep(_FOLLOW_S)
+        logs.look()
+        status = read_status(run, logs)
+    if status.restarting:
+        hint = "ask again once it makes steps, or wait longer: --timeout"
+        raise LaunchError(f"the job restarts after a failure, and has made no step within {timeout:.0f} s", hint=hint)
+    if not status.running:
+        raise ConfigError("this job has ended: it records nothing any more", hint=f"its log: rankscope watch {run}")
+    return status
 
 
 def _first_answer(run: Path, request: Request, status: WatchStatus, timeout: float) -> Answer:

@@ -1,4 +1,7 @@
-"""`rankscope watch`."""
+"""`rankscope watch`.
+
+In: the run directory of a watched job. Out: its state, on the terminal or as JSON.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from rankscope.monitor.job import JobState, WatchedJob
+from rankscope.monitor.job import JobState, WatchedJob, pause_after
 from rankscope.report.watch import watch_view
 from rankscope.watch.log import WatchLogs
 from rankscope.watch.status import JUDGED_STEPS, read_status
@@ -30,13 +33,13 @@ def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory of a watched job.")],
     once: Annotated[bool, typer.Option("--once", help="Show the state once; the default in a pipe.")] = False,
     form: Annotated[Format, typer.Option("--format", "-f", help="Output format; json is written once.")] = Format.table,
-    steps: Annotated[int, typer.Option(min=1, help="How many of the latest steps to judge.")] = JUDGED_STEPS,
-    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
+    steps: Annotated[int, typer.Option(min=1, help="How many of the latest steps to evaluate.")] = JUDGED_STEPS,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between updates.")] = 2.0,
 ) -> None:
-    """Show a watched job while it runs: step time, who arrives last, the straggler and since when, hangs; no trace.
+    """Show a watched job while it runs, without a trace: step time, last arrivals, stragglers and since when, hangs.
 
     The job is started with `--watch`, `RANKSCOPE_WATCH=1` or `rankscope.Profiler(watch=True)`. Ends with the job, or
-    with Ctrl-C.
+    on Ctrl-C.
     """
     if form is Format.json:
         typer.echo(json.dumps(as_json(read_status(run, WatchLogs(run), steps)), indent=1))
@@ -49,11 +52,13 @@ def watch(
     try:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             while True:
+                began = time.monotonic()
                 state = job.read()
                 live.update(_view(state), refresh=True)
                 if state.status.ended:
                     return
-                time.sleep(interval)
+                took = time.monotonic() - began
+                time.sleep(pause_after(took, interval) - took)
     except KeyboardInterrupt:
         return
 

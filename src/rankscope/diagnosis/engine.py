@@ -84,7 +84,7 @@ def _step_ns(inputs: Inputs) -> int | None:
 def _judged(results: Mapping[str, Result], inputs: Inputs) -> dict[str, pl.DataFrame]:
     """The frames without the ranks whose files are incomplete, as long as any rank's is complete.
 
-    What a file lost looks like a device that waits, or like a rank with less work: rules would find what is not there.
+    Lost events look like a waiting device, or a rank with less work: rules would report problems that do not exist.
     """
     ranks = {info.rank for info in inputs.traces}
     all_incomplete = ranks <= incomplete_ranks(inputs.traces)
@@ -115,6 +115,6 @@ def _not_diagnosed(name: str, error: BaseException) -> Finding:
     return Finding(
         "not-diagnosed",
         "info",
-        f"{name} could not be looked at, so what it would show is not among the findings",
+        f"{name} could not be checked, so its findings are missing",
         evidence=(Evidence("reason", describe_error(error)),),
     )

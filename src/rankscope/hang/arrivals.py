@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from rankscope.hang.records import Call, Group, RankDump
 
-# Some of the ranks may be through before the others have arrived.
+# Some ranks may have left it before the others have arrived.
 ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter", "_broadcast_oop", "_reduce_oop"))
 
 
@@ -26,7 +26,7 @@ class Progress:
     calls: dict[int, list[Call]] = field(default_factory=lambda: defaultdict(list))
     """Its recorded collectives, by number; several for a coalesced one."""
     enqueued: int | None = None
-    """The latest collective that it has started; None if not known."""
+    """The latest collective that it has started; None if unknown."""
     completed: int | None = None
     """The latest that it has finished."""
 
@@ -46,17 +46,17 @@ class Stuck:
     missing: tuple[int, ...]
     """Ranks that have not started it, by their dumps."""
     unknown: tuple[int, ...]
-    """Ranks of the group of which it is not known: they have no dump, or one without calls."""
+    """Ranks of the group for which this is unknown: they have no dump, or one without calls."""
     completed: tuple[int, ...]
     """Ranks that have finished it."""
     calls: Mapping[int, tuple[Call, ...]]
     """What each rank called under this number, as far as it is recorded."""
     is_collective: bool = True
-    """Not a send or a receive."""
+    """False for a send or a receive."""
 
     @property
     def absent(self) -> set[int]:
-        """The ranks that are not known to have arrived."""
+        """Ranks that have not arrived, or may not have."""
         return {*self.missing, *self.unknown}
 
     @property
@@ -90,7 +90,7 @@ class Arrivals:
         self.progress: dict[Group, dict[int, Progress]] = defaultdict(dict)
         self._calls = {rank: _by_group(dump.calls) for rank, dump in dumps.items()}
         self._identities: dict[tuple[int, str], Group] = {}
-        # A counter of torch's also counts point-to-point calls, which differ from rank to rank.
+        # Torch's counter includes point-to-point calls, which differ between ranks.
         self._uncertain = self._groups_with_other_counts()
         self._may_be_over = self._groups_that_may_be_over()
         for rank, dump in dumps.items():
@@ -101,7 +101,7 @@ class Arrivals:
         return group.ranks or sorted(self.progress[group])
 
     def stuck(self) -> list[Stuck]:
-        """The stuck collectives, the one that was called first first."""
+        """The stuck collectives, in the order of their first calls."""
         found = []
         for group, by_rank in self.progress.items():
             numbers = {number for progress in by_rank.values() for number in progress.pending}
@@ -136,7 +136,7 @@ class Arrivals:
         return Stuck(group, number, tuple(arrived), tuple(missing), tuple(unknown), tuple(completed), calls)
 
     def _groups_with_other_counts(self) -> set[str]:
-        """Groups whose status counts something else than the entries do, on any rank."""
+        """Groups whose status disagrees with the recorded entries on any rank."""
         found = set()
         for rank, dump in self.dumps.items():
             for name, calls in self._calls[rank].items():
@@ -170,10 +170,10 @@ class Arrivals:
             progress.enqueued = max(progress.enqueued or 0, dump.last_enqueued[name])
             progress.completed = dump.last_completed.get(name)
         if progress.enqueued is None and dump.has_calls and not dump.only_active:
-            # The recorder has all calls, or all of late: this group's are not among them.
+            # The recorder has all calls, or all recent ones: none of this group are among them.
             progress.enqueued = 0
         if progress.enqueued is None and dump.has_calls and name not in self._may_be_over:
-            # What others still wait in needs every rank, so that it is not over here.
+            # A call that others still wait in needs every rank, so this rank has not finished it.
             progress.enqueued = 0
         if progress.enqueued is None and not dump.has_calls:
             progress.enqueued = dump.sequences.get(name)

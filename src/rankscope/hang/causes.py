@@ -1,8 +1,8 @@
-"""Why a rank did not come: the class of cause, from its Python stack.
+"""Why a rank did not arrive: the class of cause, from its Python stack.
 
-The innermost frames decide. What torch does in C++ has no frame, so that a call such as ``loss.item()`` or
-``store.get(…)`` is recognized by its source line, if the dump has it. A rank in code that is none of these is in Python
-code of its own: asleep, computing, or in a library.
+The innermost frames decide. Torch's C++ code has no frames, so a call such as ``loss.item()`` or ``store.get(…)`` is
+recognized by its source line, if the dump contains it. Any other code counts as Python code of the job: asleep,
+computing, or in a library.
 
 In: the stack of a training loop. Out: its class of cause, a sentence of evidence, and the place in the job's code.
 """
@@ -18,7 +18,7 @@ from rankscope.rundir.hang_dump import Frame, ThreadStack
 
 
 class Cause(str, Enum):
-    """Why a job hangs, or why a rank does not come."""
+    """Why a job hangs, or why a rank does not arrive."""
 
     DATA_LOADING = "data_loading"
     """The rank waits for its data."""
@@ -27,9 +27,9 @@ class Cause(str, Enum):
     PYTHON_CODE = "python_code"
     """The rank sleeps or computes in code that does not communicate."""
     EXCEPTION = "exception"
-    """The rank has left its place after an exception."""
+    """The rank has left the training loop after an exception."""
     ENDED = "ended"
-    """The rank has left its training loop, or its process has ended, without an exception that is known."""
+    """The rank has left its training loop, or its process has ended, without a recorded exception."""
     DEAD = "dead"
     """The process shows no sign of life: killed, stopped, or it holds Python's lock."""
     DEVICE = "device"
@@ -41,7 +41,7 @@ class Cause(str, Enum):
     DEADLOCK = "deadlock"
     """Ranks wait for each other in a cycle."""
     COMMUNICATION = "communication"
-    """The rank waits in a call of torch.distributed; of one rank only, never the cause of a hang."""
+    """The rank waits in a call of torch.distributed. It describes one rank, and is never the cause of a hang."""
     UNKNOWN = "unknown"
 
 
@@ -142,7 +142,7 @@ def _is_functional(inner: Frame) -> bool:
 
 
 def _distributed_call(stack: ThreadStack) -> str:
-    """The outermost of the innermost frames in torch.distributed: what the job called."""
+    """The function of torch.distributed that the job called: the outermost of the innermost frames in it."""
     called = ""
     for frame in stack.frames:
         if not _DISTRIBUTED.search(_slashes(frame.file)):

@@ -1,7 +1,8 @@
 """From dumps to a verdict.
 
-The order of the questions: did the ranks call different things (mismatch); where do the chains of waiting end (a rank
-that did not arrive); do they end at all (deadlock); did a device stop; and if all have arrived and agree, the network.
+The questions, in order: did the ranks call different things (mismatch)? Where do the chains of waiting end (a rank that
+did not arrive)? Do they end at all (deadlock)? Did a device stop? If all ranks have arrived and agree, it is the
+network.
 The class of cause of a rank that did not arrive is from its stack or its heartbeat; without either it is unknown.
 
 In: dumps, heartbeats. Out: a :class:`HangVerdict`.
@@ -115,7 +116,7 @@ def _found(cause: Cause, culprits: tuple[int, ...], stuck: Stuck | None) -> Hang
 
 
 def _of_mismatch(case: _Case, mismatch: Mismatch) -> HangVerdict:
-    """A rank that is out of step after an exception is the cause, where one is; else those that are in the minority."""
+    """The culprits of a mismatch: a rank out of step after an exception, if there is one; otherwise the minority."""
     failed = tuple(
         rank
         for variant in mismatch.variants
@@ -145,7 +146,7 @@ def _of_mismatch(case: _Case, mismatch: Mismatch) -> HangVerdict:
 
 
 def _cause_of(case: _Case, culprits: tuple[int, ...]) -> Cause:
-    """The cause that the culprits have in common, or that of the first one for which it is known."""
+    """The culprits' common cause, or the first one that is known."""
     causes = [_own_cause(case, rank) for rank in culprits]
     return next((cause for cause in causes if cause not in _BLOCKING), Cause.UNKNOWN)
 
@@ -178,9 +179,9 @@ def _without_collective(case: _Case) -> HangVerdict:
 
 
 def _stopped(dumps: Mapping[int, RankDump], arrivals: Arrivals) -> tuple[int, ...]:
-    """Ranks whose first unfinished call was finished by all others of its group: nothing but their device holds them.
+    """Ranks whose first unfinished call was finished by all others of its group: only their device can be the reason.
 
-    Calls that some ranks may be through with before the others arrive do not count.
+    Calls that some ranks may finish before the others arrive do not count.
     """
     found = []
     for rank, dump in dumps.items():
@@ -199,7 +200,7 @@ def _first_pending(case: _Case, culprits: tuple[int, ...]) -> Stuck | None:
 
 
 def _collective(stuck: Stuck, rank: int | None = None) -> HungCollective:
-    """A stuck collective, as a certain rank called it or as most ranks did."""
+    """A stuck collective, as the given rank or most ranks called it."""
     own = stuck.calls.get(rank) if rank is not None else None
     if own and rank is not None:
         stuck = replace(stuck, calls={**dict.fromkeys(stuck.calls, own), rank: own})
@@ -222,7 +223,7 @@ def _collective(stuck: Stuck, rank: int | None = None) -> HungCollective:
 
 
 def _rank_verdicts(case: _Case, verdict: HangVerdict) -> tuple[RankVerdict, ...]:
-    """Every rank that something is known of, the culprits first."""
+    """All ranks with any information, the culprits first."""
     known = sorted({*case.dumps, *case.places}, key=lambda rank: (rank not in verdict.culprits, rank))
     first: dict[int, Stuck] = {}
     targets: dict[int, set[int]] = {}

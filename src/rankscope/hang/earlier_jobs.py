@@ -1,11 +1,11 @@
-"""What an earlier job left in the same run directory is not evidence about the latest one.
+"""Leaves out what an earlier job has left in the same run directory: it is no evidence about the latest one.
 
-A rank rewrites its heartbeat from the start on, and its dump only when it hangs. So a dump may be of an earlier job,
-and, if that one had more ranks, a heartbeat too. A dump or heartbeat is of an earlier job if it
+A rank rewrites its heartbeat from the start, but its dump only when it hangs. So a dump may be from an earlier job, and
+if that job had more ranks, so may a heartbeat. A dump or heartbeat is from an earlier job if it
 
 - has another run id than the newest file,
 - was written before the rank's present watch began, which its heartbeat says, in the same attempt, or
-- is of a rank that the latest job does not have.
+- belongs to a rank that the latest job does not have.
 
 In: dumps and heartbeats of a directory. Out: those of the latest job, and notes on what was left out.
 """
@@ -22,7 +22,7 @@ from rankscope.rundir.plurals import counted
 
 @dataclass(frozen=True)
 class Present:
-    """What is of the latest job."""
+    """What the latest job has written."""
 
     dumps: list[RankDump]
     heartbeats: list[Heartbeat]
@@ -30,12 +30,12 @@ class Present:
 
 
 def of_the_latest_job(dumps: Sequence[RankDump], heartbeats: Sequence[Heartbeat]) -> Present:
-    """Leave out what an earlier job has written; files that do not say when they were written are kept."""
+    """Leave out what an earlier job has written; files without a time are kept."""
     if not heartbeats:
         return Present(list(dumps), [], [])
     files: list[RankDump | Heartbeat] = [*heartbeats, *dumps]
     newest = max(files, key=lambda each: each.time_ns)
-    # Of several heartbeats of a rank, those of other hosts' disks are of earlier attempts.
+    # If a rank has several heartbeats, the older ones are from earlier attempts on other hosts.
     latest = sorted(heartbeats, key=lambda beat: beat.restart_count)
     began = {beat.rank: (beat.restart_count, beat.began_ns) for beat in latest}
 

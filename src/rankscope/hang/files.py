@@ -1,4 +1,4 @@
-"""Find the files that a hung job left, and read each as what it is.
+"""Find the files that a hung job has left, and read each by its kind.
 
 Known are rankscope's own dumps and heartbeats, dumps of the Flight Recorder (pickle or JSON), the stacks that
 ``torch.distributed.debug`` writes, and logs of the NCCL and RCCL Inspector. In a directory, files that are none of
@@ -29,7 +29,7 @@ from rankscope.rundir.hang_dump import DUMP_FORMAT, HEARTBEAT_FORMAT, HangDump, 
 MAX_BYTES = 512 << 20
 MAX_FILES = 200_000
 _HEAD = 64 << 10
-# TORCH_NCCL_DEBUG_INFO_TEMP_FILE and the number of the rank, or whatever the dumps were renamed to.
+# The value of TORCH_NCCL_DEBUG_INFO_TEMP_FILE with the rank, or any name that users have given the dumps.
 _DUMP_NAME = re.compile(r".*(?:_dump|nccl_trace|fr_trace|comm_lib_trace|flight_recorder).*", re.IGNORECASE)
 _OTHER_FILES = re.compile(r".*\.(?:gz|zst|zstd|tgz|tar|zip|parquet|arrow|pt|pth|safetensors|bin|py|so)", re.IGNORECASE)
 _PICKLE_MARKS = (b"pg_config", b"pg_status", b"nccl_version", b"comm_lib_version")
@@ -43,7 +43,7 @@ _TRACE_MARKS = (b'"traceEvents"', b'"schemaVersion"', b'"distributedInfo"')
 
 
 class NoDumpsError(RankscopeError):
-    """There is nothing to read."""
+    """There are no dumps to read."""
 
 
 @dataclass
@@ -132,7 +132,7 @@ def _read(path: Path, found: Found) -> None:
         if size > MAX_BYTES:
             raise ValueError(f"{size:,} bytes, more than the {MAX_BYTES:,} that a dump may have")
         if size == 0:
-            raise ValueError("the file is empty: the rank may have died while it wrote it")
+            raise ValueError("the file is empty: the rank may have died while writing it")
         data = path.read_bytes()
         if is_inspector_log(data):
             found.completed += read_inspector_log(data)
@@ -152,7 +152,7 @@ def _parse(data: bytes, source: str) -> Iterable[RankDump | Heartbeat]:
     """What a file holds.
 
     Raises:
-        ValueError: nothing that is known here, or damaged.
+        ValueError: the file is of an unknown kind, or damaged.
     """
     start = data.lstrip()[:1]
     if start == b"{":

@@ -29,7 +29,7 @@ def is_flight_recorder(value: object) -> bool:
 
 
 def read_flight_recorder(value: object, source: str) -> RankDump:
-    """The groups and calls of one dump; whatever in it is not as expected is left out.
+    """The groups and calls of one dump; anything unexpected in it is left out.
 
     Args:
         value: the parsed dump.
@@ -57,7 +57,7 @@ def _entries(value: object) -> list[object]:
 
 
 def _began_late(calls: list[Call], enqueued: Mapping[str, int]) -> bool:
-    """Whether calls that are over are missing: the first recorded one is not the job's first."""
+    """Whether finished calls are missing: the first recorded one is not the job's first."""
     return calls[0].record > 0 if calls else any(enqueued.values())
 
 

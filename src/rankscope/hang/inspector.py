@@ -3,9 +3,9 @@
 Each line has a ``header`` (communicator, the rank in it, its size), ``metadata`` (host, process, time) and
 ``coll_perf`` (operation, number in the communicator, size), as NCCL documents them for its plugin ``inspector``, which
 RCCL has too.
-A collective that hangs is never in it. What they can say is how far each rank has come in each communicator: a rank
-whose latest completed collective is an earlier one than that of the others is behind. As the plugin writes snapshots, a
-small difference may be one of time.
+A collective that hangs is never in it. The logs show how far each rank has come in each communicator: a rank whose
+latest completed collective precedes that of the others is behind. The plugin writes snapshots, so a small difference
+may only be one of time.
 
 In: the bytes of a log. Out: the latest completed collective by communicator and rank, and sentences on them.
 """

@@ -1,8 +1,8 @@
-"""What heartbeats say about ranks that have no dump: ended, silent, or alive.
+"""The state of ranks without a dump, from their heartbeats: ended, silent, or alive.
 
-A rank is silent if its latest heartbeat is much older than the latest sign of life of the job. A job that was ended as
-a whole has no silent rank, since all of its heartbeats end at one time. On the host of a rank its process can be looked
-for too: gone without a word, while others live or have ended in an orderly way, it was killed.
+A rank is silent if its latest heartbeat is much older than the job's latest sign of life. A job that was ended as a
+whole has no silent rank, since all of its heartbeats stop at the same time. On the host of a rank, its process can be
+looked up as well: if it is gone without having noted its end while others live or have ended normally, it was killed.
 
 In: heartbeats, and dumps. Out: what each rank without a dump is known to be.
 """
@@ -19,8 +19,8 @@ from rankscope.rundir.processes import is_dead
 
 MISSED_BEATS = 5
 """How many heartbeats a silent rank has missed: a busy host may delay some."""
-_LOST = "ended without a word ({process}): killed by a signal, which may be the launcher's once another rank has failed"
-_GONE = "{process} is gone without a word: killed, by a signal or for want of memory"
+_LOST = "ended without noting it ({process}): killed by a signal, possibly the launcher's after another rank failed"
+_GONE = "{process} is gone without having noted its end: killed by a signal, or out of memory"
 # What the other ranks report once one is gone.
 _CONSEQUENCE = re.compile(
     r"connection (?:was likely )?(?:closed|reset|refused)|broken pipe|DistNetworkError|timed? ?out|aborted",
@@ -36,7 +36,7 @@ def latest_heartbeats(heartbeats: Iterable[Heartbeat]) -> dict[int, Heartbeat]:
 
 
 def places_without_dump(beats: Mapping[int, Heartbeat], dumps: Mapping[int, RankDump]) -> dict[int, Place]:
-    """What is known of the ranks that have a heartbeat and no dump."""
+    """Where the ranks with a heartbeat and without a dump are."""
     times = [beat.time_ns for beat in beats.values()] + [dump.time_ns for dump in dumps.values()]
     now = max(times, default=0)
     lost = _lost(beats, dumps)
@@ -53,7 +53,7 @@ def places_without_dump(beats: Mapping[int, Heartbeat], dumps: Mapping[int, Rank
 
 
 def _lost(beats: Mapping[int, Heartbeat], dumps: Mapping[int, RankDump]) -> set[int]:
-    """Ranks that ended without a word, and whose end the other ranks report."""
+    """Ranks that ended without noting it, and whose end the other ranks report."""
     reports = [beat for beat in beats.values() if beat.ended and beat.exception and _CONSEQUENCE.search(beat.exception)]
     if not reports:
         return set()
@@ -63,7 +63,7 @@ def _lost(beats: Mapping[int, Heartbeat], dumps: Mapping[int, RankDump]) -> set[
 
 
 def _gone(beats: Mapping[int, Heartbeat], dumps: Mapping[int, RankDump]) -> set[int]:
-    """Ranks whose processes are gone from this host without a word, if not all are."""
+    """Ranks whose processes are gone from this host without having noted their end, if not all are."""
     gone = {rank for rank, beat in beats.items() if rank not in dumps and not beat.ended and is_dead(beat)}
     return gone if len(gone) < len({*beats, *dumps}) else set()
 

@@ -1,8 +1,8 @@
-"""Which rank each dump is of.
+"""Which rank each dump belongs to.
 
-A dump of rankscope has its rank in it. One of the Flight Recorder does not: torch puts the rank at the end of the
-file's name, where it is lost once files are renamed after hosts. But the dump has the groups of its rank, and often
-only one rank is in all of them; what is then open is settled by elimination. The content decides, then the name.
+Rankscope's dumps contain their rank. Those of the Flight Recorder do not: torch puts the rank at the end of the file's
+name, where it is lost if files are renamed after hosts. But a dump contains the groups of its rank, and often only one
+rank is in all of them; the remaining ones are found by elimination. The content takes precedence over the name.
 
 Several dumps of one rank are joined: the stacks may be in one file and the calls in another. Where a run was restarted,
 only the latest attempt counts.
@@ -82,7 +82,7 @@ def _names(dumps: list[RankDump]) -> dict[int, int]:
     numbers = {index: number for index, dump in enumerate(dumps) if (number := _number(dump.source)) is not None}
     size = max((max(group.ranks) + 1 for dump in dumps for group in dump.groups.values()), default=None)
     if len(set(numbers.values())) < len(numbers):
-        # The same number twice: local ranks, or parts of host names. What says "rank" still counts.
+        # The same number twice: local ranks, or parts of host names. Names that contain "rank" still count.
         numbers = {i: n for i, n in numbers.items() if _has_rank_in_name(dumps[i].source)}
         if len(set(numbers.values())) < len(numbers):
             return {}
@@ -100,7 +100,7 @@ def _has_rank_in_name(source: str) -> bool:
 
 
 def _eliminate(left: dict[int, set[int]], found: dict[int, int], taken: set[int]) -> None:
-    """Settle dumps that only one rank remains for, until none is left that has only one."""
+    """Repeatedly assign dumps for which only one rank remains."""
     while True:
         used = taken | set(found.values())
         single = next(((i, possible - used) for i, possible in left.items() if len(possible - used) == 1), None)

@@ -39,7 +39,7 @@ class Call:
     own: int | None = None
     """Rank in the group of the caller, if a point-to-point call names it."""
     record: int = 0
-    """Its place in the order in which the rank made its calls."""
+    """Its position among the rank's calls."""
     created_ns: int = 0
     started: bool = False
     inputs: tuple[tuple[int, ...], ...] = ()
@@ -102,5 +102,5 @@ class RankDump:
         return next(iter([*marked, *named, *only]), None)
 
     def with_rank(self, rank: int) -> RankDump:
-        """The same, of a rank that was found out otherwise."""
+        """The same dump, for a rank that was inferred."""
         return replace(self, rank=rank)

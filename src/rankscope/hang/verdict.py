@@ -92,7 +92,7 @@ class HangVerdict:
     collective: HungCollective | None = None
     """Where the other ranks wait for them."""
     ranks: tuple[RankVerdict, ...] = ()
-    """All ranks that something is known of, the culprits first."""
+    """All ranks with any information, the culprits first."""
     cycle: tuple[WaitInCycle, ...] = ()
     """Of a deadlock."""
     variants: tuple[CollectiveVariant, ...] = ()
@@ -104,7 +104,7 @@ class HangVerdict:
     """Ranks with a dump."""
     without_dump: tuple[int, ...] = ()
     advice: tuple[str, ...] = ()
-    """What to record, to know what is not known now."""
+    """What to record next time to find out what is unknown."""
     problems: tuple[str, ...] = ()
     """Files that could not be read, and why."""
     notes: tuple[str, ...] = ()

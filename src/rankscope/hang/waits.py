@@ -33,7 +33,7 @@ class Waits:
     roots: tuple[int, ...]
     """Ranks that others wait for, and that wait for none."""
     suspects: tuple[int, ...]
-    """Ranks of which nothing is known, and for which only others without a known culprit can be waiting."""
+    """Ranks without any information, for which only ranks without another known culprit can be waiting."""
     cycle: tuple[Wait, ...]
     """Waits that lead back to their beginning; empty if there is a root."""
 
@@ -49,7 +49,7 @@ class Waits:
 
 
 def find_waits(arrivals: Arrivals, stuck: list[Stuck]) -> Waits:
-    """Who waits for whom, the call that was made first first."""
+    """Who waits for whom, in the order of the calls."""
     waits = _of_collectives(stuck) + _of_pairs(arrivals)
     waits.sort(key=lambda wait: (wait.stuck.created_ns, wait.stuck.sequence, wait.rank, wait.waits_for))
     targets: dict[int, set[int]] = defaultdict(set)
@@ -66,7 +66,7 @@ def find_waits(arrivals: Arrivals, stuck: list[Stuck]) -> Waits:
 def _of_collectives(stuck: list[Stuck]) -> list[Wait]:
     waits = []
     for each in stuck:
-        # A rank without a dump may be the missing one only where no other is known to be missing.
+        # A rank without a dump counts as missing only where no other rank is known to be missing.
         targets = each.missing or each.unknown
         waits += [Wait(rank, target, each) for rank in each.waiting for target in targets]
     return waits
@@ -106,14 +106,14 @@ def _cycle(waits: list[Wait], targets: Mapping[int, set[int]]) -> tuple[Wait, ..
     """A shortest cycle of waits, from its smallest rank on; empty if there is none."""
     best: tuple[int, ...] = ()
     for start in sorted(targets):
-        path = _way_back(start, targets)
+        path = _path_back(start, targets)
         if path and (not best or len(path) < len(best)):
             best = path
     steps = zip(best, (*best[1:], *best[:1]), strict=True)
     return tuple(next(w for w in waits if (w.rank, w.waits_for) == step) for step in steps)
 
 
-def _way_back(start: int, targets: Mapping[int, set[int]]) -> tuple[int, ...]:
+def _path_back(start: int, targets: Mapping[int, set[int]]) -> tuple[int, ...]:
     """The ranks of a shortest path from a rank back to it."""
     paths: list[tuple[int, ...]] = [(start,)]
     seen = {start}

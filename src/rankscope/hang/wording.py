@@ -40,6 +40,13 @@ def ranks_text(ranks: tuple[int, ...]) -> str:
     return f"{plural('rank', len(ranks))} {as_ranges(ranks)}"
 
 
+def first_line(text: str, limit: int = 120) -> str:
+    """The first line of an exception's text, for a table or a sentence: Gloo's take several hundred characters."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    cut = line if len(line) <= limit else line[: limit - 1].rstrip()
+    return cut if cut == text.strip() else f"{cut}…"
+
+
 def collective_text(collective: HungCollective) -> str:
     """``all_reduce 12 of group 0 (default_pg)``."""
     named = f" ({collective.description})" if collective.description not in ("", "undefined") else ""
@@ -84,7 +91,7 @@ def summary_of(verdict: HangVerdict) -> str:
 def _reason(verdict: HangVerdict) -> str:
     for rank in verdict.ranks:
         if rank.rank in verdict.culprits and rank.cause is verdict.cause:
-            detail = f" ({rank.evidence})" if verdict.cause in (Cause.EXCEPTION, Cause.DEAD) else ""
+            detail = f" ({first_line(rank.evidence)})" if verdict.cause in (Cause.EXCEPTION, Cause.DEAD) else ""
             return f"{_WHY.get(verdict.cause, verdict.cause.value)}{detail}{_place(rank)}"
     return _WHY.get(verdict.cause, verdict.cause.value)
 
@@ -110,7 +117,7 @@ def _mismatch(verdict: HangVerdict) -> str:
 
 
 def advice_for(verdict: HangVerdict) -> tuple[str, ...]:
-    """What to record, to know what is not known."""
+    """What to record next time to find out what is unknown."""
     if not verdict.found:
         return ()
     advice = []

@@ -30,7 +30,7 @@ SWITCHES = frozenset(
 
 
 def leading_options(arguments: Sequence[str], flags: Collection[str]) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Divide a command line where its first word that is not an option is.
+    """Divide a command line at its first word that is not an option.
 
     Args:
         arguments: the command line.
@@ -123,7 +123,7 @@ def replace_process(command: list[str], environ: Mapping[str, str]) -> NoReturn:
     """
     try:
         if sys.platform == "win32":
-            # An exec there leaves the caller behind before the command has ended.
+            # There, exec returns to the caller before the command has ended.
             sys.exit(subprocess.run(command, env=environ, check=False).returncode)
         os.execvpe(command[0], command, environ)
     except OSError as error:

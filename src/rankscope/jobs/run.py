@@ -32,6 +32,7 @@ from rankscope.jobs.torchrun import (
 )
 from rankscope.rundir.config import variable_of
 from rankscope.rundir.directory import absolute_directory, is_store_url
+from rankscope.rundir.manifest import RankManifest
 
 UPLOAD_VARIABLE = variable_of("upload_to")
 _TAIL_LINES = 40
@@ -55,15 +56,24 @@ class JobResult:
     upload_to: str | None = None
     """The URL that the ranks upload to."""
     earlier: frozenset[Path] = frozenset()
-    """The traces that the run directory had before the job."""
+    """The files that the run directory had before the job."""
 
     def traces(self) -> list[Path]:
         """The traces in the run directory that are new."""
-        return sorted(set(find_traces(self.run_dir).values()) - self.earlier)
+        return sorted(find_traces(self.run_dir, known=self.earlier).values())
+
+    def manifests(self) -> list[RankManifest]:
+        """The manifests of its ranks."""
+        return rank_manifests(self.run_dir, known=self.earlier)
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether its ranks have written traces to another directory."""
+        own = (each for each in rank_manifests(folder) if each.run_id == self.run_id or not self.run_id)
+        return any(each.written for each in own)
 
     def not_uploaded(self) -> list[str]:
         """The traces, by their path in the run directory, that this host's ranks could not upload."""
-        written = (each for manifest in rank_manifests(self.run_dir) for each in manifest.written)
+        written = (each for manifest in self.manifests() for each in manifest.written)
         return [each.file for each in written if each.uploaded is False]
 
 
@@ -186,7 +196,7 @@ def run_command(
     if not name and not has_more_nodes(line, environ):
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
     environ = {**environ, RUN_DIR_VARIABLE: str(folder), **({RUN_ID_VARIABLE: name} if name else {})}
-    earlier = frozenset(find_traces(folder).values())
+    earlier = _files(folder)
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     try:
         job = subprocess.Popen(
@@ -225,7 +235,7 @@ def run_command(
     return JobResult(
         code if code >= 0 else 128 - code,
         folder,
-        name or next((m.run_id for m in rank_manifests(folder) if m.run_id), ""),
+        name or next((m.run_id for m in rank_manifests(folder, known=earlier) if m.run_id), ""),
         "".join(tail),
         received[0] if received else None,
         environ.get(UPLOAD_VARIABLE),
@@ -257,6 +267,11 @@ def make_run_dir(wanted: str | os.PathLike[str] | None) -> Path:
             pass
         return folder
     return base.with_name(f"{base.name}_{uuid.uuid4().hex}")
+
+
+def _files(folder: Path) -> frozenset[Path]:
+    """All files of a directory, by their names alone: it may be large, and its disk slow."""
+    return frozenset(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
 
 
 def _read(stream: Iterator[str], tail: deque[str], output: Callable[[str], object]) -> None:

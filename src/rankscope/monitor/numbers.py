@@ -33,6 +33,7 @@ class Metric:
 
 METRICS = (
     Metric("job_running", "1 while a rank of the job runs, else 0."),
+    Metric("job_restarting", "1 while torchrun is to start the job again after a failure, else 0."),
     Metric("job_attempts", "Attempts of an elastic job that have a log."),
     Metric("job_step", "The latest step that a rank has completed."),
     Metric("job_step_seconds", "Duration of a step on the slowest rank: median of the latest steps."),
@@ -44,6 +45,8 @@ METRICS = (
     Metric("rank_waiting_seconds", "Of a step, how long the rank waited for others: median.", ("rank",)),
     Metric("straggler", "1 if the rank delays the others significantly, else 0.", ("rank",)),
     Metric("straggler_excess_seconds", "By how much a straggler is slower than the others, per step.", ("rank",)),
+    Metric("stall_seconds", "How long the rank stalled in a single one of the latest steps, while the others waited.",
+           ("rank",)),
     Metric("last_arrival_share", "Of a group's collectives, in how many its most frequent last rank comes last.",
            ("group", "rank")),
     Metric("last_arrival_seconds", "How long after the first rank of the group the last one arrives: median.",
@@ -51,7 +54,7 @@ METRICS = (
     Metric("hang", "1 while the job hangs, else 0."),
     Metric("hang_culprit", "1 for each rank at fault, with the class of cause, while the job hangs.",
            ("rank", "cause")),
-    Metric("log_missed_collectives", "Collectives that are not in the log for want of time to read them."),
+    Metric("log_missed_collectives", "Collectives missing from the log because there was no time to read them."),
     Metric("log_damaged_lines", "Lines of the log that cannot be read."),
 )  # fmt: skip
 """All of them, in the order of the documentation."""
@@ -80,6 +83,7 @@ def by_metric(numbers: list[Number]) -> Iterator[tuple[Metric, list[Number]]]:
 def _job(state: JobState) -> Iterator[Number]:
     status = state.status
     yield Number("job_running", float(status.running))
+    yield Number("job_restarting", float(status.restarting))
     yield Number("job_attempts", float(status.attempts))
     steps = [each.last_step for each in status.ranks if each.last_step is not None]
     if steps:
@@ -97,8 +101,7 @@ def _job(state: JobState) -> Iterator[Number]:
 
 def _ranks(state: JobState) -> Iterator[Number]:
     status = state.status
-    # The largest first: a rank that is always late may have stalled once, too.
-    excess = {each.rank: each.found.excess_ns for each in reversed(status.late_ranks)}
+    excess = {each.rank: each.found.excess_ns for each in status.late_ranks if not each.found.once}
     for each in status.ranks:
         labels = {"rank": str(each.rank)}
         yield Number("rank_state", 1.0, {**labels, "state": each.state})
@@ -108,6 +111,9 @@ def _ranks(state: JobState) -> Iterator[Number]:
             yield Number("straggler", float(each.rank in excess), labels)
     for rank, ns in excess.items():
         yield Number("straggler_excess_seconds", ns / 1e9, {"rank": str(rank)})
+    for late in status.late_ranks:
+        if late.found.once:
+            yield Number("stall_seconds", late.found.excess_ns * late.found.compared / 1e9, {"rank": str(late.rank)})
     for times in status.rank_times:
         labels = {"rank": str(times.rank)}
         yield Number("rank_step_seconds", times.step_ns / 1e9, labels)

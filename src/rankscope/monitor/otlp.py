@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import urlsplit
 
 from rankscope.errors import ConfigError
 from rankscope.monitor.numbers import METRICS, PREFIX, Number
@@ -28,6 +29,22 @@ class _Failures(logging.Filter):
         return False
 
 
+def check_otlp(endpoint: str) -> None:
+    """Refuse what cannot be the address of a collector, before the job is waited for.
+
+    Raises:
+        ConfigError: it is no URL of HTTP.
+    """
+    hint = "give the collector's metrics URL, such as --otlp http://127.0.0.1:4318/v1/metrics"
+    try:
+        parts = urlsplit(endpoint)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(f"{endpoint!r} is not a URL: {error}", hint=hint) from error
+    if parts.scheme not in ("http", "https") or not host or port == 0 or any(c.isspace() for c in endpoint):
+        raise ConfigError(f"{endpoint!r} is not the http or https URL of an OTLP endpoint", hint=hint)
+
+
 class OtlpSink:
     """Pushes numbers.
 
@@ -36,10 +53,11 @@ class OtlpSink:
         run_id: names the job.
 
     Raises:
-        ConfigError: the packages are not installed.
+        ConfigError: that is no URL of HTTP, or the packages are not installed.
     """
 
     def __init__(self, endpoint: str, run_id: str) -> None:
+        check_otlp(endpoint)
         try:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
             from opentelemetry.metrics import Observation

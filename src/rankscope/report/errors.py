@@ -18,7 +18,7 @@ def print_error(error: RankscopeError) -> None:
     line = Text("error: ", style="bold red")
     what = error.what if error.path is None else f"{plain(error.path, limit=2000)}: {error.what}"
     # File names and file contents are untrusted text. Further lines (the output of a job) are indented: none
-    # passes for one of ours.
+    # passes for one of rankscope's.
     first, *others = what.splitlines() or [""]
     line.append(plain(first, limit=2000), style="default")
     for other in others:

@@ -140,7 +140,7 @@ def saving_of(finding: Finding, steps: Sequence[int]) -> str:
 
 
 def _value(each: Evidence) -> str:
-    # A finding's title is a sentence of ours, around names.
+    # A finding's title is our own sentence, around names.
     return plain(each.value, limit=_TITLE) if each.name == "finding" else cell(each.value, each.unit)
 
 

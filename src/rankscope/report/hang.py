@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankscope.hang.verdict import HangVerdict, HungCollective, RankVerdict
-from rankscope.hang.wording import collective_text, ranks_text
+from rankscope.hang.wording import collective_text, first_line, ranks_text
 from rankscope.report.formatting import NOTHING, plain
 from rankscope.rundir.hang_dump import Frame
 from rankscope.rundir.plurals import counted
@@ -92,7 +92,7 @@ def _rank_table(verdict: HangVerdict) -> RenderableType:
         table.add_row(
             str(rank.rank),
             NOTHING if rank.step is None else str(rank.step),
-            Text(plain(rank.evidence or NOTHING, limit=_LINE)),
+            Text(plain(first_line(rank.evidence) or NOTHING, limit=_LINE)),
             Text(_frame(rank.place) if rank.place else NOTHING),
             Text(plain(collective_text(rank.waits_in), limit=_LINE) if rank.waits_in else NOTHING),
             Text(as_ranges(rank.waits_for) or NOTHING),

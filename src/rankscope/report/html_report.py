@@ -1,13 +1,12 @@
 """A run as one self-contained HTML file: the page's client with the results inside.
 
-In: a run. Out: the bytes of an HTML file; and the reverse, for tests and comparisons.
+In: a run. Out: the bytes of an HTML file.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -17,10 +16,10 @@ import polars as pl
 
 import rankscope
 from rankscope.analyses import all_analyses
-from rankscope.errors import RankscopeError, describe_error
+from rankscope.errors import describe_error
 from rankscope.pipeline import Run
 from rankscope.report.anonymize import Anonymizer
-from rankscope.report.embed.encoding import inflated, json_block
+from rankscope.report.embed.encoding import json_block
 from rankscope.report.embed.timeline import embed_run, grid_of, size_of
 from rankscope.report.experiments.tables import measured
 from rankscope.report.page import MARKER, page_template
@@ -37,8 +36,6 @@ MAX_BYTES = 20_000_000
 # Tables of more characters than this are compressed.
 PACKED_FROM = 1 << 18
 BLOCK = '<script type="application/octet-stream" data-rankscope="{}">'
-_DATA = re.compile(r'id="rankscope-data">(.*?)</script', re.DOTALL)
-_BLOCKS = re.compile(BLOCK.format(r"([\w-]+)") + r"([^<]*)")
 SINCE_START = "; on this page relative to the first event of its file"
 # Characters that could end the script element, or start a comment or an entity, are escaped inside JSON's strings.
 _INERT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
@@ -83,23 +80,6 @@ def _packed(value: Mapping[str, Any]) -> tuple[str, dict[str, bytes]]:
     tables = json_block({name: table["data"] for name, table in value["analyses"].items()})
     packed = {name: {**table, "data": None} for name, table in value["analyses"].items()}
     return _text_of({**value, "analyses": packed}), {"tables": tables}
-
-
-def read_report(page: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The contents of a report: the payload with its tables, and the blocks of the timeline.
-
-    Raises:
-        RankscopeError: it is not a report.
-    """
-    text = page.decode("utf-8", "replace")
-    data = _DATA.search(text)
-    if data is None:
-        raise RankscopeError("this is not a rankscope report")
-    blocks = {name: b64decode(body) for name, body in _BLOCKS.findall(text)}
-    value = json.loads(data.group(1))
-    for name, columns in json.loads(inflated(blocks.pop("tables"))).items() if "tables" in blocks else ():
-        value["analyses"][name]["data"] = columns
-    return value, blocks
 
 
 def _text_of(value: Any) -> str:

@@ -56,6 +56,20 @@ def straggler_sentence(late: LateRank) -> str:
     return f"Rank {late.rank} delays the other ranks{when}: {excess} per step{where}{since}"
 
 
+def no_straggler_sentence(status: WatchStatus) -> str:
+    """Why no rank is named: there is no straggler, or it is not known."""
+    steps = counted(max((verdict.n[0] for verdict in status.verdicts.values() if verdict.n), default=0), "step")
+    significance = significance_of(status)
+    if significance is Significance.NOT_SIGNIFICANT:
+        return f"No straggler: the ranks' differences are not significant ({steps})"
+    if status.least_delay_ns is None or status.step_time is None:
+        return f"Straggler: {significance.value} ({steps})"
+    delay = number_of(status.least_delay_ns, "ns")
+    share = percent(status.least_delay_ns / max(status.step_time.median_ns, 1))
+    vary = f"the times vary so much that in {steps} only a delay above {delay} per step ({share}) would stand out"
+    return f"Straggler: unknown; {vary}"
+
+
 def step_time_sentence(step_time: StepTime | None) -> str:
     """How long steps take, and whether that has changed."""
     if step_time is None:
@@ -75,9 +89,8 @@ def _head(status: WatchStatus) -> Text:
     at = f"step {max(steps)}" if steps else "no step yet"
     size = f" of {status.world_size}" if status.world_size else ""
     attempt = f" · attempt {status.attempts}" if status.attempts > 1 else ""
-    state = "running" if status.running else "ended"
     text = Text(f"{plain(status.run_id or 'unknown run')}", style="bold")
-    text.append(f" · {state} · {at} · {len(status.ranks)}{size} ranks{attempt}", style="default")
+    text.append(f" · {status.state} · {at} · {len(status.ranks)}{size} ranks{attempt}", style="default")
     return text
 
 
@@ -85,16 +98,11 @@ def _verdict(status: WatchStatus) -> list[RenderableType]:
     lines: list[RenderableType] = [Text(step_time_sentence(status.step_time))]
     if status.unknown:
         return [*lines, Text(f"Straggler: unknown. {status.unknown}", style="yellow")]
-    significance = significance_of(status)
     for late in status.late_ranks:
         lines.append(Text(f"{straggler_sentence(late)}.", style="bold yellow"))
         lines.append(Text(f"  {late.found.verdict}", style="dim"))
     if not status.late_ranks:
-        steps = max((verdict.n[0] for verdict in status.verdicts.values() if verdict.n), default=0)
-        if significance is Significance.NOT_SIGNIFICANT:
-            lines.append(Text(f"No straggler: the ranks' differences are not significant ({counted(steps, 'step')})."))
-        else:
-            lines.append(Text(f"Straggler: {significance.value} ({counted(steps, 'step')})."))
+        lines.append(Text(f"{no_straggler_sentence(status)}."))
     return lines
 
 

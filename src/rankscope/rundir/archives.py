@@ -1,7 +1,7 @@
-"""A packed run directory (.tar, .tar.gz, .tar.zst, .zip): found out by content, and unpacked.
+"""A packed run directory (.tar, .tar.gz, .tar.zst, .zip): recognized by its content, and unpacked.
 
-An archive with a single trace is a trace, and is read as a stream. One with several is a directory that somebody packed
-to copy it. Archives are untrusted: only regular files with the names of traces, manifests and snapshots are unpacked,
+An archive with a single trace is a trace, and is read as a stream. One with several is a run directory that was packed
+to be copied. Archives are untrusted: only regular files with the names of traces, manifests and snapshots are unpacked,
 below the directory whatever their paths say, never over one another, and no more bytes than such an archive can hold.
 
 In: a file. Out: whether it is a packed directory, or its files in a directory. Zstandard needs a package, or Python
@@ -112,7 +112,7 @@ def unpack_run(archive: Path, into: Path) -> list[str]:
                     while data := member.file.read(_BLOCK_BYTES):
                         file.write(data)
                 written.append(member.path.as_posix())
-    except Exception as error:  # of whatever package decompresses it
+    except Exception as error:  # whatever the decompressing package raises
         hint = "unpack it with tar or unzip, as far as that goes, and open the directory"
         raise RankscopeError(f"the archive cannot be unpacked: {error}", path=archive, hint=hint) from error
     return written

@@ -19,6 +19,8 @@ HOOK_FOLDER = _CAPTURE / "hook"
 """Holds the ``sitecustomize.py`` that profiles an unmodified script."""
 HOOK_VARIABLE, BY_RUN = "RANKSCOPE_HOOK", "run"
 """Set where the hook is to profile the process; to ``BY_RUN`` by `rankscope run`, which reports the end of the job."""
+DIRECTORIES_VARIABLE = "RANKSCOPE_DIRECTORIES"
+"""Set by `rankscope run` to a file in which its ranks note other run directories than it gave them."""
 PROBE_SCRIPT = _CAPTURE / "probe.py"
 """Prints what torch finds on this machine, as lines of JSON."""
 

@@ -97,16 +97,16 @@ class CaptureConfig:
         "Log every step, record on request (rankscope trigger) and after slow steps, besides the schedule.",
     )
     watch_windows: int = option(
-        10, "Windows that the watch may record by itself, because a step was slow; 0: only on request.", least=0
+        10, "Windows that the watch may record by itself after slow steps; 0: only on request.", least=0
     )
-    watch_pause: int = option(600, "Seconds between two such windows, at least.", "--watch-pause", metavar="S", least=0)
+    watch_pause: int = option(600, "Least seconds between two such windows.", "--watch-pause", metavar="S", least=0)
     watch_bytes: int = option(
-        2 << 30, "No such window once this rank's traces have so many bytes; 0 for no limit.", least=0
+        2 << 30, "No further such window once this rank's traces have reached this many bytes; 0 for no limit.", least=0
     )
     hang_timeout: int = option(
         300,
-        "With the watch: each rank writes what it does (rankscope hang) after so many seconds without a step, and ten "
-        "times a usual step; 0: never.",
+        "With the watch: seconds without a step (and at least ten times a usual step) after which each rank writes "
+        "a dump for rankscope hang; 0: never.",
         "--hang-timeout",
         metavar="S",
         least=0,
@@ -226,7 +226,8 @@ def _one_of(name: str, given: Mapping[str, object]) -> object:
     value, other = given.get(name), given.get(_OTHER_NAMES[name])
     if value is not None and other is not None and value != other:
         raise ConfigError(
-            f"{name}={value} and {_OTHER_NAMES[name]}={other} are one thing", hint="leave out one of them"
+            f"{name}={value} and {_OTHER_NAMES[name]}={other} are two names for one option",
+            hint="leave out one of them",
         )
     return other if value is None else value
 

@@ -95,7 +95,7 @@ def other_warnings(manifests: Sequence[RankManifest]) -> dict[str, tuple[int, ..
 
 
 def gaps(spans_of: Mapping[int, Sequence[Span]], most: int = 16) -> list[Gap]:
-    """Steps that only some of these ranks recorded, the first first; of overlapping windows, one is enough.
+    """Steps that only some of these ranks recorded, in order; of overlapping windows, one is enough.
 
     Args:
         spans_of: the traces of each rank.

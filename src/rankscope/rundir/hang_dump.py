@@ -140,7 +140,7 @@ class Heartbeat:
     restart_count: int = 0
     step: Step | None = None
     ended: bool = False
-    """Whether the training loop or the process has ended in an orderly way; no more heartbeats follow."""
+    """Whether the training loop or the process has ended normally; no more heartbeats follow."""
     exception: str = ""
     """The exception that ended it."""
 

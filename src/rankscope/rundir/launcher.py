@@ -174,10 +174,10 @@ def identify(environ: Mapping[str, str]) -> Identity:
     world_size, local_rank, local_size = chosen.world_size, chosen.local_rank, chosen.local_size
     if chosen in managers:
         # PMIx gives only the rank; another launcher's variables with the same rank give the rest.
-        beside = [other for other in managers + starters if other.rank == chosen.rank]
-        local_rank = _known([local_rank, *(other.local_rank for other in beside)])
-        local_size = _known([local_size, *(other.local_size for other in beside)])
-        world_size = _known([world_size, *(other.world_size for other in beside)])
+        agreeing = [other for other in managers + starters if other.rank == chosen.rank]
+        local_rank = _known([local_rank, *(other.local_rank for other in agreeing)])
+        local_size = _known([local_size, *(other.local_size for other in agreeing)])
+        world_size = _known([world_size, *(other.world_size for other in agreeing)])
         if world_size is None:
             world_size = _size_from_nodes(environ, local_size, chosen.rank)
     if local_rank is None and world_size == 1:
@@ -193,6 +193,12 @@ def identify(environ: Mapping[str, str]) -> Identity:
         started_by_launcher=chosen.family.name != "slurm" or _is_slurm_task(environ),
         restart_count=restart or 0,
     )
+
+
+def max_restarts(environ: Mapping[str, str]) -> int:
+    """How often torchrun starts the job of this process again after a failure."""
+    text = environ.get("TORCHELASTIC_MAX_RESTARTS", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def _known(values: list[int | None]) -> int | None:

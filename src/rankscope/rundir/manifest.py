@@ -78,7 +78,7 @@ class WrittenTrace:
     uploaded: bool | None = None
     """Whether a copy of it is at ``upload_to``; none if there is no such place."""
     adopted: bool = False
-    """Whether a torch profiler of the script's own recorded it."""
+    """Whether a torch profiler of the script recorded it."""
     recorded_by: str | None = None
     """That profiler: its class, and where it was created."""
 

@@ -123,7 +123,7 @@ class TraceMetadata:
     """The switches, and what the profiler itself cost so far: ``start_stall_ns`` of this window (time that
     the loop was blocked for it), ``previous_stall_ns``, ``previous_windows`` and ``previous_bytes`` of all windows
     before it, ``step_median_ns`` by state so far; ``stop``, ``stop_reason`` and ``compressor`` as in
-    :class:`~rankscope.rundir.manifest.RankManifest`; ``recorded_by`` if a profiler of the script's own recorded it."""
+    :class:`~rankscope.rundir.manifest.RankManifest`; ``recorded_by`` if a profiler of the script recorded it."""
     environment: Mapping[str, object] = field(default_factory=dict)
     """``cpu_affinity``, ``numa_nodes``, ``settings``, ``torch``: as in the rank's manifest."""
     step_times: tuple[StepSpan, ...] = ()

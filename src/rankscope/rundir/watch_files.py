@@ -57,6 +57,10 @@ class Header:
     pid_namespace: str = ""
     """In which the process has this number; empty where that is not known."""
     restart_count: int = 0
+    max_restarts: int = 0
+    """How often torchrun starts the job again after a failure."""
+    agent_pid: int | None = None
+    """The process of torchrun's agent that does so on this host, numbered as `pid` is."""
     began_ns: Signed = 0
     """Wall clock of the start of the log, the same in all of its segments."""
     device: str | None = None
@@ -104,6 +108,8 @@ class Answer:
     """The script's own profiler, if it has one: what it records comes first."""
     waits: bool = False
     """Whether that one is recording: the request waits for its end."""
+    restart_count: int = 0
+    """Of the attempt of an elastic job that answers."""
 
 
 @dataclass(frozen=True)

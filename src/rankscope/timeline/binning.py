@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from rankscope.primitives.intervals import Int64
 
-Array = npt.NDArray[np.generic]
 UInt8 = npt.NDArray[np.uint8]
 
 

@@ -18,7 +18,7 @@ from rankscope.timeline.event_links import LAUNCHING, forward_and_backward, laun
 from rankscope.timeline.timeline import RankInRun, Timeline
 from rankscope.timeline.tracks import TABLES
 
-# Shown separately, or of no use to a reader.
+# Shown separately, or not useful to a reader.
 _OWN = {
     "start_ns", "end_ns", "name", "launch_row", "op_row", "launch_ns", "parent_row", "depth", "self_ns",
     "is_collective",

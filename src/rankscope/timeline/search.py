@@ -18,7 +18,6 @@ import polars as pl
 from rankscope.primitives.intervals import Int64
 from rankscope.timeline.timeline import Timeline
 
-Array = npt.NDArray[Any]
 _KEPT = 4
 
 

@@ -63,12 +63,17 @@ def read_progress(run_dir: Path, logs: WatchLogs, status: WatchStatus, ranks: li
     lost: dict[int, str] = {}
     silent, waiting = [], []
     for rank in ranks:
-        log, state = by_rank.get(rank), states.get(rank, "dead")
+        log = by_rank.get(rank)
+        # A rank of an attempt that has just begun may have no log yet.
+        state = states.get(rank, "running" if rank < (status.world_size or 0) else "dead")
+        restarted = status.restarting or (log is not None and log.header.restart_count > answer.restart_count)
         outcome = None if log is None else log.outcomes.get(answer.id) or _at_the_end(run_dir, log, state, answer)
         if outcome is not None and outcome.state == "recorded":
             recorded[rank] = outcome.first_step, outcome.last_step
         elif outcome is not None and outcome.state == "lost":
             lost[rank] = outcome.reason
+        elif restarted:
+            lost[rank] = "the job has failed before, and restarts"
         elif state == "dead":
             lost[rank] = "its process is gone"
         elif state in ("finished", "interrupted"):

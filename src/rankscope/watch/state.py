@@ -13,7 +13,7 @@ from rankscope.primitives.stragglers.stragglers import Straggler
 from rankscope.watch.changes import Change
 
 RESTART_S = 30.0
-"""How long a job that was interrupted may take until its next attempt logs steps."""
+"""How long a job that was interrupted may take until its next attempt logs steps, if nothing says that there is one."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,9 @@ class WatchStatus:
         long_steps: the longest.
         notes: the latest events.
         warnings: what limits these statements.
+        least_delay_ns: the least delay per step that the judged steps would show on any rank, where they leave the
+            question open; None where it is answered, or where they show none.
+        restarting: whether the latest attempt has failed and torchrun is to start the job again.
     """
 
     run_id: str | None
@@ -164,6 +167,8 @@ class WatchStatus:
     long_steps: tuple[LongStep, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    least_delay_ns: int | None = None
+    restarting: bool = False
 
     @property
     def running(self) -> bool:
@@ -171,8 +176,13 @@ class WatchStatus:
         return any(each.state in ("running", "silent") for each in self.ranks)
 
     @property
+    def state(self) -> str:
+        """``running``, ``restarting`` or ``ended``."""
+        return "running" if self.running else "restarting" if self.restarting else "ended"
+
+    @property
     def ended(self) -> bool:
         """Whether nothing more comes: the ranks have finished, or ended some time ago and were not started again."""
-        if self.running:
+        if self.running or self.restarting:
             return False
         return all(each.state == "finished" or each.silent_s > RESTART_S for each in self.ranks)

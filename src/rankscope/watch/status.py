@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from rankscope.primitives.statistics import Significance, Verdict
+from rankscope.primitives.stragglers.detectors import detectable
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.stragglers import Comparison
 from rankscope.rundir.manifest import RankManifest, read_rank_manifest
@@ -25,11 +26,14 @@ from rankscope.rundir.ranges import as_ranges
 from rankscope.watch.changes import find_change
 from rankscope.watch.local_times import Arrivals, Int64, LocalTimes, local_times
 from rankscope.watch.log import RankLog, WatchLogs
+from rankscope.watch.restarts import is_restarting
 from rankscope.watch.state import LastArrival, LateRank, LongStep, RankState, RankTimes, StepTime, WatchStatus
 
 JUDGED_STEPS = 100
 """The latest steps, from which the straggler is found."""
 _HISTORY_STEPS = 2000
+_MANY_CALLS = 1_000_000
+"""Of all ranks together: above that, since when a rank is late is looked for in the judged steps only."""
 _LONG = 8.0
 _LONG_SHARE = 0.3
 _MOST_LONG = 5
@@ -54,13 +58,17 @@ def read_status(
     header = next(iter(by_rank.values())).header
     now = time.time() if now is None else now
     states = tuple(_state(Path(run_dir), log, now) for log in by_rank.values())
-    history = local_times(by_rank, _HISTORY_STEPS)
-    times = None if history is None else local_times(by_rank, judged_steps)
+    many = sum(len(log.calls) for log in by_rank.values()) > _MANY_CALLS
+    history = local_times(by_rank, judged_steps if many else _HISTORY_STEPS)
+    times = history if history is None or many else local_times(by_rank, judged_steps)
     late: tuple[LateRank, ...] = ()
     verdicts: dict[int, Verdict] = {}
+    least_delay_ns: int | None = None
     unknown = _why_unknown(by_rank, times)
     if not unknown and times is not None and history is not None:
-        late, verdicts = _late_ranks(times, history)
+        compared = Comparison(_observations(times))
+        late, verdicts = _late_ranks(compared, times, history)
+        least_delay_ns = _least_delay(compared, verdicts)
     notes = dict.fromkeys(note for _, note in sorted(note for log in by_rank.values() for note in log.notes))
     return WatchStatus(
         header.run_id,
@@ -76,6 +84,8 @@ def read_status(
         _long_steps(by_rank, history),
         tuple(notes)[-_MOST_NOTES:],
         tuple(_warnings(by_rank, states, times)),
+        least_delay_ns,
+        is_restarting(by_rank, states),
     )
 
 
@@ -123,8 +133,16 @@ def _observations(times: LocalTimes) -> Observations:
     return Observations.of(parts, float(np.median(times.step_ns)), on_host=True)
 
 
-def _late_ranks(times: LocalTimes, history: LocalTimes) -> tuple[tuple[LateRank, ...], dict[int, Verdict]]:
-    compared = Comparison(_observations(times))
+def _least_delay(compared: Comparison, verdicts: Mapping[int, Verdict]) -> int | None:
+    if all(verdict.significance is not Significance.TOO_FEW for verdict in verdicts.values()):
+        return None
+    most = float(detectable(compared.seen, compared.limits).max())
+    return round(most) if np.isfinite(most) else None
+
+
+def _late_ranks(
+    compared: Comparison, times: LocalTimes, history: LocalTimes
+) -> tuple[tuple[LateRank, ...], dict[int, Verdict]]:
     verdicts = {times.ranks[row]: verdict for row, verdict in compared.verdicts().items()}
     found = []
     for each in compared.stragglers():
@@ -247,7 +265,7 @@ def _warnings(logs: Mapping[int, RankLog], states: Sequence[RankState], times: L
         found.append(f"{len(logs)} of {size} ranks have a log: the others may be the cause of what these wait for")
     what = {
         "silent": "not logged a step for long",
-        "dead": "died without a word: killed, by a signal or for want of memory",
+        "dead": "died without having noted its end: killed by a signal, or out of memory",
         "interrupted": "been interrupted",
     }
     for state, text in what.items():

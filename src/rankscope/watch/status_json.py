@@ -20,6 +20,7 @@ def as_json(status: WatchStatus) -> dict[str, object]:
         "world_size": status.world_size,
         "attempts": status.attempts,
         "running": status.running,
+        "restarting": status.restarting,
         "ranks": [vars(each) for each in status.ranks],
         "step_time": None
         if step_time is None
@@ -53,6 +54,7 @@ def as_json(status: WatchStatus) -> dict[str, object]:
             for each in status.late_ranks
         ],
         "verdicts": {str(rank): verdict.significance.value for rank, verdict in status.verdicts.items()},
+        "least_delay_ns": status.least_delay_ns,
         "unknown": status.unknown or None,
         "last_arrivals": [vars(each) for each in status.last_arrivals],
         "long_steps": [vars(each) for each in status.long_steps],

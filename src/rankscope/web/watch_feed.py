@@ -17,10 +17,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from rankscope.errors import RankscopeError
-from rankscope.monitor.job import JobState, WatchedJob
-from rankscope.report.watch import straggler_sentence
+from rankscope.monitor.job import JobState, WatchedJob, pause_after
+from rankscope.report.watch import no_straggler_sentence, straggler_sentence
 from rankscope.rundir.watch_files import WATCH_FOLDER
 from rankscope.watch.log import RankLog
+from rankscope.watch.status import significance_of
 from rankscope.watch.status_json import as_json
 from rankscope.web.responses import RefusedError, json_answer
 
@@ -44,7 +45,7 @@ class WatchFeed:
         self._lock = threading.Lock()
         self._job: WatchedJob | None = None
         self._text = ""
-        self._read_at = float("-inf")
+        self._next_at = float("-inf")
 
     @property
     def folder(self) -> Path | None:
@@ -58,9 +59,10 @@ class WatchFeed:
             RefusedError: no job is watched here.
         """
         with self._lock:
-            if time.monotonic() - self._read_at >= LOOK_S:
+            began = time.monotonic()
+            if began >= self._next_at:
                 self._text = json.dumps(self._read(), separators=(",", ":"))
-                self._read_at = time.monotonic()
+                self._next_at = began + pause_after(time.monotonic() - began, LOOK_S)
             return self._text
 
     def _read(self) -> dict[str, object]:
@@ -108,6 +110,10 @@ def as_payload(state: JobState, logs: dict[int, RankLog]) -> dict[str, object]:
     return {
         **status,
         "ranks": ranks,
+        "no_straggler": no_straggler_sentence(state.status)
+        if not (status["stragglers"] or status["unknown"])
+        else None,
+        "significance": significance_of(state.status).value,
         "sentences": [straggler_sentence(each) for each in state.status.late_ranks],
         "history": _history(logs),
         "hang": None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from rankscope.measure.injob.phases import BACKWARD, FORWARD, OPTIMIZER, PASSES, Phases
 
 
@@ -48,3 +50,22 @@ def test_a_closure_within_the_optimizers_step_is_not_counted_twice():
     closure = (f"+{FORWARD}", f"-{FORWARD}", f"+{BACKWARD}", f"-{BACKWARD}")
     passed(phases, "|", f"+{OPTIMIZER}", *closure, *closure, f"-{OPTIMIZER}", "|")
     assert phases.take() == {"step": [31], FORWARD: [6], BACKWARD: [12], OPTIMIZER: [11], PASSES: [2]}
+
+
+def test_compiled_code_is_as_without_the_phases(monkeypatch):
+    monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
+    phases = Phases(Counting(*range(100)))
+    phases.on = True
+    model = torch.nn.Linear(2, 2)
+    torch.optim.SGD(model.parameters())  # loads torch's compiler
+    phases.watch_forward([model])
+    phases.watch_backward()
+    forward = torch.compile(lambda x: model(x).sum(), backend="eager", fullgraph=True)
+    backward = torch.compile(lambda x: model(x).sum().backward(), backend="eager")
+    phases.boundary()
+    for _ in range(2):
+        forward(torch.ones(1, 2)).backward()
+        phases.boundary()
+    backward(torch.ones(1, 2))
+    phases.boundary()
+    assert phases.take()[PASSES] == [1, 1, 1]

@@ -1,10 +1,10 @@
-"""``rankscope.HangWatch``: notices that the training loop makes no step any more, and writes down what each rank does.
+"""``rankscope.HangWatch``: detects that the training loop has stopped making steps, and dumps what each rank is doing.
 
-A thread on each rank compares the time since the last step with the usual time of a step. No rank asks another one:
-when one is stuck, the others soon wait for it, and every thread notices by itself. The thread also rewrites a small
-heartbeat file, so that a rank that has died can be distinguished from one whose dump is missing.
+A thread on each rank compares the time since the last step with the usual time of a step. The ranks need not
+communicate for this: when one is stuck, the others soon wait for it, and each thread notices it. The thread also
+rewrites a small heartbeat file, so that a rank that has died can be distinguished from one whose dump is missing.
 
-A step costs one reading of the clock. Nothing here is raised into the job.
+A step costs one clock reading. No exception gets into the job.
 
 In: the steps of the loop. Out: heartbeats, and a dump on each hang (:mod:`.dump`).
 """
@@ -16,9 +16,9 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 
 from rankscope.capture import exit_hooks
@@ -46,20 +46,19 @@ class HangWatch:
                 train(batch)
                 watch.heartbeat()
 
-    A hang is a step that takes longer than ``timeout_s`` and longer than ``factor`` times the usual step. Then each
-    rank writes ``hang/rank{rank}.json`` into the run directory: ``rankscope hang RUN`` gives the verdict. The job
-    continues, unless ``exit_status`` is given.
+    A hang is a step that takes longer than ``timeout_s`` and longer than ``factor`` times the usual step. Each rank
+    then writes ``hang/rank{rank}.json`` into the run directory, and ``rankscope hang RUN`` gives the verdict. The job
+    continues unless ``exit_status`` is given.
 
     Args:
         directory: the run directory, the same for all ranks.
-        timeout_s: how long a step has to take at least to count as a hang.
-        factor: how many times the median of the latest steps it has to take.
-        first_timeout_s: the limit before the second step has ended: compilation and initialization are slow.
-        exit_status: end the process with this status after a dump, once the other ranks had time to write theirs; by
-            default it continues.
+        timeout_s: a step that takes less is never a hang.
+        factor: nor is one that takes less than this many times the median of the latest steps.
+        first_timeout_s: the limit until the second step has ended, because compilation and initialization are slow.
+        exit_status: ends the process with this status after a dump, once the other ranks have had time to write theirs;
+            by default it continues.
         heartbeat_s: how often the heartbeat file is rewritten.
-        run_id: the run, where the ranks have agreed on an id; by default the launcher's.
-        clock: seconds that only increase, for tests.
+        run_id: the id of the run, if the ranks have agreed on one; by default the launcher's.
     """
 
     def __init__(
@@ -72,7 +71,6 @@ class HangWatch:
         exit_status: int | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         run_id: str = "",
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.directory = Path(absolute_directory(directory))
         self.timeout_s = timeout_s
@@ -82,8 +80,7 @@ class HangWatch:
         self.heartbeat_s = heartbeat_s
         self.run_id = run_id
         self.dumps: list[Path] = []
-        """The dumps that were written."""
-        self._clock = clock
+        """The dumps written so far."""
         self._times: deque[float] = deque(maxlen=_KEPT_STEPS)
         self._steps = 0
         self._reported = -1
@@ -96,10 +93,10 @@ class HangWatch:
         self._unwritten = False
 
     def start(self) -> HangWatch:
-        """Begin to watch; the calling thread runs the training loop."""
+        """Start watching; the calling thread is taken for the one that runs the training loop."""
         if self._thread is None:
             self._training_thread = threading.get_ident()
-            self._times.append(self._clock())
+            self._times.append(monotonic())
             self._began_ns = time.time_ns()
             self._stop.clear()
             self._thread = threading.Thread(target=self._watch, name="rankscope-hang-watch", daemon=True)
@@ -108,16 +105,16 @@ class HangWatch:
         return self
 
     def heartbeat(self, phase: str = "") -> None:
-        """A step has ended. ``phase`` is what comes next, such as ``data_loading``, if that is worth knowing."""
-        self._times.append(self._clock())
+        """A step has ended. ``phase`` optionally names what comes next, such as ``data_loading``."""
+        self._times.append(monotonic())
         self._steps += 1
         self._phase = phase
 
     def close(self, exception: str = "") -> None:
-        """Stop to watch, and note that this rank has ended: in an orderly way, or by an exception.
+        """Stop watching, and record that this rank has ended: normally, or by an exception.
 
-        For an exception a dump is written as well: if the ranks called different collectives, one may have failed. Not
-        if this step has one: the exception is then the end of the hang.
+        An exception is worth a dump, too: if the ranks called different collectives, one of them may have failed. If
+        this step already has a dump, the exception is only the end of its hang.
         """
         thread, self._thread = self._thread, None
         if thread is None:
@@ -140,7 +137,7 @@ class HangWatch:
         self.close(described(error) if isinstance(error, Exception) else "")
 
     def limit_s(self) -> float:
-        """How long the present step may take."""
+        """How long the current step may take."""
         durations = [end - begin for begin, end in pairwise(self._times.copy())]
         # The first step compiles and initializes: it is not usual.
         if self._steps < 2:
@@ -148,13 +145,13 @@ class HangWatch:
         return max(self.timeout_s, self.factor * statistics.median(durations[1:] or durations))
 
     def check(self) -> Path | None:
-        """Write a dump if this rank hangs and has written none for this hang. The watching thread calls it."""
-        steps, elapsed = self._steps, self._clock() - self._times[-1]
+        """Write a dump if this rank hangs and has not written one for this hang. The watching thread calls it."""
+        steps, elapsed = self._steps, monotonic() - self._times[-1]
         if steps == self._reported or elapsed <= self.limit_s():
             return None
         self._reported = steps
         reason = f"no step for {elapsed:.0f} s"
-        warn(f"{reason}: writing what this rank does to {self.directory / HANG_FOLDER}")
+        warn(f"{reason}: writing what this rank is doing to {self.directory / HANG_FOLDER}")
         return self._dump(reason)
 
     def _dump(self, reason: str, exception: str = "") -> Path | None:
@@ -171,30 +168,30 @@ class HangWatch:
         return path
 
     def _position(self) -> Position:
-        elapsed = self._clock() - self._times[-1]
+        elapsed = monotonic() - self._times[-1]
         return Position(self._steps, self._phase, int(elapsed * 1e9))
 
     def _watch(self) -> None:
         pause = min(1.0, self.heartbeat_s, max(self.timeout_s / 10, 0.05))
         while True:
             try:
-                if self._clock() >= self._next_heartbeat:
+                if monotonic() >= self._next_heartbeat:
                     self._write_heartbeat()
                 if self.check() is not None and self.exit_status is not None:
                     self._end(self.exit_status)
             except Exception as error:  # capture never stops a job
-                logger.warning("the watch for hangs failed: %s", error)
+                logger.warning("the hang watch failed: %s", error)
             if self._stop.wait(pause):
                 return
 
     def _end(self, status: int) -> None:
-        """End the process, once the other ranks had time to notice the hang as well."""
+        """End the process, once the other ranks have had time to notice the hang."""
         if not self._stop.wait(max(2.0, min(60.0, self.timeout_s))) and self._reported == self._steps:
             logger.warning("rankscope ends this hung process with status %d", status)
             os._exit(status)
 
     def _write_heartbeat(self, *, ended: bool = False, exception: str = "") -> None:
-        self._next_heartbeat = self._clock() + self.heartbeat_s
+        self._next_heartbeat = monotonic() + self.heartbeat_s
         process = this_process()[0]
         if process is None:
             return

@@ -1,4 +1,4 @@
-"""One recording by a torch profiler of the script's own, as the trace queue needs it.
+"""One recording by a torch profiler of the script, as the trace queue needs it.
 
 Torch saves a result only once. So it is saved when the recording stops, for rankscope, and what the script exports
 later is a copy of that file: a second link to it, which goes once the script has exported the trace or has dropped the

@@ -181,7 +181,7 @@ class AdoptingProfiler(Profiler):
             self._last_log.warn_once("short", f"no trace was written: {reason}; --take-over records instead of it")
 
     def _amend_manifest(self, log: RankLog) -> None:
-        """No manifest has the schedule if profilers of the script's own recorded instead."""
+        """No manifest has the schedule if profilers of the script recorded instead."""
         rank, decisions = self._rank, self._decisions
         own = (each for each in log.manifest.written if not each.adopted)
         scheduled = [each for each in own if each.first_step not in self._requested]

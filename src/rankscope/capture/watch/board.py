@@ -1,8 +1,8 @@
 """Where the ranks agree on the windows that are recorded on request: a numbered list, to which each can add.
 
-An entry is made once: of several ranks that make the same one, the first wins, and the others get its text. The list
-is in the job's store; without a store, in files of the run directory, which the ranks
-have to share then. A job of one process keeps it in memory.
+An entry is made once: if several ranks make the same one, the first wins, and the others get its text. The list is in
+the job's store; without a store, in files of the run directory, which the ranks then have to share. A job of one
+process keeps it in memory.
 
 In: texts. Out: the texts of all ranks, in one order.
 """

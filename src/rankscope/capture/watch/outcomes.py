@@ -1,4 +1,4 @@
-"""What became of the windows that were asked for: recorded, or not and why, as this rank's manifest has it.
+"""The outcome of requested windows according to this rank's manifest: recorded, or why not.
 
 In: windows, and the manifest. Out: an outcome for each, once.
 """
@@ -12,7 +12,7 @@ from rankscope.rundir.manifest import LostWindow, RankManifest, WrittenTrace
 from rankscope.rundir.schedule import Window
 
 _LATE_STEPS = 32
-"""After its last step a window may still wait for pending collectives, for so many steps."""
+"""For so many steps after its last one, a window may still wait for pending collectives."""
 NO_RECORDING = "the capture on this rank has ended"
 
 
@@ -27,7 +27,7 @@ class Settled:
 
 
 class Outcomes:
-    """The windows of one rank that are on their way."""
+    """The requested windows of one rank whose outcome is not known yet."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Planned, Window, frozenset[int]]] = []
@@ -40,7 +40,7 @@ class Outcomes:
             self._waiting.append((planned, planned.window, before))
 
     def settle(self, manifest: RankManifest, step: int, *, busy: bool) -> list[Settled]:
-        """Those that became known since the last call.
+        """The outcomes that became known since the last call.
 
         Args:
             manifest: as it is now.

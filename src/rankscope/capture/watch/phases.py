@@ -11,6 +11,9 @@ Each is a sum of differences of clock readings in the thread of the training loo
 What remains of the step is anything else. A phase that did not occur in a step is not known: another kind of loader, a
 loop without a backward pass. On an accelerator these are times of the host, which runs ahead of its device.
 
+Nothing of it is traced by torch.compile: it would be a break in a graph of the job, and an error where that must not
+have one. The optimizer's phase is not known if its step is compiled.
+
 In: calls of torch in the loop's thread. Out: the phases of each step.
 """
 
@@ -24,6 +27,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
+
+import torch
+
+from rankscope.capture.dynamo import never_compile
 
 _clock = time.perf_counter_ns
 
@@ -148,7 +155,7 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __next__(iterator: Any) -> Any:  # the name that tracebacks show
         phases = _current
-        if phases is None or threading.get_ident() != phases.thread:
+        if torch.compiler.is_compiling() or phases is None or threading.get_ident() != phases.thread:
             return original(iterator)
         began = _clock()
         try:
@@ -160,8 +167,6 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watch_backward() -> Callable[[], None]:
-    import torch
-
     return _replace(torch.autograd, "backward", _timed_backward)
 
 
@@ -169,7 +174,7 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def backward(*args: Any, **options: Any) -> Any:
         phases = _current
-        if phases is None or threading.get_ident() != phases.thread:
+        if torch.compiler.is_compiling() or phases is None or threading.get_ident() != phases.thread:
             return original(*args, **options)
         began = _clock()
         phases.backward_begins(began)
@@ -195,13 +200,15 @@ def _watch_optimizers() -> Callable[[], None]:
 
 def _before_step(*_optimizer: Any) -> None:
     phases = _current
-    if phases is not None and threading.get_ident() == phases.thread:
+    if not torch.compiler.is_compiling() and phases is not None and threading.get_ident() == phases.thread:
         _open_optimizers.append(_clock())
 
 
 def _after_step(*_optimizer: Any) -> None:
     phases = _current
-    if phases is not None and threading.get_ident() == phases.thread and _open_optimizers:
+    if torch.compiler.is_compiling() or phases is None or threading.get_ident() != phases.thread:
+        return
+    if _open_optimizers:
         began = _open_optimizers.pop()
         if not _open_optimizers:  # else an optimizer that another one wraps
             phases.optimized(began, _clock())
@@ -211,6 +218,7 @@ def _replace(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callabl
     """Replace an attribute; returns what restores it, unless someone has replaced it since."""
     original = getattr(owner, name)
     replaced = wrap(original)
+    never_compile(replaced)
     setattr(owner, name, replaced)
 
     def restore() -> None:

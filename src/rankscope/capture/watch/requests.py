@@ -1,10 +1,10 @@
 """Windows that are recorded on request: by `rankscope trigger`, by a signal, or because a step was slow.
 
-A request gets a window of steps that are far enough ahead for every rank to hear of it in time, and that no other
-window covers. The ranks agree on it through a `Board`: who has a request makes the next entry, and every rank follows
-the list. Each rank that the request names hands the window to its loop, which records it as any window of the schedule,
-with the votes of `capture/votes.py`: a rank that hears of it too late, or cannot record it, withdraws it, and no rank
-keeps it. Such a request is tried again, each time twice as far ahead; if none of the tries succeeds, it is refused.
+A request gets a window of steps far enough ahead for every rank to learn of it in time, and free of other windows. The
+ranks agree on it through a `Board`: the rank with a request makes the next entry, and every rank follows the list. Each
+rank that the request names hands the window to its loop, which records it like any window of the schedule, with the
+votes of `capture/votes.py`: a rank that learns of it too late, or cannot record it, withdraws it, and no rank keeps it.
+The request is then tried again, each time twice as far ahead, and finally refused.
 
 In: requests. Out: windows for this rank's loop, and answers for those who asked.
 """
@@ -15,7 +15,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from rankscope.capture.votes import SKIP_LEAD_STEPS
 from rankscope.capture.watch.board import Board
@@ -48,7 +48,7 @@ FARTHER = 2
 _KEPT = 256
 _KEPT_IDS = 4096
 _MOST_OPEN = 64
-"""Windows that are to be recorded at the same time; what else is asked for waits for them."""
+"""Windows that may be planned at a time; further requests wait."""
 _MOST_AHEAD = 100_000
 _BETWEEN_STEPS = SKIP_LEAD_STEPS + 2
 """Between two windows, so that the votes on the second come after the first."""
@@ -61,14 +61,14 @@ class Pace:
     step: int
     usual_ns: int
     script_profiler: str = ""
-    """The script's own profiler, if it has one: windows give way to it."""
+    """The script's own profiler, if it has one: it takes precedence over requested windows."""
     waits: bool = False
     """Whether that one is recording on this rank."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A window that the ranks have agreed on; none if they have given up on the request."""
+    """A window that the ranks have agreed on, or their refusal of the request."""
 
     request: Request
     window: Window | None
@@ -120,6 +120,7 @@ class Requests:
         warmup: steps of warm-up before a window.
         scheduled: the windows of the schedule, from the beginning.
         reach_s: how long it takes until every rank has heard of an entry of the board.
+        restart_count: of this attempt of an elastic job.
     """
 
     def __init__(
@@ -130,9 +131,11 @@ class Requests:
         warmup: int,
         scheduled: Callable[[], Iterable[Window]],
         reach_s: float,
+        restart_count: int = 0,
     ) -> None:
         self._run_dir, self._rank, self._local_rank = run_dir, rank, local_rank
         self._warmup, self._scheduled, self._reach_s = warmup, scheduled, reach_s
+        self._restart_count = restart_count
         self._pending: deque[_Pending] = deque()
         self._tries: dict[str, int] = {}
         """By request: the latest try that is on the board; 0 for one that this rank has only heard of."""
@@ -197,7 +200,7 @@ class Requests:
         while self._pending and pace.usual_ns > 0 and len(self._open) < _MOST_OPEN:
             pending = self._pending[0]
             if pending.by_file and not request_path(self._run_dir, pending.request.id).exists():
-                self._pending.popleft()  # who asked has stopped waiting for an answer
+                self._pending.popleft()  # the requester no longer waits for an answer
                 continue
             planned = self._plan(pending, pace)
             if isinstance(planned, str):
@@ -209,7 +212,7 @@ class Requests:
         return found
 
     def drop_automatic(self) -> None:
-        """Ask no longer for what slow steps have asked for."""
+        """Drop the requests made because of slow steps."""
         self._keep(lambda pending: not pending.request.automatic)
 
     def _keep(self, wanted: Callable[[_Pending], bool]) -> None:
@@ -276,14 +279,14 @@ class Requests:
         return Planned(request, Window(begin, first, first + request.steps - 1, requested=True), tries)
 
     def _answer(self, answer: Answer) -> None:
-        """For who asked by a file that this rank can see; another rank may have written the same answer."""
+        """Answer a request file that this rank can see; another rank may have written the same answer."""
         path = answer_path(self._run_dir, answer.id)
         if not request_path(self._run_dir, answer.id).exists():
             return
         known = read_answer(path)
         newer = known is None or known.tries < answer.tries or (known.waits and not answer.waits)
         if newer or (answer.refused and known is not None and not known.refused):
-            write_atomic(path, to_json(answer))
+            write_atomic(path, to_json(replace(answer, restart_count=self._restart_count)))
 
 
 def automatic_request(slow_step: int, steps: int, reason: str) -> Request:

@@ -36,7 +36,7 @@ class SlowStep:
     step: int
     ns: int
     usual_ns: int
-    """The median of the history."""
+    """The median of the history it was compared with."""
     history: int
     """How many steps that is."""
     worth_recording: bool

@@ -1,8 +1,8 @@
 """The watch of one rank: a call per step in the loop, and a control thread for everything else.
 
 About once per second the thread writes the steps that have ended into the log, reads new collectives, looks for slow
-steps and for requests, and agrees with the other ranks on windows to record. Nothing of it waits in the loop, and no
-error gets out: it warns once.
+steps and for requests, and agrees with the other ranks on windows to record. None of this happens in the
+loop, and errors only cause one warning.
 
 In: the steps of the loop. Out: the rank's log; windows that the loop is to record.
 """
@@ -33,16 +33,17 @@ from rankscope.capture.watch.phases import StepPhases, StepRow, unwatch_phases, 
 from rankscope.capture.watch.requests import Pace, Planned, Requests, automatic_request
 from rankscope.capture.watch.ring import CollectiveRing
 from rankscope.capture.watch.slow_steps import SlowStep, SlowSteps
-from rankscope.rundir.processes import pid_namespace
+from rankscope.rundir.launcher import max_restarts
+from rankscope.rundir.processes import elastic_agent, pid_namespace
 from rankscope.rundir.schedule import Window
 from rankscope.rundir.watch_files import SCHEMA_VERSION, Header, Outcome, Request, log_folder, to_json
 
 POLL_S = 1.0
 RANKS_PER_POLL_S = 1000
-"""Of a larger job, each rank asks the store less often: the ranks together about so often per second."""
+"""How often per second all ranks together ask the store: in larger jobs each rank asks less often."""
 STOP_LIMIT_S = 5.0
 SIGNAL = "SIGUSR2"
-"""Asks for a window, unless the job has a handler of its own."""
+"""The signal that requests a window, unless the job has its own handler for it."""
 _WAITING_ROWS = 8192
 _WAITING_REQUESTS = 64
 
@@ -83,6 +84,8 @@ class Watcher:
             pid=os.getpid(),
             pid_namespace=pid_namespace(),
             restart_count=process.restart_count,
+            max_restarts=max_restarts(os.environ),
+            agent_pid=elastic_agent(),
             began_ns=time.time_ns(),
             device=next((kind.name for kind in rank.activities if kind.name != "CPU"), None),
         )
@@ -91,7 +94,9 @@ class Watcher:
         self._ring, self._slow = CollectiveRing(), SlowSteps()
         self._poll_s = max(POLL_S, process.world_size / RANKS_PER_POLL_S)
         reach_s = 2 * self._poll_s + 1
-        self._requests = Requests(rank.run_dir, process.rank, process.local_rank, config.warmup, scheduled, reach_s)
+        self._requests = Requests(
+            rank.run_dir, process.rank, process.local_rank, config.warmup, scheduled, reach_s, process.restart_count
+        )
         self._board: Board | None = None
         self._outcomes = Outcomes()
         self._automatic, self._automatic_at = 0, float("-inf")
@@ -100,7 +105,7 @@ class Watcher:
         # With a thread of its own: the control thread may itself wait for the job's store.
         self._hangs = None
         if config.hang_timeout:
-            # Without an agreed id each rank has its own: no use to tell runs apart.
+            # Without an agreed id each rank has its own, which does not identify the run.
             run_id = "" if rank.run_id_doubt else rank.run_id
             self._hangs = HangWatch(rank.run_dir, timeout_s=config.hang_timeout, run_id=run_id)
         self.ended_by: Exception | None = None
@@ -133,7 +138,7 @@ class Watcher:
         return [self._new.popleft() for _ in range(len(self._new))]
 
     def stop(self) -> None:
-        """End, after what is known was written."""
+        """Write what is known, and end."""
         if self._hangs is not None:
             self._hangs.close(described(self.ended_by))
         unwatch_phases(self._phases)

@@ -1,4 +1,7 @@
-"""``rankscope measure binding``."""
+"""``rankscope measure binding``.
+
+In: a script and names of bindings. Out: a result file, printed as a table.
+"""
 
 from __future__ import annotations
 

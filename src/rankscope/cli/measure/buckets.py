@@ -1,4 +1,7 @@
-"""``rankscope measure buckets``."""
+"""``rankscope measure buckets``.
+
+In: a script. Out: a result file, printed as a table.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``rankscope measure profiler``."""
+"""``rankscope measure profiler``.
+
+In: a script. Out: a result file, printed as a table.
+"""
 
 from __future__ import annotations
 

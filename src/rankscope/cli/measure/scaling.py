@@ -1,4 +1,7 @@
-"""``rankscope measure scaling``."""
+"""``rankscope measure scaling``.
+
+In: a script and numbers of ranks. Out: a result file, printed as a table; a plot on request.
+"""
 
 from __future__ import annotations
 

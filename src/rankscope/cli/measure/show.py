@@ -1,4 +1,7 @@
-"""``rankscope measure show``."""
+"""``rankscope measure show``.
+
+In: a directory with result files. Out: the results as tables or JSON.
+"""
 
 from __future__ import annotations
 

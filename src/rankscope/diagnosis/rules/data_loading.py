@@ -1,9 +1,9 @@
 """The job waits for data.
 
-Fires if nothing but data loading runs for 1 % of the step or more on a rank: its device, or without one its operators,
-stand still. The saving is that time, median over steps, on the rank with the most: a loader that is always ready would
-leave none. Workers that are too slow deliver in bursts: if only some steps wait, but more than one, the saving is the
-mean over all steps.
+Fires if nothing but data loading runs for 1 % of the step or more on a rank: its device is idle then, or without one,
+no operator runs. The saving is that time, median over steps, on the rank with the most: a loader that is always ready
+would leave none. Workers that are too slow deliver in bursts: if only some steps wait, but more than one, the saving is
+the mean over all steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Merging the parts of a run: missing files are fetched into a staging folder, checked, and moved in.
 
-No file is replaced by a different one. The exceptions: what a rank writes again, by its later state (`states`), and a
-trace that is shorter than its manifest here says by the complete one.
+No file is replaced by a different one, with two exceptions: a later state of a file that ranks rewrite (`states`)
+replaces the earlier one, and the complete trace replaces one that is shorter than its manifest here says.
 
 In: a source and a run directory. Out: the files that were copied, and those that could not be.
 """
@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -196,10 +196,11 @@ def _runs(ids: set[str]) -> str:
     return f"{plural('run', len(ids))} {shown}"
 
 
-def rank_manifests(folder: Path) -> list[RankManifest]:
-    """The manifests of ranks in a run directory, in the order of ranks; those that cannot be read are left out."""
+def rank_manifests(folder: Path, known: Container[Path] = ()) -> list[RankManifest]:
+    """The manifests of ranks in a run directory, in the order of ranks; those that cannot be read, and ``known`` files,
+    are left out."""
     paths = sorted((folder / RANKS_FOLDER).rglob("*.json")) if (folder / RANKS_FOLDER).is_dir() else []
-    read = (read_rank_manifest(path) for path in paths if not path.name.startswith("."))
+    read = (read_rank_manifest(path) for path in paths if not path.name.startswith(".") and path not in known)
     found = [manifest for manifest in read if manifest is not None and manifest.rank is not None]
     return sorted(found, key=lambda manifest: (manifest.rank or 0, manifest.restart_count))
 

@@ -1,7 +1,7 @@
-"""Files that a rank writes again: of two states of one, which is the later.
+"""Files that a rank rewrites: which of two states is the later one.
 
 Manifests, the log of a watch and what a hung job leaves change while the job runs; every other file of a run is written
-once. Requests to a watched job are between its host and the job: they are not gathered.
+once. Requests to a watched job concern only the running job: they are not gathered.
 
 In: two files of one path. Out: which to keep.
 """

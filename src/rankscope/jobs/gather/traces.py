@@ -1,4 +1,4 @@
-"""The traces in a run directory, and what the beginning of each says: its run, rank, world size and host.
+"""The traces in a run directory, and their run, rank, world size and host, read from the beginning of each file.
 
 A trace of rankscope's begins with its own metadata (`rundir/metadata.py`), one of torch's with `distributedInfo`, if
 the job had a process group. Formats are recognized by content, as when a trace is read; Zstandard needs a package, or
@@ -49,18 +49,21 @@ class TraceHead:
     host: str | None = None
 
 
-def find_traces(run: Path, listed: Container[str] = ()) -> dict[str, Path]:
-    """Files that are called as traces are, whose name says which rank wrote them, or that begin as traces do.
+def find_traces(run: Path, listed: Container[str] = (), known: Container[Path] = ()) -> dict[str, Path]:
+    """Files with the name of a trace that contains its rank, or with the beginning of a trace.
 
     Args:
         run: the directory.
         listed: traces that its manifests list, by their paths in it.
+        known: files that are left out, and not looked at.
     """
     found = {}
     for folder, folders, files in os.walk(run):
         # A hidden one may be another gather's, and go meanwhile.
         folders[:] = sorted(each for each in folders if not each.startswith(".") and each not in _NO_TRACES)
         for path in (Path(folder, each) for each in sorted(files) if each.endswith(SUFFIXES) and each[0] != "."):
+            if path in known:
+                continue
             file, name = path.relative_to(run).as_posix(), parse_trace_name(path.relative_to(run))
             ranked = name.rank is not None and name.pattern != "folder"
             named = file in listed or path.name.endswith(tuple(ENDINGS.values())) or ranked
@@ -73,7 +76,7 @@ def read_head(path: Path) -> TraceHead:
     """Read the beginning of a file. Never raises: of a file that cannot be read, nothing is known."""
     try:
         head = _first_bytes(path) if path.is_file() else b""
-    except Exception:  # of whatever package decompresses it
+    except Exception:  # whatever the decompressing package raises
         return TraceHead()
     before, events, _ = head.partition(b'"traceEvents"')
     ours, torchs = _OURS.search(before), _TORCHS.search(before)

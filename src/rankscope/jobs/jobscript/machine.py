@@ -61,11 +61,11 @@ class Machine:
     node_cores: tuple[str, ...] = ()
     """Which cores each rank of a node is bound to, in the order of local ranks."""
     node_ccl_cores: tuple[str, ...] = ()
-    """The core of each local rank's oneCCL worker: none of those that ranks are bound to."""
+    """The core of each local rank's oneCCL worker; no rank is bound to any of them."""
     launch_launcher: str | None = None
     launch_mpi: str = "openmpi"
     launch_mpiexec: str = "mpiexec"
-    """What ``mpiexec`` is called there."""
+    """The name of ``mpiexec`` on it."""
     launch_arguments: tuple[str, ...] = ()
     """Of srun, mpiexec or flux run."""
     launch_cpu_bind: str | None = None

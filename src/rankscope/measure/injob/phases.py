@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from rankscope.capture.dynamo import never_compile
 from rankscope.measure.injob.clocks import Clock
 from rankscope.measure.injob.model import first_size
 
@@ -92,6 +93,8 @@ class Phases:
 
     def watch_forward(self, modules: list[Any]) -> None:
         """Time calls of these modules."""
+        never_compile(Phases._before_forward)
+        never_compile(Phases._after_forward)
         for module in modules:
             compiled = getattr(module, "_compiled_call_impl", None)
             if compiled is not None:
@@ -106,20 +109,26 @@ class Phases:
         torch.autograd.backward = self._timed(torch.autograd.backward, BACKWARD)
 
     def _before_forward(self, _module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():
+            return  # the model is called in a compiled function of the script's: what it takes is not known
         if self.batch is None:
             self.batch = first_size(arguments, options)
         self.begin(FORWARD)
 
     def _after_forward(self, _module: Any, _arguments: Any, _result: Any) -> None:
-        self.end(FORWARD)
+        if not torch.compiler.is_compiling():
+            self.end(FORWARD)
 
     def _timed(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
         @functools.wraps(function)
         def marked(*args: Any, **options: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return function(*args, **options)
             self.begin(phase)
             try:
                 return function(*args, **options)
             finally:
                 self.end(phase)
 
+        never_compile(marked)
         return marked

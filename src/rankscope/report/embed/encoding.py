@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rankscope.primitives.intervals import Int64
-from rankscope.timeline.column_file import TypedNumbers, column_file, read_column_file
+from rankscope.timeline.column_file import TypedNumbers, column_file
 
 MAX_PLANES = 7
 _LEVEL = 9
@@ -37,22 +37,9 @@ def planes(values: Int64) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.ascontiguousarray(words.view(np.uint8).reshape(-1, 8).T[:count]).reshape(-1)
 
 
-def unplanes(data: np.ndarray[Any, np.dtype[np.uint8]], length: int) -> Int64:
-    """The reverse of `planes`."""
-    values = np.zeros(length, dtype=np.int64)
-    for place, plane in enumerate(data.reshape(-1, length) if length else ()):
-        values |= plane.astype(np.int64) << (8 * place)
-    return values
-
-
 def fold(values: Int64) -> Int64:
     """Numbers of either sign as numbers that are not below zero."""
     return np.where(values < 0, -2 * values - 1, 2 * values)
-
-
-def unfold(values: Int64) -> Int64:
-    """The reverse of `fold`."""
-    return np.where(values & 1, -(values + 1) // 2, values // 2)
 
 
 def steps_of(values: Int64) -> Int64:
@@ -67,12 +54,6 @@ def block(columns: Mapping[str, Int64], meta: Mapping[str, Any] | None = None) -
     return deflated(column_file(coded, {**(meta or {}), "lengths": lengths}))
 
 
-def read_block(data: bytes) -> tuple[dict[str, Any], dict[str, Int64]]:
-    """The reverse of `block`."""
-    meta, columns = read_column_file(inflated(data))
-    return meta, {name: unplanes(values, meta["lengths"][name]) for name, values in columns.items()}
-
-
 def json_block(value: Any) -> bytes:
     """JSON as a block."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -83,8 +64,3 @@ def deflated(data: bytes) -> bytes:
     """Deflated, without a header."""
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     return packer.compress(data) + packer.flush()
-
-
-def inflated(data: bytes) -> bytes:
-    """The reverse of `deflated`."""
-    return zlib.decompress(data, -zlib.MAX_WBITS)

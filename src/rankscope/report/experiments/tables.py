@@ -278,7 +278,7 @@ def _label(row: Any) -> str:
 
 
 def _read(folder: Path, name: str) -> AnyResult | None:
-    """What holds a table's rows; None where there is none, or none of ours."""
+    """The object with a table's rows; None if there is none, or if it is not ours."""
     measurement = _FILES.get(name, name)
     try:
         path = path_in(folder, measurement)

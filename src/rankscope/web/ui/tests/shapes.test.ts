@@ -16,7 +16,7 @@ test.each([
 
 test.each([
   ['input dims: [[264320]]\ninput types: ["float"]\nconcrete inputs: [""]', "264320 float"],
-  ['input dims: [[4,256],[],[]]\ninput types: ["c10::Half","Scalar","Int"]\nconcrete inputs: ["","","-1"]', "4×256 c10::Half, Scalar, -1"],
+  ['input dims: [[4,256],[],[]]\ninput types: ["c10::Half","Scalar","Int"]\nconcrete inputs: ["","","-1"]', "4×256 Half, Scalar, -1"],
   ["input dims: [[2,3],[3,4],[]]", "2×3, 3×4"],
   ['input dims: [[[2,3],[4]]]\ninput types: ["TensorList"]', "(2×3, 4) TensorList"],
   ['input types: ["a: b"]', "a: b"],

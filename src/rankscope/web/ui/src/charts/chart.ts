@@ -89,6 +89,7 @@ export function chart(context: Pick<ViewContext, "onLeave">, spec: ChartSpec): C
     if (!drawn) {
       styled(canvas, { height: `${spec.height(width)}px` });
       drawn = init(canvas);
+      canvas.firstElementChild?.setAttribute("aria-hidden", "true"); // the pixels: what they show has a name and is in a table
       const { pick } = spec;
       if (pick) drawn.getZr().on("click", (event: { offsetX: number; offsetY: number }) => picked(drawn, pick, [event.offsetX, event.offsetY]));
       if (spec.range) drawRange = rangeSelect(drawn, canvas, spec.range.within, spec.range.chosen, spec.range.choose);

@@ -16,7 +16,7 @@ export function docNodes(parts: readonly string[]): HTMLElement[] {
     const lines = part.split("\n");
     const asItStands = lines.some((line) => /^(\s{2,}|\s*[-*|] )/.test(line)) || /^```/.test(part);
     if (!asItStands) return h("p", {}, inline(part.replace(/\s+/g, " ")));
-    return h("pre", { class: "doc", tabindex: "0" }, part.replace(/^```\w*\n?|```$/gm, ""));
+    return h("pre", { class: "doc", tabindex: "0", role: "region", "aria-label": "Definition" }, part.replace(/^```\w*\n?|```$/gm, ""));
   });
 }
 

@@ -30,6 +30,11 @@ export class Table {
     return (this.has(column) ? this.#payload.data[column] : undefined) ?? [];
   }
 
+  /** Whether any row has more than 0 in one of these columns. */
+  hasAny(...columns: readonly string[]): boolean {
+    return columns.some((column) => this.values(column).some((value) => typeof value === "number" && value > 0));
+  }
+
   cell(row: number, column: string): Cell {
     return this.values(column)[row] ?? null;
   }

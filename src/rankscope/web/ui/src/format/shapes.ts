@@ -25,7 +25,7 @@ export function inputsText(lines: string): string {
   const [dims = [], types = [], values = []] = ["input dims", "input types", "concrete inputs"].map((label) => lists.get(label));
   const parts = Array.from({ length: Math.max(dims.length, types.length, values.length) }, (_, index) => {
     const shape = one(dims[index] ?? []);
-    const [type, value] = [types[index], values[index]].map((each) => (typeof each === "string" ? each : ""));
+    const [type, value] = [types[index], values[index]].map((each) => (typeof each === "string" ? each.replace(/^c10::/, "") : ""));
     return shape !== null && shape !== "–" ? `${shape} ${type}`.trim() : value || type || "–";
   });
   while (parts.at(-1) === "–") parts.pop();

@@ -14,7 +14,7 @@ import { firstRowAt, isFolded, isOfRank, RowKind } from "./rows.ts";
 import { RULER } from "./frame.ts";
 
 const WORDS_NEED = 13;
-const THREAD = /^((?:Python, )?thread )(.+)$/s;
+const NUMBERED = /^(|ranges |Python, )(on stream |thread )(.+)$/s;
 const SEVERITY = { error: "has an error", warning: "has a warning", info: "has a note" } as const;
 
 export class Gutter {
@@ -144,8 +144,10 @@ export class Gutter {
 
   #track(track: Track, pinned: boolean): HTMLElement {
     const folded = isFolded(this.#model.layout, this.#model.folding(), track.index);
-    const numbered = THREAD.exec(track.title); // the number says more, where there is room for one of them
-    const name = [pinned ? h("span", { class: "which" }, `${track.rank}`) : null, numbered ? h("span", { class: "name" }, h("span", { class: "tl-kind" }, numbered[1]), named(numbered[2] ?? "", 48)) : named(track.title, 48)];
+    // Where there is little room, the number says more than the words before it.
+    const [, before = "", words = "", after = ""] = NUMBERED.exec(track.title) ?? [];
+    const title = words === "" ? named(track.title, 48) : h("span", { class: "name" }, before, h("span", { class: "tl-kind" }, words), named(after, 48));
+    const name = [pinned ? h("span", { class: "which" }, `${track.rank}`) : null, title];
     if (track.lanes < 2 && !folded) return h("div", { class: "tl-name part single", title: track.title.slice(0, 400), "data-row": `t${track.index}` }, name);
     return button({
       class: "tl-name part", "aria-expanded": String(!folded), "data-row": `t${track.index}`, "data-testid": `track-${track.index}`, "data-kind": track.kind,

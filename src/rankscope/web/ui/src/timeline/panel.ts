@@ -81,7 +81,7 @@ function collective(detail: EventDetail, acts: PanelActs): HTMLElement | null {
   const latest = Math.max(...members.map((member) => member.start_ns));
   return h("section", { "data-testid": "members" }, h("h4", {}, "Same collective on ", members.length === 1 ? "this rank only" : `${members.length} ranks`),
     h("p", { class: "quiet-line" }, named(about.name, 80), facts.map((part) => part && [" · ", part])),
-    scrolled("Ranks of the collective", h("table", { class: "tl-members" },
+    scrolled("Ranks of the collective", h("table", { class: "tl-members", "aria-label": "Ranks of the collective" },
       h("thead", {}, h("tr", {}, ["Rank", "Arrival", "Duration", "Wait"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, members.slice(0, MEMBERS).map((member) => h("tr", { class: member.start_ns === latest && latest > first ? "last" : null, "aria-current": member.rank === detail.rank ? "true" : null },
         h("th", { scope: "row" }, button({ class: "link", "data-testid": `member-${member.rank}` }, () => acts.select(member), String(member.rank))),

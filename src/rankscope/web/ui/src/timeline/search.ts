@@ -77,7 +77,7 @@ export class Search {
     const turn = (label: string, to: number): HTMLElement => button({ class: "quiet" }, () => void this.list(text, to).then((next) => part.replaceWith(next), (error: unknown) => this.#notice.say(error)), label);
     part.append(h("p", { class: "quiet-line" }, `${grouped(start + 1)} to ${grouped(start + listed.length)} of ${grouped(found.hits)}`, " ",
       start > 0 ? turn("Earlier", Math.max(0, start - LISTED)) : null, " ", start + listed.length < found.hits ? turn("Later", start + LISTED) : null),
-    h("div", { class: "tl-scrolled", tabindex: "0", role: "region", "aria-label": "Matching events" }, h("table", { class: "tl-members", "data-testid": "hits" },
+    h("div", { class: "tl-scrolled", tabindex: "0", role: "region", "aria-label": "Matching events" }, h("table", { class: "tl-members", "aria-label": "Matching events", "data-testid": "hits" },
       h("thead", {}, h("tr", {}, ["Event", "Rank", "Start", "Duration"].map((title) => h("th", { scope: "col" }, title)))),
       h("tbody", {}, listed.map((hit, i) => h("tr", { "aria-current": start + i === this.#index ? "true" : null },
         h("th", { scope: "row" }, button({ class: "link" }, () => this.#choose(hit, start + i, found.hits), named(hit.name, 80))),

@@ -18,7 +18,7 @@ export const dataLoading: View = {
     if (!table) {
       return [emptyState("No data loading recorded.", "Data loading is detected from `DataLoader` ranges and from your own ranges (`record_function(\"load_data\")`), in steps marked with `.step()`.")];
     }
-    const loads = table.values("loading_ns").some((value) => typeof value === "number" && value > 0);
+    const loads = table.hasAny("loading_ns");
     return present([
       loads ? byStep(context, "loading", table, [
         { testId: "chart-loading", title: "Time in the loader", about: "Time in data loading ranges.", parts: [["loading_ns", "data_loading", "Loading"]], whole: { column: "window_ns", label: "Window" } },

@@ -32,7 +32,8 @@ export const distributed: View = {
     if (!table) {
       return present([emptyState("No steps recorded.", "Both overviews need steps and collectives: record with `rankscope.Profiler` on every rank, and include the backward pass in the recorded steps."), tables(context, [{ name: "devices", open: true }])]);
     }
-    const known = WAITING.slice(0, 2).some(([column]) => table.values(column).some((value) => typeof value === "number" && value > 0));
+    if (!table.hasAny("communication_ns", "overlap_ns")) return present([operations(context), tables(context, [{ name: "distributed" }, { name: "devices" }])]);
+    const known = table.hasAny("transfer_ns", "synchronizing_ns");
     return present([
       byStep(context, "distributed", table, [
         { testId: "chart-computation-communication", title: "Computation and communication", about: "Computation, communication and their overlap.", parts: HIDING, whole: { column: "window_ns", label: "Window" } },

@@ -27,7 +27,7 @@ export const idle: View = {
   render(context) {
     const [gaps, all] = [context.table("idle_causes"), context.table("launches")];
     // Traces without launches have a row of zeros per rank.
-    const launches = all?.values("launches").some((count) => typeof count === "number" && count > 0) ? all : null;
+    const launches = all?.hasAny("launches") ? all : null;
     if (!gaps && !launches) {
       return present([emptyState("No device events in these traces.", "A CPU-only job has no device. On an accelerator, record its activity; `rankscope.Profiler` does so automatically.")]);
     }

@@ -29,7 +29,7 @@ export const modules: View = {
     if (!table) {
       return present([emptyState("No modules in these traces.", "Modules come from Python stacks: record with `rankscope.Profiler(with_stack=True)` or `with_modules=True`. This makes recording slower and traces larger."), tables(context, [{ name: "recompute" }])]);
     }
-    const known = AMOUNTS.filter(([column]) => table.values(column).some((value) => typeof value === "number" && value > 0));
+    const known = AMOUNTS.filter(([column]) => table.hasAny(column));
     const [column, words, category] = known.find(([name]) => name === context.place.params.get("show")) ?? known[0] ?? AMOUNTS[1];
     const choice = rankChoice(context, "modules", table);
     const self = column.replace("total", "self");

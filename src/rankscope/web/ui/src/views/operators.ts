@@ -25,7 +25,7 @@ export const operators: View = {
     if (!table) {
       return present([emptyState("No operators in these traces.", "Operators come from CPU activity: keep `ProfilerActivity.CPU` on, as `rankscope.Profiler` does."), tables(context, [{ name: "annotations" }])]);
     }
-    const known = AMOUNTS.filter(([column]) => table.values(column).some((value) => typeof value === "number" && value > 0));
+    const known = AMOUNTS.filter(([column]) => table.hasAny(column));
     const [column, words, category] = known.find(([name]) => name === context.place.params.get("show")) ?? known[0] ?? AMOUNTS[2];
     const choice = rankChoice(context, "operators", table);
     const show = selector("operators-show", "Show:", known.map(([value, label]) => ({ value, label })), column, (value) => context.router.update({ show: value }));

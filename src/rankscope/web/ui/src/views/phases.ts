@@ -33,14 +33,15 @@ export const phases: View = {
   tables: ["recompute", "pipeline_bubble"],
   render(context) {
     const [steps, buckets, fsdp] = [context.table("phases"), context.table("ddp_buckets"), context.table("fsdp")];
+    const known = steps?.hasAny(...HOST.slice(0, 4).map(([column]) => column), ...DEVICE.map(([column]) => column)) ? steps : null;
     return present([
-      steps ? byStep(context, "phases", steps, [
+      known ? byStep(context, "phases", known, [
         { testId: "chart-phases", title: "On the host", about: "The host’s time by phase.", parts: HOST, whole: { column: "wall_ns", label: "Wall time" } },
-        ...(DEVICE.some(([column]) => steps.values(column).some((value) => typeof value === "number" && value > 0)) ? [{ testId: "chart-phases-device", title: "On the device", about: "The device’s time by the phase that launched it.", parts: DEVICE }] : []),
+        ...(known.hasAny(...DEVICE.map(([column]) => column)) ? [{ testId: "chart-phases-device", title: "On the device", about: "The device’s time by the phase that launched it.", parts: DEVICE }] : []),
       ]) : emptyState("No phases recorded.", "Phases are detected from host operators and `Optimizer.step`: record CPU activity, and call `.step()` once per iteration."),
       part(context, "ddp_buckets", "DDP buckets", buckets, bucketBars, "No DDP gradient all-reduce in these traces.", "It appears when a model wrapped in `DistributedDataParallel` runs its backward pass in a recorded step."),
       part(context, "fsdp", "FSDP collectives", fsdp, fsdpBars, "No FSDP collectives in these traces.", "They appear when a model wrapped with `fully_shard` or `FullyShardedDataParallel` runs in a recorded step."),
-      tables(context, [{ name: "phases", open: true }, { name: "ddp_buckets" }, { name: "fsdp" }, { name: "recompute" }, { name: "pipeline_bubble" }]),
+      tables(context, [{ name: "phases", open: known !== null }, { name: "ddp_buckets" }, { name: "fsdp" }, { name: "recompute" }, { name: "pipeline_bubble" }]),
     ]);
   },
 };

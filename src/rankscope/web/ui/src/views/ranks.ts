@@ -51,7 +51,7 @@ function field(context: ViewContext): HTMLElement | null {
   if (!place || place.length < 2) return null;
   const known = AMOUNTS.filter(([name, column]) => context.table(name)?.values(column).some((value) => value !== null));
   const { params } = context.place;
-  const shown = known.find(([, column]) => column === params.get("show")) ?? known.find(([name, column]) => context.table(name)?.values(column).some((value) => typeof value === "number" && value > 0)) ?? known[0];
+  const shown = known.find(([, column]) => column === params.get("show")) ?? known.find(([name, column]) => context.table(name)?.hasAny(column)) ?? known[0];
   if (!shown) return null;
   const layouts = [{ value: "mesh", label: "the mesh", rows: "mesh_row" }, { value: "host", label: "hosts", rows: "host_row" }].filter(({ rows }) => place.values(rows).some((value) => value !== null));
   // A mesh of one dimension is one long row: hosts are more informative.

@@ -10,6 +10,7 @@ import { isLive, type View, type ViewContext } from "./view.ts";
 /** What `api/watch` sends (PROTOCOL.md). */
 interface Watched {
   readonly running: boolean;
+  readonly restarting: boolean;
   readonly attempts: number;
   readonly world_size: number | null;
   readonly ranks: readonly { readonly rank: number; readonly last_step: number | null; readonly state: string }[];
@@ -20,6 +21,9 @@ interface Watched {
   readonly rank_times: readonly { readonly rank: number; readonly step_ns: number; readonly local_ns: number | null; readonly waiting_ns: number | null }[];
   readonly stragglers: readonly { readonly rank: number; readonly excess_ns: number; readonly since_step: number | null; readonly phase: string | null }[];
   readonly sentences: readonly string[];
+  /** Why no rank is named, where the ranks were compared. */
+  readonly no_straggler: string | null;
+  readonly significance: string;
   readonly unknown: string | null;
   readonly last_arrivals: readonly { readonly group: string; readonly ranks: readonly number[]; readonly rank: number; readonly share: number; readonly late_ns: number; readonly collectives: number }[];
   readonly long_steps: readonly { readonly step: number; readonly ns: number; readonly rank: number | null; readonly excess_ns: number }[];
@@ -56,7 +60,7 @@ function live(context: ViewContext): HTMLElement {
   context.onLeave(() => events.close());
   events.onmessage = (event: MessageEvent<string>) => {
     last = JSON.parse(event.data) as Watched;
-    connection.textContent = last.running ? `Up to date at ${new Date().toLocaleTimeString()}; new steps appear automatically.` : "The job has ended.";
+    connection.textContent = last.running ? `Up to date at ${new Date().toLocaleTimeString()}; new steps appear automatically.` : last.restarting ? "The job restarts after a failure; its next attempt appears automatically." : "The job has ended.";
     above.replaceChildren(cards(last), ...hang(last));
     if (shown) shown.redraw();
     else {
@@ -86,12 +90,12 @@ function cards(now: Watched): HTMLElement {
   const late = now.stragglers;
   const lateRanks = [...new Set(late.map(({ rank }) => rank))];
   return h("div", { class: "cards" },
-    card("state", now.running ? "Running" : "Ended", steps.length > 0 && Math.max(...steps) >= 0 ? `Step ${Math.max(...steps)}` : "No step yet", [`Ranks: ${states.join(", ")}`, now.world_size !== null && now.world_size > now.ranks.length ? `; ${now.ranks.length} of ${now.world_size} have a log` : "", now.attempts > 1 ? `; attempt ${now.attempts}` : "", "."]),
+    card("state", now.running ? "Running" : now.restarting ? "Restarting" : "Ended", steps.length > 0 && Math.max(...steps) >= 0 ? `Step ${Math.max(...steps)}` : "No step yet", [`Ranks: ${states.join(", ")}`, now.world_size !== null && now.world_size > now.ranks.length ? `; ${now.ranks.length} of ${now.world_size} have a log` : "", now.attempts > 1 ? `; attempt ${now.attempts}` : "", "."]),
     card("step-time", "Step time", time ? formatDuration(time.median_ns) : MISSING, time
       ? [`Median of the latest ${counted(time.steps, "step")} on the slowest rank, at most ${formatDuration(time.most_ns)}.`, change && ` Since step ${String(change.step)} ${formatDuration(change.after_ns)} instead of ${formatDuration(change.before_ns)}.`]
       : ["No step that all ranks have is in the logs yet."], time?.median_ns),
-    card("straggler", lateRanks.length > 1 ? "Stragglers" : "Straggler", late.length > 0 ? `${lateRanks.length === 1 ? "Rank" : "Ranks"} ${formatRanks(lateRanks, 24)}` : now.unknown === null ? "None" : "Unknown",
-      late.length > 0 ? now.sentences.map((text) => `${text}. `) : [now.unknown === null ? "The differences between the ranks are not significant." : `${sentenceCase(now.unknown)}.`], late[0]?.rank),
+    card("straggler", lateRanks.length > 1 ? "Stragglers" : "Straggler", late.length > 0 ? `${lateRanks.length === 1 ? "Rank" : "Ranks"} ${formatRanks(lateRanks, 24)}` : now.significance === "not significant" && now.unknown === null ? "None" : "Unknown",
+      late.length > 0 ? now.sentences.map((text) => `${text}. `) : [`${sentenceCase(now.unknown ?? now.no_straggler ?? "")}.`], late[0]?.rank),
     card("hang", "Hang", now.hang === null ? "None" : now.hang.hangs ? "Hanging" : "Over", [now.hang === null ? "All ranks make steps, or have ended." : now.hang.hangs ? "The verdict is below." : "There was a hang; the ranks have made steps since."]));
 }
 
