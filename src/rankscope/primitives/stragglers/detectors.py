@@ -50,7 +50,9 @@ def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | No
     3. Where there are too few others to know chance from, Student's test of its excesses decides (`_by_student`).
     4. The local time must be longer too, where it is known.
     """
-    values, total = suspect.excess[suspect.judged], suspect.own[suspect.judged]
+    values, total = suspect.excess[suspect.judged], suspect.own[suspect.judged & np.isfinite(suspect.own)]
+    if not total.size:
+        return None
     measure, step_ns = suspect.measure, suspect.step_ns
     single = values.size == 1
     mean, spread = centre_and_spread(values)
@@ -101,13 +103,14 @@ def late_at_times(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | 
     if not seen.any() or (suspect.few and seen.sum() < TOO_FEW):
         return None
     chance, pool = suspect.chance(limits)
-    part, whole = (limits.least, limits.least_passing) if measure.name == ALLOCATION else (limits.least_passing, 0.0)
+    calls = measure.name == ALLOCATION
+    part = limits.least if calls else limits.least_passing
     excess, own = np.where(seen, suspect.excess, -np.inf), np.where(seen, suspect.own, -np.inf)
     late = (excess > max(limits.chance * chance, part * step_ns)) & (
-        own > np.maximum(limits.least_lost * step_ns if measure.of_host else limits.left * excess, whole * step_ns)
+        own > (limits.least_lost * step_ns if measure.of_host else limits.left * excess)
     )
     count = int(late.sum())
-    if count < (1 if measure.once else 2):
+    if count < (1 if measure.once else 2) or (calls and own[late].mean() <= limits.least_passing * step_ns):
         return None
     least = float(suspect.excess[late].min())
     tail = limits.tail_device if measure.device and not suspect.on_host else limits.tail_host
@@ -250,7 +253,8 @@ def _judge_rank(
         excess = excess_over_peers(measure.value, seen.role, out)
         if not np.isfinite(excess[row] * own).any():
             continue
-        mine: Float = np.where(np.isfinite(own), excess[row], np.nan)
+        # A host's own time is known in steps, too, in which the rank lost events and cannot be compared.
+        mine: Float = np.where(np.isfinite(own) | measure.of_host, excess[row], np.nan)
         suspect = Suspect(row, measure, mine, excess[~out], own, seen.whole[row], seen.step_ns, seen.on_host)
         for order, detector in enumerate(DETECTORS):
             if (result := detector(suspect, limits)) is None:

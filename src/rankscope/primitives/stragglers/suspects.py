@@ -102,6 +102,8 @@ class Suspect:
     def judged(self) -> Bool:
         """(steps,) Those by which it is judged whether it is always late."""
         seen: Bool = np.isfinite(self.excess)
+        if self.measure.of_host:
+            return seen
         return seen & self.whole if (seen & self.whole).any() else seen
 
     def error(self, values: Float) -> tuple[float, int]:
