@@ -155,7 +155,7 @@ TESTS = {
 
 def detectable(seen: Observations, limits: Thresholds) -> Float:
     """(ranks,) The least mean excess of the local time by which each rank would be always late, ns; inf: none would."""
-    local = next((each for each in measures(seen, limits) if each.name == LOCAL), None)
+    local = next((each for each in measures(seen) if each.name == LOCAL), None)
     found = np.full(seen.ranks.size, np.inf)
     if local is None:
         return found
@@ -186,7 +186,7 @@ DETECTORS: tuple[Detector, ...] = (always_late, late_at_times, stalled_once)
 def find_late_ranks(seen: Observations, limits: Thresholds) -> list[Late]:
     """The ranks that stand out of their peers, the one that takes most first."""
     found: list[Late] = []
-    every = measures(seen, limits)
+    every = measures(seen)
     out = np.zeros(seen.ranks.size, dtype=np.bool_)
     trial: list[int] = []
     while len(found) < min(MOST, seen.ranks.size - 1):

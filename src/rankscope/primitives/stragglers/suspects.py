@@ -122,7 +122,8 @@ class Suspect:
 
     def chance(self, limits: Thresholds) -> tuple[float, Float]:
         """The random variation between a rank and its peers, ns, and the values that it was estimated from."""
-        pool, floor = self.others[np.isfinite(self.others)], self.measure.floor
+        pool = self.others[np.isfinite(self.others)]
+        floor = limits.floor_device if self.measure.device or self.measure.once else limits.floor_host
         if self.few:
             # From how the rank itself varies from step to step.
             values = self.excess[self.judged]
