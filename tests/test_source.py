@@ -14,6 +14,14 @@ EXEMPT = ("analyses/", "diagnosis/rules/", "store/schema.py", "primitives/stragg
 """Docstrings of analyses, rules and the schema are pages of the docs, and what goes in and out is the same for all;
 those of the straggler engine explain its method."""
 MOST_PARAMETERS = 7
+PUBLIC_OPTIONS = {
+    "capture/profiler.py: __init__",
+    "cli/measure/scaling.py: scaling",
+    "cli/serve.py: serve",
+    "jobs/run.py: launch",
+}
+"""Each parameter is an option that users give by name."""
+MOST_LINES = 400
 REASONLESS = re.compile(r"#\s*(type: ignore(\[[^]]*\])?|noqa(: [A-Z0-9, ]+)?)\s*$")
 
 
@@ -42,17 +50,20 @@ def test_every_module_says_what_goes_in_and_what_comes_out() -> None:
     assert not silent, "the docstring of a module ends in `In: …. Out: ….`"
 
 
-def test_no_private_function_has_many_parameters() -> None:
-    found = []
+def test_no_function_has_many_parameters() -> None:
+    found = set()
     for name, text in modules():
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("_"):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 arguments = node.args
                 names = [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-                count = len([each for each in names if each not in ("self", "cls")])
-                if count > MOST_PARAMETERS and not node.name.startswith("__"):
-                    found.append(f"{name}: {node.name} has {count}")
-    assert not found
+                if len([each for each in names if each not in ("self", "cls")]) > MOST_PARAMETERS:
+                    found.add(f"{name}: {node.name}")
+    assert found <= PUBLIC_OPTIONS
+
+
+def test_no_module_is_long() -> None:
+    assert not [name for name, text in modules() if text.count("\n") > MOST_LINES]
 
 
 def test_every_exception_from_a_check_has_its_reason() -> None:

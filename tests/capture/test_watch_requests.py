@@ -291,3 +291,34 @@ def test_windows_that_were_added_stay_without_the_schedule():
     plan.drop_schedule()
     plan.add(Window(40, 42, 43))
     assert [window.first for window in plan] == [22, 42]
+
+
+class CountedBoard(LocalBoard):
+    """Counts what one rank asks the store that all share."""
+
+    def __init__(self, texts):
+        self._texts, self.reads, self.posts = texts, 0, 0
+
+    def post(self, number, text):
+        self.posts += 1
+        return super().post(number, text)
+
+    def read(self, number):
+        self.reads += 1
+        return super().read(number)
+
+
+def test_a_rank_asks_the_store_as_often_whatever_the_number_of_ranks(tmp_path):
+    asked = {}
+    for number in (2, 64):
+        texts, everyone = {}, ranks(tmp_path, number)
+        boards = [CountedBoard(texts) for _ in everyone]
+        everyone[0].add(Request("a", 3))
+        for _ in range(5):
+            for rank, board in zip(everyone, boards, strict=True):
+                rank.agree(board, PACE)
+        # One list for all: no key by rank, and one entry for the request.
+        assert len(texts) == sum(board.posts for board in boards) == 1
+        asked[number] = max(board.reads for board in boards)
+    # One read in each round, and one for the entry.
+    assert asked == {2: 6, 64: 6}

@@ -10,10 +10,13 @@ import json
 import shutil
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from rankscope.capture.hang.dump import flight_recorder
 from rankscope.cli import make_app
 from rankscope.hang import Cause, read
+from rankscope.rundir.hang_dump import DUMP_FORMAT, HangDump
 
 GPU_ERROR, LOCK_GIL = "flight-recorder/gpu_error_1st", "flight-recorder/lock_gil_1st"
 
@@ -85,3 +88,21 @@ def test_the_command_says_it(shared_traces):
     done = CliRunner().invoke(make_app(), ["hang", str(shared_traces / LOCK_GIL), "--format", "json"])
     value = json.loads(done.stdout)
     assert (value["cause"], value["culprits"], value["collective"]["missing"]) == ("unknown", [9, 14], [9, 14])
+
+
+@pytest.mark.parametrize(("case", "culprits"), [(GPU_ERROR, (12, 14)), (LOCK_GIL, (9, 14))])
+def test_nccls_recorder_read_in_the_process_gives_the_same_verdict(
+    shared_traces, tmp_path, monkeypatch, case, culprits
+):
+    """What torch returns to `HangWatch` on a GPU are the bytes that it writes into these files."""
+    native, asked = torch._C._distributed_c10d, []
+    for rank in range(16):
+        content = (shared_traces / case / f"_dump_{rank}").read_bytes()
+        monkeypatch.setattr(
+            native, "_dump_nccl_trace", lambda *given, it=content: asked.append(given) or it, raising=False
+        )
+        recorder = flight_recorder(stacks=False)
+        dump = HangDump(DUMP_FORMAT, rank, time_ns=10**18, world_size=16, reason="no step", flight_recorder=recorder)
+        (tmp_path / f"rank{rank}.json").write_text(dump.to_json())
+    assert asked == [(True, False, False)] * 16
+    assert read(tmp_path).culprits == culprits

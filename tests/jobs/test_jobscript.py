@@ -328,11 +328,19 @@ def test_shellcheck_finds_nothing(tmp_path, name):
     schedulers = [machine.scheduler] if machine.scheduler else ["slurm", "pbs", "flux"]
     found = {
         job_script(
-            JobRequest(scheduler, ("train.py",), machine=machine, launcher=launcher, traces=traces, container=it)
+            JobRequest(
+                scheduler,
+                ("train.py",),
+                machine=machine,
+                launcher=launcher,
+                traces=traces,
+                container=it,
+                analysis=analysis,
+            )
         )
         for scheduler in schedulers
         for launcher in (None, "torchrun")
-        for traces, it in (("shared", None), ("local", "image.sif"))
+        for traces, it, analysis in (("shared", None, "node"), ("local", "image.sif", "dask"))
     }
     assert shellcheck(tmp_path, found) == ""
 

@@ -49,7 +49,8 @@ def software(folder: Path) -> Path:
     bin_folder.mkdir(parents=True)
     (bin_folder / "rankscope").write_text(f'#!/bin/sh\nexec {sys.executable} -m rankscope "$@"\n')
     (bin_folder / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    for name in ("rankscope", "python"):
+    (bin_folder / "dask").write_text(f'#!/bin/sh\nexec {sys.executable} -m dask "$@"\n')
+    for name in ("rankscope", "python", "dask"):
         (bin_folder / name).chmod(0o755)
     source = Path(rankscope.__file__).parents[1]
     lines = [f'export PATH="{bin_folder}:$PATH"', f'export PYTHONPATH="{source}${{PYTHONPATH:+:$PYTHONPATH}}"']
@@ -127,6 +128,19 @@ def test_slurm(tmp_path):
     (part,) = (tmp_path / "disk").iterdir()
     assert f"{part}: " in outputs["torchrun"]
     assert sorted(p.name for p in part.glob("*.gz")) == sorted(p.name for p in run.glob("*.gz"))
+
+
+def test_slurm_analyzes_on_the_nodes_of_the_job(tmp_path):
+    pytest.importorskip("distributed")
+    (tmp_path / "slurm").mkdir()
+    with slurm_cluster(tmp_path / "slurm") as environ:
+        path = job(tmp_path, "dask", scheduler="slurm", analysis="dask")
+        ran(["sbatch", "--wait", "--output=dask.out", str(path)], tmp_path, **environ)
+    run = reported(tmp_path, "dask", (tmp_path / "dask.out").read_text(), launcher="env")
+    scheduled = (run / "scheduler.log").read_text()
+    # Two workers came, and the command that read the traces was the scheduler's client.
+    assert scheduled.count("Register worker") == 2, scheduled
+    assert "Receive client connection" in scheduled
 
 
 def nodefile(folder: Path, hosts: int = 1) -> str:

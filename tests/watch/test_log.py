@@ -116,3 +116,24 @@ def test_the_latest_attempt_counts(tmp_path):
     logs = WatchLogs(tmp_path)
     assert logs.attempts() == 2
     assert {rank: log.last_step for rank, log in logs.latest().items()} == {0: 4, 1: 4}
+
+
+def test_of_many_logs_the_first_look_reads_the_end_of_each(tmp_path, monkeypatch):
+    SimulatedJob(ranks=2, steps=200).write(tmp_path)
+    everything = WatchLogs(tmp_path).latest()
+    monkeypatch.setattr("rankscope.watch.log._ALL_FIRST_BYTES", 0)
+    monkeypatch.setattr("rankscope.watch.log._LEAST_FIRST_BYTES", 4000)
+    for rank, log in WatchLogs(tmp_path).latest().items():
+        steps, calls = list(everything[rank].steps), list(everything[rank].calls)
+        assert log.damaged == 0
+        assert 0 < len(log.calls) < len(calls)
+        assert list(log.calls) == calls[-len(log.calls) :]
+        assert list(log.steps) == steps[len(steps) - len(log.steps) :]
+        assert log.groups == everything[rank].groups
+
+
+def test_ranks_share_what_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("rankscope.watch.log.ALL_CALLS", 200)
+    monkeypatch.setattr("rankscope.watch.log.LEAST_CALLS", 10)
+    SimulatedJob(ranks=4, steps=100).write(tmp_path)
+    assert [len(log.calls) for log in WatchLogs(tmp_path).logs()] == [50] * 4

@@ -13,9 +13,13 @@ import pytest
 
 from rankscope.capture.watch.log_lines import one_line
 from rankscope.primitives.statistics import Significance
+from rankscope.primitives.stragglers import detectors
+from rankscope.primitives.stragglers.observations import Observations
+from rankscope.primitives.stragglers.thresholds import Thresholds
 from rankscope.report.watch import straggler_sentence, watch_view
 from rankscope.rundir.manifest import RankManifest, to_json
 from rankscope.rundir.processes import pid_namespace
+from rankscope.watch.local_times import local_times
 from rankscope.watch.log import WatchLogs
 from rankscope.watch.status import read_status, significance_of
 from rankscope.watch.status_json import as_json
@@ -214,3 +218,16 @@ def test_untrusted_text_is_escaped(tmp_path):
     text = shown(read_status(tmp_path, WatchLogs(tmp_path)))
     assert "red" in text
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("late", [0, 12 * MS])
+def test_among_many_ranks_the_least_delay_is_as_among_few(tmp_path, monkeypatch, late):
+    def slow(rank, _step, place):
+        return late if rank == 3 and place == "forward" else 0
+
+    SimulatedJob(ranks=24, steps=40, slow=slow).write(tmp_path)
+    times = local_times(WatchLogs(tmp_path).latest(), 40)
+    seen = Observations.of({"operators": times.local_ns}, 60.0 * MS, on_host=True)
+    exact = detectors.detectable(seen, Thresholds())
+    monkeypatch.setattr(detectors, "MANY_RANKS", 8)
+    assert detectors.detectable(seen, Thresholds()) == pytest.approx(exact, rel=0.1)

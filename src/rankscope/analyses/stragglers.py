@@ -49,7 +49,7 @@ significant.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -89,6 +89,7 @@ from rankscope.results import (
     Tables,
     by_window,
     schema_of,
+    together,
 )
 from rankscope.rundir.plurals import counted
 
@@ -147,18 +148,15 @@ _PARTS = {
 def per_rank(tables: Tables, inputs: Inputs) -> dict[str, pl.DataFrame]:
     """What the rank had done by each matched collective, what its steps launched, and how its steps compare."""
     own = inputs.results["collectives"].filter(pl.col("rank") == inputs.rank)
-    return _concat(
-        _of_window(window, own.filter(pl.col("window") == number), inputs, number)
-        for number, window in enumerate(by_window(tables, inputs))
-    )
+    windows = enumerate(by_window(tables, inputs))
+    return _concat([_of_window(w, own.filter(pl.col("window") == at), inputs, at) for at, w in windows])
 
 
-def _concat(parts: Iterable[Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
+def _concat(parts: Sequence[Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
     """The frames of each name below one another."""
-    found = list(parts)
     return {
         name: pl.concat(
-            [pl.DataFrame(schema=schema), *(part[name].select(schema.names()).cast(schema) for part in found)]
+            [pl.DataFrame(schema=schema), *(part[name].select(schema.names()).cast(schema) for part in parts)]
         )
         for name, schema in _PARTS.items()
     }
@@ -210,7 +208,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     """Who is late, whom it delays, and why."""
     ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
     collectives = inputs.results["collectives"]
-    named, (collectives, stretches, work, paces) = distinct_steps([collectives, *_concat(parts).values()])
+    named, (collectives, stretches, work, paces) = distinct_steps([collectives, *_concat(together(parts)).values()])
     clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns", "component")
     cut = _cut(inputs)
     stretches, work, paces = (

@@ -19,7 +19,7 @@ from typing import Annotated, Protocol
 import typer
 
 from rankscope.errors import NoTracesError
-from rankscope.monitor.job import WatchedJob
+from rankscope.monitor.job import WatchedJob, pause_after
 from rankscope.monitor.numbers import Number, numbers_of
 from rankscope.monitor.otlp import OtlpSink, check_otlp
 from rankscope.monitor.prometheus import PrometheusSink
@@ -102,7 +102,7 @@ def _follow(job: WatchedJob, sinks: Sequence[Sink], interval: float, stopped: th
     """Until the job has ended."""
     failed: set[str] = set()
     while True:
-        is_last = stopped.is_set()
+        began, is_last = time.monotonic(), stopped.is_set()
         state = job.read()
         numbers = numbers_of(state)
         if not sinks:
@@ -117,4 +117,5 @@ def _follow(job: WatchedJob, sinks: Sequence[Sink], interval: float, stopped: th
                     typer.echo(f"warning: {text}", err=True)
         if is_last or state.status.ended:
             return
-        stopped.wait(interval)
+        took = time.monotonic() - began
+        stopped.wait(pause_after(took, interval) - took)

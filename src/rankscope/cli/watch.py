@@ -15,7 +15,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from rankscope.monitor.job import JobState, WatchedJob
+from rankscope.monitor.job import JobState, WatchedJob, pause_after
 from rankscope.report.watch import watch_view
 from rankscope.watch.log import WatchLogs
 from rankscope.watch.status import JUDGED_STEPS, read_status
@@ -52,11 +52,13 @@ def watch(
     try:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             while True:
+                began = time.monotonic()
                 state = job.read()
                 live.update(_view(state), refresh=True)
                 if state.status.ended:
                     return
-                time.sleep(interval)
+                took = time.monotonic() - began
+                time.sleep(pause_after(took, interval) - took)
     except KeyboardInterrupt:
         return
 

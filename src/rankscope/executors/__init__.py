@@ -8,7 +8,7 @@ In: a module-level function and the arguments of each task. Out: outcomes in ord
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, as_completed
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from rankscope.errors import ConfigError, RankscopeError
 T = TypeVar("T")
 
 Outcomes = dict[int, "T | BaseException"]
+OnOutcome = Callable[[int, "T | BaseException"], None]
 
 
 class WorkerDiedError(RankscopeError):
@@ -104,33 +105,57 @@ def run_tasks(
 ) -> list[T | BaseException]:
     """Run a task for each tuple of arguments; outcomes in their order, errors among them.
 
+    The parameters are those of `run_each`, whose outcomes are not kept.
+    """
+    outcomes: Outcomes[T] = {}
+
+    def keep(index: int, outcome: T | BaseException) -> None:
+        outcomes[index] = outcome
+        on_progress(outcome)
+
+    run_each(kind, workers, task, arguments, keep, pool)
+    return [outcomes[index] for index in range(len(arguments))]
+
+
+def run_each(
+    kind: str,
+    workers: int | None,
+    task: Callable[..., T],
+    arguments: Sequence[tuple[Any, ...]],
+    on_outcome: OnOutcome[T],
+    pool: Pool | None = None,
+) -> None:
+    """Run a task for each tuple of arguments, and hand over each outcome, which may be an error, as it arrives.
+
     A worker that dies breaks the entire pool, and the pool does not report which task it had. So the tasks that may
     have been running are tried once more, each alone, and the rest continue in a new pool: only a task that kills its
     worker again is lost.
 
     Args:
         kind: which executor, as for `make_executor`.
-        on_progress: called with each outcome as it arrives.
+        on_outcome: called with the index of a task and its outcome.
         pool: workers of this kind to use and keep; None for new ones that end with the tasks.
     """
-    outcomes: Outcomes[T] = {}
+    done: set[int] = set()
+
+    def arrived(index: int, outcome: T | BaseException) -> None:
+        done.add(index)
+        on_outcome(index, outcome)
+
     waiting = list(range(len(arguments)))
     while waiting:
-        at_once = _run(
-            pool or Pool(kind, workers), task, arguments, waiting, outcomes, on_progress, keep=pool is not None
-        )
-        unfinished = [index for index in waiting if index not in outcomes]
+        at_once = _run(pool or Pool(kind, workers), task, arguments, waiting, arrived, keep=pool is not None)
+        unfinished = [index for index in waiting if index not in done]
         # Tasks start in the order of submission, so those that ran are the first of the unfinished ones.
         for index in unfinished[:at_once]:
-            _run(Pool(kind, 1), task, arguments, [index], outcomes, on_progress)
-            if index not in outcomes:
-                outcomes[index] = WorkerDiedError(
+            _run(Pool(kind, 1), task, arguments, [index], arrived)
+            if index not in done:
+                died = WorkerDiedError(
                     "the process that worked on it died",
                     hint="it may have been killed for its memory: use fewer --workers, or a machine with more",
                 )
-                on_progress(outcomes[index])
+                arrived(index, died)
         waiting = unfinished[at_once:]
-    return [outcomes[index] for index in range(len(arguments))]
 
 
 def _run(
@@ -138,28 +163,36 @@ def _run(
     task: Callable[..., T],
     arguments: Sequence[tuple[Any, ...]],
     chosen: Sequence[int],
-    outcomes: Outcomes[T],
-    on_progress: Callable[[T | BaseException], None],
+    on_outcome: OnOutcome[T],
     *,
     keep: bool = False,
 ) -> int:
     """Run some of the tasks until they are done or a worker dies; returns how many can have run at once."""
     executor = pool.executor()
     futures: dict[Future[T], int] = {}
+    left = set(chosen)
+
+    def arrived(future: Future[T], index: int) -> None:
+        outcome: T | BaseException = _outcome(future)
+        if not isinstance(outcome, BrokenExecutor):
+            left.discard(index)
+            on_outcome(index, outcome)
+
     try:
         for index in chosen:
             future = executor.submit(task, *arguments[index])
             if future.done():  # a serial executor runs it at once
-                _keep(future, index, outcomes, on_progress)
+                arrived(future, index)
             else:
                 futures[future] = index
-        for future in as_completed(futures):
-            _keep(future, futures[future], outcomes, on_progress)
+        for future in as_completed(list(futures)):
+            # A future keeps its result: without it, only `on_outcome` decides how long that stays in memory.
+            arrived(future, futures.pop(future))
     except BrokenExecutor:
         # Tasks that finished before are good; the pool has marked all others as broken.
         for future, index in futures.items():
-            if future.done() and index not in outcomes:
-                _keep(future, index, outcomes, on_progress)
+            if future.done():
+                arrived(future, index)
     except BaseException:
         # Ctrl-C: drop waiting tasks, and end running ones if the executor can.
         getattr(executor, "stop", lambda: executor.shutdown(wait=False, cancel_futures=True))()
@@ -168,21 +201,15 @@ def _run(
         raise
     if not keep:
         pool.close()
-    elif any(index not in outcomes for index in chosen):
+    elif left:
         pool.drop()
     return int(getattr(executor, "_max_workers", 1))
 
 
-def _keep(
-    future: Future[T], index: int, outcomes: Outcomes[T], on_progress: Callable[[T | BaseException], None]
-) -> None:
-    try:
-        error = future.exception()
-    except CancelledError:
-        error = WorkerDiedError(
+def _outcome(future: Future[T]) -> T | BaseException:
+    if future.cancelled():
+        return WorkerDiedError(
             "the cluster gave up the task", hint="its scheduler or its workers may have been lost: see their logs"
         )
-    if isinstance(error, BrokenExecutor):
-        return
-    outcomes[index] = future.result() if error is None else error
-    on_progress(outcomes[index])
+    error = future.exception()
+    return future.result() if error is None else error

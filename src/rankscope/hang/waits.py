@@ -106,14 +106,14 @@ def _cycle(waits: list[Wait], targets: Mapping[int, set[int]]) -> tuple[Wait, ..
     """A shortest cycle of waits, from its smallest rank on; empty if there is none."""
     best: tuple[int, ...] = ()
     for start in sorted(targets):
-        path = _way_back(start, targets)
+        path = _path_back(start, targets)
         if path and (not best or len(path) < len(best)):
             best = path
     steps = zip(best, (*best[1:], *best[:1]), strict=True)
     return tuple(next(w for w in waits if (w.rank, w.waits_for) == step) for step in steps)
 
 
-def _way_back(start: int, targets: Mapping[int, set[int]]) -> tuple[int, ...]:
+def _path_back(start: int, targets: Mapping[int, set[int]]) -> tuple[int, ...]:
     """The ranks of a shortest path from a rank back to it."""
     paths: list[tuple[int, ...]] = [(start,)]
     seen = {start}

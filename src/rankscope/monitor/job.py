@@ -17,6 +17,14 @@ from rankscope.watch.log import WatchLogs
 from rankscope.watch.state import WatchStatus
 from rankscope.watch.status import JUDGED_STEPS, read_status
 
+SHARE = 0.2
+"""Of a core, that is used at most to read a job again and again."""
+
+
+def pause_after(took_s: float, interval_s: float) -> float:
+    """How long after the begin of one look the next one begins: a look at thousands of ranks takes a while."""
+    return max(interval_s, took_s / SHARE)
+
 
 @dataclass(frozen=True)
 class JobState:

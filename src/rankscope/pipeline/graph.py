@@ -12,14 +12,15 @@ from dataclasses import replace
 import polars as pl
 
 from rankscope.analyses import get_analysis
-from rankscope.errors import AnalysisError, describe_error
+from rankscope.errors import AnalysisError, RankscopeError, describe_error
 from rankscope.ingest.findings import not_analyzed
 from rankscope.pipeline.load import Loaded
 from rankscope.pipeline.tasks import AnalysisKey, Tasks, analysis_key, analyze_rank, by_rank, is_own_part, own_rows
 from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Part, Result, incomplete_ranks
+from rankscope.results.packed_parts import PackedParts
 from rankscope.store.part_cache import find_parts, inputs_digest
 
-RankParts = dict[AnalysisKey, tuple[list[Part], list[Finding]]]
+RankParts = dict[AnalysisKey, tuple[Sequence[Part], list[Finding]]]
 """For each analysis, the ranks' parts, and findings about ranks without one."""
 
 
@@ -118,8 +119,10 @@ def _map(
         complete: whether no rank is missing in any required result.
     """
     ranks, results_of_rank = loaded.ranks, by_rank(results)
+    positions = {rank: position for position, rank in enumerate(ranks)}
     digests = _digests(keys, loaded, options, complete=complete)
-    outcomes: dict[AnalysisKey, dict[int, Part | BaseException]] = {key: {} for key in keys}
+    parts = {key: PackedParts(len(ranks)) for key in keys}
+    failures: dict[AnalysisKey, dict[int, BaseException]] = {key: {} for key in keys}
     arguments = []
     for rank, traces in ranks.items():
         # Cached parts do not need a worker.
@@ -127,37 +130,47 @@ def _map(
         missing = []
         for key in keys:
             if (rank, key) in digests and key[0] in cached:
-                outcomes[key][rank] = cached[key[0]]
+                parts[key].put(positions[rank], cached[key[0]])
             else:
                 missing.append(key)
         if missing:
             infos = tuple(trace.info for trace in traces)
             needed = {analysis_key(name) for key in missing for name in get_analysis(key[0]).requires}
             own = {
-                key[0]: own_rows(key[0], part)
+                key[0]: own_rows(key[0], cached[key[0]])
                 for key in needed
-                if (part := outcomes.get(key, {}).get(rank)) is not None
+                if (rank, key) in digests and key[0] in cached
             }
             inputs = Inputs(options, infos, own | results_of_rank(rank), rank, loaded.world_size)
             to_cache = {key: digests[rank, key] for key in missing if (rank, key) in digests}
             arguments.append((missing, tuple(traces), inputs, tasks.columns, to_cache))
-    size = sum(info.json_bytes for info in loaded.infos) // 8
-    computed = tasks.run("analysing", size, analyze_rank, arguments) if arguments else []
-    for (missing, _, inputs, *_), outcome in zip(arguments, computed, strict=True):
+
+    def arrived(index: int, outcome: Mapping[AnalysisKey, Part | RankscopeError] | BaseException) -> None:
+        missing, _, inputs, *_ = arguments[index]
         for key in missing:
-            outcomes[key][inputs.rank] = outcome if isinstance(outcome, BaseException) else outcome[key]
-    failures = {
-        key: {rank: part for rank in ranks if isinstance(part := outcomes[key][rank], BaseException)} for key in keys
-    }
+            found = outcome if isinstance(outcome, BaseException) else outcome[key]
+            part = None if isinstance(found, BaseException) else found
+            if isinstance(found, BaseException):
+                failures[key][inputs.rank] = found
+            parts[key].put(positions[inputs.rank], part)
+
+    if arguments:
+        size = sum(info.json_bytes for info in loaded.infos) // 8
+        tasks.run_each("analysing", size, analyze_rank, arguments, arrived)
     failed = [key for key in keys if len(failures[key]) == len(ranks)]
     if failed:
-        rank, error = next(iter(failures[failed[0]].items()))
+        rank = next(rank for rank in ranks if rank in failures[failed[0]])
+        error = failures[failed[0]][rank]
         names = ", ".join(name for name, _ in failed)
         raise AnalysisError(f"rank {rank}: {names}: {describe_error(error)}", path=ranks[rank][0].info.path) from error
     return {
         key: (
-            [part for rank in ranks if not isinstance(part := outcomes[key][rank], BaseException)],
-            [not_analyzed(rank, ranks[rank][0].info.path, [key[0]], error) for rank, error in failures[key].items()],
+            parts[key],
+            [
+                not_analyzed(rank, ranks[rank][0].info.path, [key[0]], failures[key][rank])
+                for rank in ranks
+                if rank in failures[key]
+            ],
         )
         for key in keys
     }

@@ -14,7 +14,7 @@ import polars as pl
 
 from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, RankscopeError, describe_error
-from rankscope.executors import Pool, check_kind, run_tasks
+from rankscope.executors import OnOutcome, Pool, check_kind, run_each
 from rankscope.ingest.task import ingest_trace
 from rankscope.primitives.activity import with_category
 from rankscope.results import Inputs, Parameters, Part, Value, concat_ranks
@@ -94,26 +94,48 @@ class Tasks:
     ) -> list[T | BaseException]:
         """Run a task for each tuple of arguments; outcomes in their order, errors among them.
 
+        The parameters are those of `run_each`, whose outcomes are not kept.
+        """
+        outcomes: dict[int, T | BaseException] = {}
+
+        def keep(index: int, outcome: T | BaseException) -> None:
+            outcomes[index] = outcome
+            on_outcome(outcome)
+
+        self.run_each(what, size, task, arguments, keep)
+        return [outcomes[index] for index in range(len(arguments))]
+
+    def run_each(
+        self,
+        what: str,
+        size: int,
+        task: Callable[..., T],
+        arguments: Sequence[tuple[Any, ...]],
+        on_outcome: OnOutcome[T],
+    ) -> None:
+        """Run a task for each tuple of arguments, and hand over each outcome, which may be an error, as it arrives.
+
         Args:
             what: the activity, in one word.
             size: about how many bytes there are to read.
-            on_outcome: called with each outcome as it arrives.
+            on_outcome: called with the index of a task and its outcome.
         """
         total = len(arguments)
         small = self.executor == "processes" and self.workers is None and (total < 2 or size < SMALL_BYTES)
         done, read = 0, 0
 
-        def on_progress(outcome: T | BaseException) -> None:
+        def arrived(index: int, outcome: T | BaseException) -> None:
             nonlocal done, read
             done += 1
             read += outcome.info.json_bytes if isinstance(outcome, CachedTrace) else 0
-            on_outcome(outcome)
+            on_outcome(index, outcome)
             self._report(what, done, total, read)
 
         self._report(what, 0, total, 0)
         if small:
-            return run_tasks("serial", None, task, arguments, on_progress)
-        return run_tasks(self.executor, self.workers, task, arguments, on_progress, self._pool)
+            run_each("serial", None, task, arguments, arrived)
+        else:
+            run_each(self.executor, self.workers, task, arguments, arrived, self._pool)
 
     def _report(self, what: str, done: int, total: int, read: int) -> None:
         if self.progress is not None:
@@ -126,15 +148,29 @@ def with_rank(task: Callable[..., T], rank: int, arguments: tuple[Any, ...]) -> 
 
 
 def by_rank(results: Mapping[str, pl.DataFrame]) -> Callable[[int], dict[str, pl.DataFrame]]:
-    """A function that gives a rank's rows of results for its task: sending all rows would be quadratic in ranks."""
-    parts = {
-        name: frame.partition_by("rank", as_dict=True) for name, frame in results.items() if "rank" in frame.columns
-    }
+    """A function that gives a rank's rows of results for its task: sending all rows would be quadratic in ranks.
+
+    Frames are divided when the function is first called.
+    """
+    parts: dict[str, Mapping[int, pl.DataFrame]] = {}
 
     def rows_of_rank(rank: int) -> dict[str, pl.DataFrame]:
-        return dict(results) | {name: frames.get((rank,), results[name].clear()) for name, frames in parts.items()}
+        if not parts:
+            parts.update({name: _by_rank(frame) for name, frame in results.items() if "rank" in frame.columns})
+        return dict(results) | {name: frames.get(rank, results[name].clear()) for name, frames in parts.items()}
 
     return rows_of_rank
+
+
+def _by_rank(frame: pl.DataFrame) -> dict[int, pl.DataFrame]:
+    """The rows of each rank: slices, which need no memory, if the rows are in the order of ranks."""
+    if not frame["rank"].is_sorted() or frame["rank"].null_count():
+        return {rank: rows for (rank,), rows in frame.partition_by("rank", as_dict=True).items()}
+    runs = frame["rank"].rle().struct.unnest()
+    starts = runs["len"].cum_sum() - runs["len"]
+    return {
+        rank: frame.slice(start, length) for rank, start, length in zip(runs["value"], starts, runs["len"], strict=True)
+    }
 
 
 def is_own_part(name: str) -> bool:

@@ -57,7 +57,7 @@ def straggler_sentence(late: LateRank) -> str:
 
 
 def no_straggler_sentence(status: WatchStatus) -> str:
-    """Why no rank is named: there is no straggler, or it cannot be told."""
+    """Why no rank is named: there is no straggler, or it is not known."""
     steps = counted(max((verdict.n[0] for verdict in status.verdicts.values() if verdict.n), default=0), "step")
     significance = significance_of(status)
     if significance is Significance.NOT_SIGNIFICANT:

@@ -42,6 +42,7 @@ from rankscope.results.finding import (
 from rankscope.results.frames import concat_ranks, schema_of
 from rankscope.results.headline import Headline, greatest, over_ranks, top_group, total_of
 from rankscope.results.judged import incomplete_ranks, of_judged_ranks
+from rankscope.results.packed_parts import together
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
 from rankscope.results.rank_state import (
     ENOUGH_STEPS,
@@ -99,6 +100,7 @@ __all__ = [
     "rows_by_window",
     "schema_of",
     "steps_by_window",
+    "together",
     "top_group",
     "total_of",
     "with_symptoms",

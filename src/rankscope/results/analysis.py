@@ -160,7 +160,7 @@ class Analysis:
         """The result's frame and findings, from the ranks' parts."""
         if self.across_ranks is not None:
             return self.across_ranks(parts, inputs)
-        return concat_ranks([part for part in parts if isinstance(part, pl.DataFrame)], self.columns), []
+        return concat_ranks(parts, self.columns), []
 
     def wants(self, chosen: Parameters) -> dict[str, tuple[str, ...]]:
         """The tables and columns that it needs for a choice of parameters."""

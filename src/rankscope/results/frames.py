@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from rankscope.results.packed_parts import together
+from rankscope.store.part_cache import Part
 from rankscope.store.schema import Column
 
 
@@ -17,13 +19,13 @@ def schema_of(columns: Sequence[Column]) -> pl.Schema:
     return pl.Schema({column.name: column.dtype for column in columns})
 
 
-def concat_ranks(parts: Sequence[pl.DataFrame], columns: Sequence[Column]) -> pl.DataFrame:
+def concat_ranks(parts: Sequence[Part], columns: Sequence[Column]) -> pl.DataFrame:
     """Concatenate the ranks' frames, with the declared columns and types.
 
     Parts without rows may have columns of any type, or none: they add nothing.
     """
     schema = schema_of(columns)
-    filled = [part for part in parts if part.height]
+    filled = [part for part in together(parts) if isinstance(part, pl.DataFrame) and part.height]
     if not filled:
         return pl.DataFrame(schema=schema)
     frame = filled[0] if len(filled) == 1 else pl.concat(filled, how="vertical_relaxed")

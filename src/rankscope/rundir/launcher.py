@@ -174,10 +174,10 @@ def identify(environ: Mapping[str, str]) -> Identity:
     world_size, local_rank, local_size = chosen.world_size, chosen.local_rank, chosen.local_size
     if chosen in managers:
         # PMIx gives only the rank; another launcher's variables with the same rank give the rest.
-        beside = [other for other in managers + starters if other.rank == chosen.rank]
-        local_rank = _known([local_rank, *(other.local_rank for other in beside)])
-        local_size = _known([local_size, *(other.local_size for other in beside)])
-        world_size = _known([world_size, *(other.world_size for other in beside)])
+        agreeing = [other for other in managers + starters if other.rank == chosen.rank]
+        local_rank = _known([local_rank, *(other.local_rank for other in agreeing)])
+        local_size = _known([local_size, *(other.local_size for other in agreeing)])
+        world_size = _known([world_size, *(other.world_size for other in agreeing)])
         if world_size is None:
             world_size = _size_from_nodes(environ, local_size, chosen.rank)
     if local_rank is None and world_size == 1:

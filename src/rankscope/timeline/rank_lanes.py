@@ -50,13 +50,13 @@ class RankLanes:
 
     Args:
         rank: the rank.
-        beside: the arrays, and the tracks and steps as facts.
+        sidecar: the arrays, and the tracks and steps as facts.
     """
 
-    def __init__(self, rank: int, beside: Sidecar) -> None:
+    def __init__(self, rank: int, sidecar: Sidecar) -> None:
         self.rank = rank
-        self._facts = beside.facts
-        self.arrays = beside.arrays
+        self._facts = sidecar.facts
+        self.arrays = sidecar.arrays
 
     @property
     def tracks(self) -> list[Track]:

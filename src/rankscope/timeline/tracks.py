@@ -178,7 +178,7 @@ def _events_of(tables: Mapping[str, pl.DataFrame], communication: str | None) ->
         ]
     ).join(streams, on=on_stream, how="left", nulls_equal=True)
     others = others.join(streams, on=on_stream, how="anti", nulls_equal=True)
-    beside = others.join(threads, on=on_stream, how="semi", nulls_equal=True)
+    on_threads = others.join(threads, on=on_stream, how="semi", nulls_equal=True)
     apart = others.join(threads, on=on_stream, how="anti", nulls_equal=True)
     parts = [
         _summary(device, operators, host_ranges),
@@ -188,7 +188,7 @@ def _events_of(tables: Mapping[str, pl.DataFrame], communication: str | None) ->
         _on("thread", operators, "pid", "tid"),
         _on("thread", calls.with_columns(pl.lit(RUNTIME).alias("category")), "pid", "tid"),
         _on("thread", host_ranges, "pid", "tid"),
-        _on("thread", beside, "pid", "tid"),
+        _on("thread", on_threads, "pid", "tid"),
         _on("python", frames.with_columns(pl.lit(PYTHON).alias("category")), "pid", "tid"),
         _on("other", apart, "pid", "tid"),
     ]  # fmt: skip

@@ -189,12 +189,12 @@ class _Place(NamedTuple):
 
     first: bool
     """Whether it is the first of the step: it begins in the step before."""
-    before: Kind
-    after: Kind
+    before: int
+    """The kind of the collective before, by number."""
+    after: int
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     """The time of a rank between two of its collectives, the later one in `step`."""
 
     rank: int
@@ -215,7 +215,12 @@ def _pieces(
     releases = {key: max(arrivals.values()) for key, arrivals in matched.items()}
     found: list[_Piece] = []
     cut: set[int] = set()
+    kinds: dict[Kind, int] = {}
     for rank, log in logs.items():
+        # A kind is one object in a log: its hash takes longer than all else here.
+        by_id = {
+            id(kind): kinds.setdefault(kind, len(kinds)) for kind in {id(c.kind): c.kind for c in log.calls}.values()
+        }
         numbers = np.array(list(lines[rank]), dtype=np.int64)
         starts = np.array([line.start_ns for line in lines[rank].values()], dtype=np.int64)
         ends = starts + np.array([line.ns for line in lines[rank].values()], dtype=np.int64)
@@ -234,7 +239,7 @@ def _pieces(
                 cut.add(step)  # the step before has no line: what is before this collective is not known
             elif step in wanted:
                 earlier = (before[1].kind.group, before[1].sequence)
-                place = _Place(before[0] != step, before[1].kind, each.kind)
+                place = _Place(before[0] != step, by_id[id(before[1].kind)], by_id[id(each.kind)])
                 since = arrival - releases[earlier], arrival - matched[earlier][rank]
                 found.append(_Piece(rank, step, place, *since))
             before = (step, each)
@@ -347,7 +352,7 @@ def _calls_before_backward(logs: Mapping[int, RankLog], lines: Lines, matched: M
 
 
 def _other(line: StepLine) -> int | None:
-    """What a step took beside its phases; None if they are not known."""
+    """What a step took besides its phases; None if they are not known."""
     if line.forward_ns is None or line.backward_ns is None or line.optimizer_ns is None:
         return None
     return max(line.ns - (line.loading_ns or 0) - line.forward_ns - line.backward_ns - line.optimizer_ns, 0)

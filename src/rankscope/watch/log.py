@@ -33,6 +33,12 @@ from rankscope.rundir.watch_files import (
 
 KEPT_STEPS = 20_000
 KEPT_CALLS = 100_000
+ALL_STEPS = 1_000_000
+"""Of many ranks, each has its share of this many steps …"""
+ALL_CALLS = 2_000_000
+"""… and of this many calls: some hundred bytes each."""
+LEAST_STEPS = 500
+LEAST_CALLS = 1000
 KEPT_NOTES = 100
 KEPT_OUTCOMES = 1000
 _MAX_LOGS = 100_000
@@ -41,6 +47,10 @@ _MAX_LINE = 1 << 20
 _MAX_SEGMENT = 16 * SEGMENT_BYTES
 _EARLIER_SEGMENTS = 2
 """Complete segments that the first look reads, besides the current one."""
+_ALL_FIRST_BYTES = 256 << 20
+"""What the first look reads of all logs together: of many, the end of each, and what it refers to."""
+_LEAST_FIRST_BYTES = 64 << 10
+_DEFINITIONS = (b'{"kind"', b'{"group"', b'{"note"', b'{"request"')
 _READ_BYTES = 4 << 20
 _GZIP = 31
 
@@ -177,16 +187,25 @@ class _LogFile:
         self._rest = b""
         self.log: RankLog | None = None
 
-    def look(self) -> None:
-        """Read what is new."""
+    def look(self, logs: int = 1) -> None:
+        """Read what is new.
+
+        Args:
+            logs: how many logs share the memory and the time.
+        """
+        is_first = self.log is None
         try:
             with self._path.open("rb") as file:
                 head = _header(file.readline(_MAX_LINE))
                 if head is None:
                     return
-                self._catch_up(head)
+                self._catch_up(head, logs)
                 file.seek(self._offset)
                 content = file.read(_READ_BYTES)
+                if is_first:
+                    self._offset += len(content)
+                    self._add(_end_of(content, _first_bytes(logs)))
+                    content = file.read(_READ_BYTES)
                 while content:
                     self._offset += len(content)
                     self._add(content)
@@ -196,17 +215,21 @@ class _LogFile:
         except OSError:
             return  # it was replaced meanwhile, or is gone: the next look
 
-    def _catch_up(self, head: Header) -> None:
+    def _catch_up(self, head: Header, logs: int) -> None:
         """Read the segments that were completed since the last look, the last few of them."""
         if self.log is None:
-            self.log = RankLog(head)
+            steps, calls = max(ALL_STEPS // logs, LEAST_STEPS), max(ALL_CALLS // logs, LEAST_CALLS)
+            self.log = RankLog(head, deque(maxlen=min(steps, KEPT_STEPS)), deque(maxlen=min(calls, KEPT_CALLS)))
         if head.segment == self._segment:
             return
+        is_first = self._segment < 0
         first = max(head.segment - _EARLIER_SEGMENTS, self._segment, 0)
+        if is_first and self._path.stat().st_size >= _first_bytes(logs):
+            first = head.segment
         for number in range(first, head.segment):
             skip = self._offset if number == self._segment else 0
             content = _unpacked(self._folder / segment_name(self._name.stem, number))
-            self._add(content[skip:])
+            self._add(_end_of(content[skip:], _first_bytes(logs)) if is_first else content[skip:])
             self._rest = b""
         self.log.header, self._segment, self._offset, self._rest = head, head.segment, 0, b""
 
@@ -250,7 +273,7 @@ class WatchLogs:
             if name.segment is None and key not in self._files and len(self._files) < _MAX_LOGS:
                 self._files[key] = _LogFile(folder, name)
         for each in self._files.values():
-            each.look()
+            each.look(len(self._files))
 
     def logs(self) -> list[RankLog]:
         """All logs, of every attempt."""
@@ -278,6 +301,20 @@ class WatchLogs:
             for file in sorted(files):
                 if (name := parse_log_name(file)) is not None:
                     yield Path(folder), name
+
+
+def _first_bytes(logs: int) -> int:
+    """How much of each log the first look reads."""
+    return max(_ALL_FIRST_BYTES // logs, _LEAST_FIRST_BYTES)
+
+
+def _end_of(content: bytes, most: int) -> bytes:
+    """The last lines, and of those before the ones that later lines refer to."""
+    if len(content) <= most:
+        return content
+    whole = content.rfind(b"\n", 0, len(content) - most) + 1
+    kept = [line for line in content[:whole].split(b"\n") if line.startswith(_DEFINITIONS)]
+    return b"\n".join([*kept, content[whole:]])
 
 
 def _header(line: bytes) -> Header | None:

@@ -32,6 +32,8 @@ from rankscope.watch.state import LastArrival, LateRank, LongStep, RankState, Ra
 JUDGED_STEPS = 100
 """The latest steps, from which the straggler is found."""
 _HISTORY_STEPS = 2000
+_MANY_CALLS = 1_000_000
+"""Of all ranks together: above that, since when a rank is late is looked for in the judged steps only."""
 _LONG = 8.0
 _LONG_SHARE = 0.3
 _MOST_LONG = 5
@@ -56,8 +58,9 @@ def read_status(
     header = next(iter(by_rank.values())).header
     now = time.time() if now is None else now
     states = tuple(_state(Path(run_dir), log, now) for log in by_rank.values())
-    history = local_times(by_rank, _HISTORY_STEPS)
-    times = None if history is None else local_times(by_rank, judged_steps)
+    many = sum(len(log.calls) for log in by_rank.values()) > _MANY_CALLS
+    history = local_times(by_rank, judged_steps if many else _HISTORY_STEPS)
+    times = history if history is None or many else local_times(by_rank, judged_steps)
     late: tuple[LateRank, ...] = ()
     verdicts: dict[int, Verdict] = {}
     least_delay_ns: int | None = None

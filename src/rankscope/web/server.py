@@ -201,8 +201,8 @@ def _summary(request: Request, run: ServedRun) -> Response:
     analyses: dict[str, Any] = {}
     lost: list[Finding] = []
     results = _results(run, lambda name, error: lost.append(not_shown(f"The table {name}", error)))
-    beside = {name: result.analysis for name, result in results.items() if name not in loaded.results}
-    for name, analysis in {**loaded.analyses(), **beside}.items():
+    further = {name: result.analysis for name, result in results.items() if name not in loaded.results}
+    for name, analysis in {**loaded.analyses(), **further}.items():
         result = results.get(name)
         try:
             headline = loaded.headline_of(result) if result is not None else None

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from rankscope.errors import RankscopeError
-from rankscope.monitor.job import JobState, WatchedJob
+from rankscope.monitor.job import JobState, WatchedJob, pause_after
 from rankscope.report.watch import no_straggler_sentence, straggler_sentence
 from rankscope.rundir.watch_files import WATCH_FOLDER
 from rankscope.watch.log import RankLog
@@ -45,7 +45,7 @@ class WatchFeed:
         self._lock = threading.Lock()
         self._job: WatchedJob | None = None
         self._text = ""
-        self._read_at = float("-inf")
+        self._next_at = float("-inf")
 
     @property
     def folder(self) -> Path | None:
@@ -59,9 +59,10 @@ class WatchFeed:
             RefusedError: no job is watched here.
         """
         with self._lock:
-            if time.monotonic() - self._read_at >= LOOK_S:
+            began = time.monotonic()
+            if began >= self._next_at:
                 self._text = json.dumps(self._read(), separators=(",", ":"))
-                self._read_at = time.monotonic()
+                self._next_at = began + pause_after(time.monotonic() - began, LOOK_S)
             return self._text
 
     def _read(self) -> dict[str, object]:

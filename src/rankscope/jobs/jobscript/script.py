@@ -271,6 +271,21 @@ def _written(name: str, lines: Sequence[str]) -> list[str]:
     return [f"cat >\"$RUN_DIR/{name}\" <<'END'", *lines, "END", f'chmod +x "$RUN_DIR/{name}"']
 
 
+def _dask(job: JobRequest, exported: list[str], inside: str) -> list[str]:
+    return [
+        "# The nodes of the job read and analyze: a Dask scheduler here, and workers on each. They keep no results, so",
+        "# Dask need not restart them for their memory; it may take a limit of the job's for theirs.",
+        f'{inside}dask scheduler --host "$MASTER_ADDR" --port 0 --no-dashboard --scheduler-file '
+        '"$RUN_DIR/dask.scheduler" >"$RUN_DIR/scheduler.log" 2>&1 &',
+        "SCHEDULER=$!",
+        'for _ in $(seq 60); do [ -s "$RUN_DIR/dask.scheduler" ] && break; sleep 1; done',
+        f"{launch_words(job, exported, per_node=True)} \\",
+        f'  {inside}dask worker --scheduler-file "$RUN_DIR/dask.scheduler" --nworkers "$RANKS_PER_NODE" --nthreads 1 '
+        '--memory-limit 0 --no-dashboard >"$RUN_DIR/workers.log" 2>&1 &',
+        "WORKERS=$!",
+    ]
+
+
 def _afterwards(job: JobRequest, exported: list[str]) -> list[str]:
     inside = '"${IN_CONTAINER[@]}" ' if job.container else ""
     gather = f"{inside}python -m rankscope.jobs.gather" if job.rankscope_dir else f"{inside}rankscope gather"
@@ -283,9 +298,13 @@ def _afterwards(job: JobRequest, exported: list[str]) -> list[str]:
         ]
     lines += ["# Are all ranks there?", f'{gather} "$RUN_DIR" || true']
     if job.report and not job.rankscope_dir:
+        on_nodes = job.analysis == "dask"
+        where = ' --executor "dask:$RUN_DIR/dask.scheduler"' if on_nodes else ""
+        lines += _dask(job, exported, inside) if on_nodes else []
         lines += [
-            f'{inside}rankscope summary "$RUN_DIR" || true',
-            f'{inside}rankscope report "$RUN_DIR" -o "$RUN_DIR/report.html" || true',
+            f'{inside}rankscope summary "$RUN_DIR"{where} || true',
+            f'{inside}rankscope report "$RUN_DIR" -o "$RUN_DIR/report.html"{where} || true',
+            *(['kill "$WORKERS" "$SCHEDULER" 2>/dev/null || true', "wait"] if on_nodes else []),
         ]
     else:
         lines += ['echo "on a machine with rankscope: rankscope summary $RUN_DIR; rankscope serve $RUN_DIR"']

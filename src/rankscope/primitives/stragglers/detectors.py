@@ -37,6 +37,7 @@ from rankscope.primitives.stragglers.thresholds import Thresholds
 
 TRIALS = 2  # ranks left out for trial at most: of two slow hosts with two ranks each, one trial finds none
 MOST = 64  # ranks found at most: a bound of the running time
+MANY_RANKS = 64  # the median of so many is hardly another one without one of them
 CANDIDATES = 3  # by each order of each measure, for speed: 1 and 100 give the same findings
 
 
@@ -159,6 +160,8 @@ def detectable(seen: Observations, limits: Thresholds) -> Float:
     found = np.full(seen.ranks.size, np.inf)
     if local is None:
         return found
+    if seen.ranks.size > MANY_RANKS:
+        return _detectable_among_many(seen, local, limits)
     for row in range(seen.ranks.size):
         out = np.arange(seen.ranks.size) == row
         excess = excess_over_peers(local.value, seen.role, out)
@@ -175,6 +178,25 @@ def detectable(seen: Observations, limits: Thresholds) -> Float:
         else:
             chance, spread = suspect.chance(limits)[0], centre_and_spread(values)[1]
             found[row] = limits.standard_errors * math.sqrt((chance**2 + spread**2) / values.size)
+    return found
+
+
+def _detectable_among_many(seen: Observations, local: Measure, limits: Thresholds) -> Float:
+    """`detectable` in a time that is linear in the ranks: one rank among many changes the others' medians hardly."""
+    excess = excess_over_peers(local.value, seen.role, np.zeros(seen.ranks.size, dtype=np.bool_))
+    known = np.isfinite(excess)
+    squares, count = np.where(known, excess, 0.0) ** 2, known.sum(axis=1)
+    total, values = squares.sum(axis=1), int(count.sum())
+    found = np.full(seen.ranks.size, np.inf)
+    for row in range(seen.ranks.size):
+        suspect = Suspect(row, local, excess[row], excess[:0], excess[row], seen.whole[row], seen.step_ns, seen.on_host)
+        judged = suspect.excess[suspect.judged]
+        if judged.size < TOO_FEW:
+            continue
+        others = (total.sum() - total[row]) / max(values - int(count[row]), 1)
+        chance = max(math.sqrt(others), local.floor * seen.step_ns)
+        spread = centre_and_spread(judged)[1]
+        found[row] = limits.standard_errors * math.sqrt((chance**2 + spread**2) / judged.size)
     return found
 
 

@@ -11,6 +11,8 @@ const LOSSES = /^(trace|rank|ranks|run|runs|window|missing|clock|clocks|capture|
 
 /** Longer lists of names flow like text. */
 const IN_A_COLUMN = 6;
+/** Of more names the first and the last are shown, the others on request. */
+const AT_ONCE = 24;
 
 export const run: View = {
   id: "run",
@@ -23,7 +25,13 @@ export const run: View = {
   tables: ["job_kind", "recording", "clock", "devices"],
   render(context) {
     const { run: about, generatedBy, analyses, findings } = context.payload;
-    const list = (names: readonly string[]): Child => (names.length === 0 ? "not recorded" : h("ul", { class: names.length > IN_A_COLUMN ? "flowing" : "plain" }, [...new Set(names)].map((name) => h("li", {}, named(name)))));
+    const list = (all: readonly string[]): Child => {
+      const names = [...new Set(all)];
+      const [first, last] = [names[0], names.at(-1)];
+      if (first === undefined || last === undefined) return "not recorded";
+      const items = h("ul", { class: names.length > IN_A_COLUMN ? "flowing" : "plain" }, names.map((name) => h("li", {}, named(name))));
+      return names.length <= AT_ONCE ? items : h("details", { class: "notes" }, h("summary", {}, `${names.length}: `, named(first, 40), " … ", named(last, 40)), items);
+    };
     const lines: [string, Child][] = [
       ["Run id", about.id === null ? "not recorded" : named(about.id)],
       ["Read from", about.path === "" ? "not recorded" : named(about.path, 400)],
