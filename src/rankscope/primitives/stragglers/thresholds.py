@@ -21,9 +21,7 @@ class Thresholds:
     significance_part: float = 0.001  # … of a part of the local time: there are ten of them (Bonferroni)
     far: float = 6.0  # times `floor_few`, in every step, if there are two or three of a few ranks; like `chance`
     least: float = 0.01  # smaller ones are not reported: the least saving of any finding; convention
-    least_saving: float = (
-        0.002  # … nor smaller savings; without it, 6 µs per step are claimed with a wrong cause (21032)
-    )
+    least_saving: float = 0.002  # … nor smaller savings: 6 µs per step with a wrong cause (seed 21032)
     left: float = 0.5  # of what a part has more, in the local time: else another part made up for most of it
     enough: float = 0.05  # if a delay must be larger than that to be found, there are too few steps: a warning's least
     # Late in some steps.
