@@ -194,7 +194,7 @@ def _detectable_among_many(seen: Observations, local: Measure, limits: Threshold
         if judged.size < TOO_FEW:
             continue
         others = (total.sum() - total[row]) / max(values - int(count[row]), 1)
-        chance = max(math.sqrt(others), local.floor * seen.step_ns)
+        chance = max(math.sqrt(others), limits.floor_host * seen.step_ns)
         spread = centre_and_spread(judged)[1]
         found[row] = limits.standard_errors * math.sqrt((chance**2 + spread**2) / judged.size)
     return found
