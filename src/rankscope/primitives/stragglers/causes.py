@@ -33,10 +33,6 @@ EXPLAINS = 0.5
 PECULIAR = 0.3
 """Of the lateness, for causes other than a slow host, which come first: a late rank also lacks the time in which the
 others wait and their hosts run ahead, so its host appears slow by up to the same amount (simulated, seeds 0-99)."""
-ALONE = 0.05
-"""Of the lateness, in calls for device memory that no other rank makes. Each waits until the device is idle, and what
-follows until the host is ahead again counts as operators (simulated retries: a tenth of the delay is in the calls)."""
-
 SLOWER = 0.01
 """Of its peers' kernels: devices of one kind differ by less (by 0.5 % on the rank of a slow host, simulated)."""
 
@@ -190,8 +186,6 @@ def find_cause(
     """
     if late <= 0:
         return Cause("unclear", 0.0, "it never arrived last on its own account")
-    if usual.get("allocation") == 0 and (drained := _drained(late, more)) is not None:
-        return drained
     found = [*_by_work(late, more, work, on_host=on_host), *_by_parts(late, _of_host(more, usual), on_host=on_host)]
     peculiar = [each for each in found if each.cause != "slow_host" and each.share >= PECULIAR]
     chosen = max(peculiar or found, key=lambda each: each.share, default=None)
@@ -200,20 +194,6 @@ def find_cause(
     if not peculiar and chosen.share < EXPLAINS:
         return Cause("unclear", chosen.share, f"at most {100 * chosen.share:.0f} % is explained: {chosen.evidence}")
     return chosen
-
-
-def _drained(late: int, more: Mapping[str, int]) -> Cause | None:
-    """Of a rank that alone calls for device memory: with what its device was idle for until its host was ahead."""
-    calls = more.get("allocation", 0)
-    after = max(sum(more.get(part, 0) for part in PARTS_OF_CAUSE["slow_host"]), 0)
-    share = (calls + after) / late
-    if calls < ALONE * late or share < EXPLAINS:
-        return None
-    words = (
-        f"over its late steps {_ms(calls)} in calls for device memory, none of which the others make; "
-        f"each waits for the device, which is idle for {_ms(after)} more until the host is ahead again"
-    )
-    return Cause("memory", min(share, 1.0), words)
 
 
 def _of_host(more: Mapping[str, int], usual: Mapping[str, int]) -> dict[str, int]:

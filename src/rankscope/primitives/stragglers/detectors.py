@@ -51,7 +51,9 @@ def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | No
     3. Where there are too few others to know chance from, Student's test of its excesses decides (`_by_student`).
     4. The local time must be longer too, where it is known.
     """
-    values, total = suspect.excess[suspect.judged], suspect.own[suspect.judged]
+    values, total = suspect.excess[suspect.judged], suspect.own[suspect.judged & np.isfinite(suspect.own)]
+    if not total.size:
+        return None
     measure, step_ns = suspect.measure, suspect.step_ns
     single = values.size == 1
     mean, spread = centre_and_spread(values)
@@ -102,13 +104,14 @@ def late_at_times(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | 
     if not seen.any() or (suspect.few and seen.sum() < TOO_FEW):
         return None
     chance, pool = suspect.chance(limits)
-    part, whole = (limits.least, limits.least_passing) if measure.name == ALLOCATION else (limits.least_passing, 0.0)
+    calls = measure.name == ALLOCATION
+    part = limits.least if calls else limits.least_passing
     excess, own = np.where(seen, suspect.excess, -np.inf), np.where(seen, suspect.own, -np.inf)
     late = (excess > max(limits.chance * chance, part * step_ns)) & (
-        own > np.maximum(limits.least_lost * step_ns if measure.of_host else limits.left * excess, whole * step_ns)
+        own > (limits.least_lost * step_ns if measure.of_host else limits.left * excess)
     )
     count = int(late.sum())
-    if count < (1 if measure.once else 2):
+    if count < (1 if measure.once else 2) or (calls and own[late].mean() <= limits.least_passing * step_ns):
         return None
     least = float(suspect.excess[late].min())
     tail = limits.tail_device if measure.device and not suspect.on_host else limits.tail_host
@@ -153,7 +156,7 @@ TESTS = {
 
 def detectable(seen: Observations, limits: Thresholds) -> Float:
     """(ranks,) The least mean excess of the local time by which each rank would be always late, ns; inf: none would."""
-    local = next((each for each in measures(seen, limits) if each.name == LOCAL), None)
+    local = next((each for each in measures(seen) if each.name == LOCAL), None)
     found = np.full(seen.ranks.size, np.inf)
     if local is None:
         return found
@@ -191,7 +194,7 @@ def _detectable_among_many(seen: Observations, local: Measure, limits: Threshold
         if judged.size < TOO_FEW:
             continue
         others = (total.sum() - total[row]) / max(values - int(count[row]), 1)
-        chance = max(math.sqrt(others), local.floor * seen.step_ns)
+        chance = max(math.sqrt(others), limits.floor_host * seen.step_ns)
         spread = centre_and_spread(judged)[1]
         found[row] = limits.standard_errors * math.sqrt((chance**2 + spread**2) / judged.size)
     return found
@@ -205,7 +208,7 @@ DETECTORS: tuple[Detector, ...] = (always_late, late_at_times, stalled_once)
 def find_late_ranks(seen: Observations, limits: Thresholds) -> list[Late]:
     """The ranks that stand out of their peers, the one that takes most first."""
     found: list[Late] = []
-    every = measures(seen, limits)
+    every = measures(seen)
     out = np.zeros(seen.ranks.size, dtype=np.bool_)
     trial: list[int] = []
     while len(found) < min(MOST, seen.ranks.size - 1):
@@ -272,7 +275,8 @@ def _judge_rank(
         excess = excess_over_peers(measure.value, seen.role, out)
         if not np.isfinite(excess[row] * own).any():
             continue
-        mine: Float = np.where(np.isfinite(own), excess[row], np.nan)
+        # A host's own time is known in steps, too, in which the rank lost events and cannot be compared.
+        mine: Float = np.where(np.isfinite(own) | measure.of_host, excess[row], np.nan)
         suspect = Suspect(row, measure, mine, excess[~out], own, seen.whole[row], seen.step_ns, seen.on_host)
         for order, detector in enumerate(DETECTORS):
             if (result := detector(suspect, limits)) is None:

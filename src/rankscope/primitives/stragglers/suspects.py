@@ -102,6 +102,8 @@ class Suspect:
     def judged(self) -> Bool:
         """(steps,) Those by which it is judged whether it is always late."""
         seen: Bool = np.isfinite(self.excess)
+        if self.measure.of_host:
+            return seen
         return seen & self.whole if (seen & self.whole).any() else seen
 
     def error(self, values: Float) -> tuple[float, int]:
@@ -120,7 +122,8 @@ class Suspect:
 
     def chance(self, limits: Thresholds) -> tuple[float, Float]:
         """The random variation between a rank and its peers, ns, and the values that it was estimated from."""
-        pool, floor = self.others[np.isfinite(self.others)], self.measure.floor
+        pool = self.others[np.isfinite(self.others)]
+        floor = limits.floor_device if self.measure.device or self.measure.once else limits.floor_host
         if self.few:
             # From how the rank itself varies from step to step.
             values = self.excess[self.judged]
