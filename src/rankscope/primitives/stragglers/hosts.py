@@ -27,12 +27,12 @@ def idle_excess(seen: Observations, out: Bool, row: int) -> Float:
 def caused_by_host(late: Late, seen: Observations, out: Bool, limits: Thresholds) -> bool:
     """Whether the host is slower where its device was idle longer; true where that is not known.
 
-    Hosts that run ahead of their devices are each as far ahead as chance left them. One that falls behind stays behind:
-    its device waits for launches step after step, although the host is no slower than the others. So
+    How far a host runs ahead of its device is a matter of chance. One that falls behind stays behind: its device waits
+    for launches step after step, although the host is no slower than the others. So it is true if
 
-    1. what the device's idle time is less than half of has another reason: true
-    2. in the mean of the late steps, the host itself takes longer by a share of the idle time, and by more than hosts
-       differ by: true
+    1. the device's idle time is less than half of the excess, which then has another reason, or
+    2. in the mean of the late steps, the host itself takes longer, by a share of the idle time and by more than hosts
+       differ by
     """
     idle = mean_known(idle_excess(seen, out, late.row)[late.steps])
     if not idle >= limits.left * mean_known(late.excess[late.steps]):
