@@ -12,6 +12,7 @@ import pytest
 import typer
 from tests.analyses.reference import write_reference
 
+import rankscope
 from rankscope.cli import make_app
 from rankscope.cli.signature import _annotated
 
@@ -78,6 +79,21 @@ sys.meta_path.insert(0, Finder)
 from rankscope.__main__ import start
 start()
 """
+
+
+def test_hardly_anything_is_imported_before_ctrl_c_is_handled():
+    script = (
+        "import sys; before = {*sys.modules, '__future__'}; import rankscope.__main__; print(*{*sys.modules} - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script],
+        env={**os.environ, "PYTHONPATH": str(Path(rankscope.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert set(done.stdout.split()) == {"rankscope", "rankscope.__main__"}
 
 
 @pytest.mark.parametrize("module", ["typer", "rankscope.cli", "rankscope.cli.summary", "polars", "rankscope.pipeline"])
