@@ -109,6 +109,16 @@ def test_ctrl_c_during_imports_shows_no_traceback(tmp_path: Path, module: str):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
+@pytest.mark.parametrize("arguments", [["--help"], ["analyses"]])
+def test_a_full_disk_behind_the_output_is_an_error_message(arguments: list[str]):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "rankscope", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: the output could not be written: no space left on device\n"
+
+
 def test_help_is_that_of_the_modules():
     named = {each.name: each.help for each in make_app([]).registered_commands}
     whole = make_app()
