@@ -7,6 +7,7 @@ in the other.
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 
 import pytest
@@ -96,6 +97,8 @@ def test_nccls_recorder_read_in_the_process_gives_the_same_verdict(
 ):
     """What torch returns to `HangWatch` on a GPU are the bytes that it writes into these files."""
     native, asked = torch._C._distributed_c10d, []
+    # What other tests called with Gloo in this process is in its recorder.
+    monkeypatch.setattr(native, "_dump_fr_trace", lambda *given: pickle.dumps({}), raising=False)
     for rank in range(16):
         content = (shared_traces / case / f"_dump_{rank}").read_bytes()
         monkeypatch.setattr(
