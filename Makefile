@@ -46,7 +46,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rest test-timing gpu-check test-all test-torch lint lint-python lint-ui bench ui ui-check docs site traces clean distclean
+.PHONY: help setup demo test test-rest test-timing gpu-check test-all test-torch lint lint-python lint-ui bench fuzz ui ui-check docs site traces clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -109,6 +109,10 @@ endif
 
 bench: $(HAS_DEV) ## the benchmarks, as benchmarks/README.md describes them
 	$(BIN)/python -m benchmarks $(ARGS)
+
+EXECUTIONS ?= 30000
+fuzz: $(HAS_DEV) ## fuzz the compiled reader with AFL++ for EXECUTIONS inputs
+	PYTHON=$(BIN)/python native/fuzz.sh native/target/fuzz $(EXECUTIONS)
 
 ui: $(HAS_UI) ## rebuild the page that is committed in report/static
 	cd $(UI) && $(WITH_NODE) npm run build

@@ -145,7 +145,7 @@ def scores(records: Iterable[Prepared]) -> list[Case]:
 
 MOVED = (0.5, 2.0)
 """Each threshold times these."""
-OF_CAUSES = ("EXPLAINS", "PECULIAR", "ALONE")
+OF_CAUSES = ("EXPLAINS", "PECULIAR")
 """Thresholds of `causes`."""
 
 
@@ -163,8 +163,8 @@ def variants() -> Iterator[tuple[str, list[tuple[Any, str, Any]]]]:
         ("steady",), ("host_steady", "host_pace"),
     ):  # fmt: skip
 
-        def without(seen: Any, limits: Any, names: tuple[str, ...] = names) -> list[Measure]:
-            return [each for each in made(seen, limits) if each.name not in names]
+        def without(seen: Any, names: tuple[str, ...] = names) -> list[Measure]:
+            return [each for each in made(seen) if each.name not in names]
 
         yield f"without {' and '.join(names)}", [(detectors, "measures", without)]
     for field in dataclasses.fields(Thresholds):

@@ -16,11 +16,10 @@ the analysis side loads no torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 __version__ = "0.2.0"
 
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing takes long, and Ctrl-C meanwhile would print a traceback
     from rankscope.capture import HangWatch as HangWatch
     from rankscope.capture import Profiler as Profiler
     from rankscope.compare import Diff as Diff

@@ -5,10 +5,7 @@ In: the arguments of the command line. Out: what the subcommand prints and write
 
 from __future__ import annotations
 
-import signal
 import sys
-
-from rankscope.rundir.versions import OLDEST_PYTHON
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as a shell has it."""
@@ -19,12 +16,16 @@ def start() -> None:
     try:
         _start()
     except KeyboardInterrupt:
+        import signal  # here, as are all imports that take time: Ctrl-C during one must be caught
+
         # In the middle of an import, for example. A second one must not show a traceback either.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.exit(INTERRUPTED)
 
 
 def _start() -> None:
+    from rankscope.rundir.versions import OLDEST_PYTHON
+
     if sys.version_info < OLDEST_PYTHON:
         _start_plainly(sys.argv[1:])
     try:
@@ -42,6 +43,7 @@ def _start() -> None:
 def _start_plainly(arguments: list[str]) -> None:
     """On a Python that rankscope does not support: start a job as it is, and nothing else."""
     from rankscope.errors import RankscopeError
+    from rankscope.rundir.versions import OLDEST_PYTHON
 
     oldest = ".".join(map(str, OLDEST_PYTHON))
     try:

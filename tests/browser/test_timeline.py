@@ -225,7 +225,12 @@ def test_counters_and_filter_and_search_back_and_forth(opened: Opener, late: Pat
     page.id("lane-filter").fill("stream")
     page.tab.wait_for_function("() => document.querySelectorAll('.tl-name[data-kind=python]').length === 0")
     page.id("lane-filter").fill("no such lane")
-    page.tab.wait_for_function("() => document.querySelector('[data-testid=filter-count]').textContent === 'none'")
+    said = page.id("filter-count")
+    said.filter(has_text="No lane matches.").wait_for()
+    page.id("lane-filter").fill("/(/")
+    said.filter(has_text="Not a valid expression.").wait_for()
+    page.id("lane-filter").fill("/^RANK 0$/i")
+    page.tab.wait_for_function("() => document.querySelector('[data-testid=filter-count]').textContent === ''")
     page.id("lane-filter").fill("")
     page.tab.wait_for_function("() => document.querySelectorAll('.tl-name[data-kind=python]').length > 0")
     assert page.find("gemm") == "1 of 16"

@@ -39,6 +39,12 @@ def test_at_no_line_in_a_thread_of_rankscopes():
     assert shown(act) == "rankscope"
 
 
+def test_at_no_line_of_a_command_line():
+    """As in a process that multiprocessing has started: the next line of a user's own code is in this file."""
+    namespace = {"warn": warn, "__name__": "__main__"}
+    assert shown(lambda: exec("warn('text')", namespace)) == __file__
+
+
 def test_where_warnings_are_errors(caplog):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -12,6 +12,7 @@ import pytest
 import typer
 from tests.analyses.reference import write_reference
 
+import rankscope
 from rankscope.cli import make_app
 from rankscope.cli.signature import _annotated
 
@@ -80,6 +81,21 @@ start()
 """
 
 
+def test_hardly_anything_is_imported_before_ctrl_c_is_handled():
+    script = (
+        "import sys; before = {*sys.modules, '__future__'}; import rankscope.__main__; print(*{*sys.modules} - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script],
+        env={**os.environ, "PYTHONPATH": str(Path(rankscope.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert set(done.stdout.split()) == {"rankscope", "rankscope.__main__"}
+
+
 @pytest.mark.parametrize("module", ["typer", "rankscope.cli", "rankscope.cli.summary", "polars", "rankscope.pipeline"])
 def test_ctrl_c_during_imports_shows_no_traceback(tmp_path: Path, module: str):
     done = subprocess.run(
@@ -91,6 +107,16 @@ def test_ctrl_c_during_imports_shows_no_traceback(tmp_path: Path, module: str):
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
+@pytest.mark.parametrize("arguments", [["--help"], ["analyses"]])
+def test_a_full_disk_behind_the_output_is_an_error_message(arguments: list[str]):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "rankscope", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: the output could not be written: no space left on device\n"
 
 
 def test_help_is_that_of_the_modules():

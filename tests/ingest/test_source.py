@@ -285,6 +285,7 @@ MEASURED = {
     "jobs/1/settings.json": b"{}",
     "measured/rank0.json": b"{}",
     "hang/rank0.heartbeat.json": b"{}",
+    "truth/rank0.json": b'{"schema": 1, "rank": 0, "collectives": []}',
 }
 
 

@@ -208,9 +208,9 @@ def test_a_run_of_others_is_counted_by_its_names(tmp_path):
     for rank in (0, 1, 3):
         (run / f"rank{rank}_iter1_2.trace.json.gz").write_bytes(b"x")
     found = completeness(run)
-    assert (found.expected, found.present, found.whole) == (None, (0, 1, 3), False)
-    assert "give rankscope gather --world-size" in found.report()[1]
-    assert completeness(run, world_size=4).missing == (2,)
+    assert (found.world_size, found.present, found.missing, found.whole) == (4, (0, 1, 3), (2,), False)
+    assert "up to the highest" in found.report()[1]
+    assert completeness(run, world_size=6).missing == (2, 4, 5)
 
 
 @pytest.mark.parametrize("way", ["ssh+scp", "ssh+rsync"])

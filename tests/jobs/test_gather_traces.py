@@ -144,7 +144,18 @@ def test_one_trace_of_one_process(tmp_path):
     found = completeness(tmp_path)
     assert (found.world_size, found.present, found.whole) == (1, (0,), True)
     (tmp_path / "other.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
-    assert not completeness(tmp_path).whole
+    found = completeness(tmp_path)
+    assert not found.whole
+    assert "2 traces do not contain their ranks" in "\n".join(found.report())
+
+
+def test_plain_traces_of_several_ranks_are_as_many_as_in_a_summary(tmp_path):
+    """torch.profiler's export_chrome_trace on each rank of a job that has no process group."""
+    for rank in range(2):
+        (tmp_path / f"trace_rank{rank}.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
+    found = completeness(tmp_path)
+    assert (found.world_size, found.missing, found.whole) == (2, (), True)
+    assert "up to the highest" in found.report()[1]
 
 
 def test_a_run_directory_named_with_dots(tmp_path, monkeypatch):

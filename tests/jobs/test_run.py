@@ -246,9 +246,29 @@ def test_the_command(tmp_path):
     assert typer_testing.CliRunner().invoke(app, ["run", "--run-dir", str(tmp_path / "b"), str(failing)]).exit_code == 1
 
 
+def test_the_end_repeats_no_advice_that_a_rank_has_given(tmp_path):
+    script(
+        tmp_path,
+        """
+import torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+""",
+    )
+    command = [sys.executable, "-m", "rankscope", "run", "--run-dir", "run", "--nproc-per-node", "1", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "the loop ended after 3 steps" in done.stderr
+    assert done.stderr.splitlines()[-1] == f"No trace was written to {tmp_path / 'run'}."
+    assert "rankscope.Profiler()" not in done.stderr
+
+
 def test_the_last_line_names_where_traces_are_kept(tmp_path):
     code = """
-import os, shutil, torch
+import os, torch
 model = torch.nn.Linear(2, 2)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for step in range(9):
@@ -256,7 +276,7 @@ for step in range(9):
     optimizer.step()
     if step == 3:
         run = os.environ["RANKSCOPE_RUN_DIR"]
-        shutil.rmtree(run)
+        os.rename(run, run + ".gone")  # at once: files are written there meanwhile
         open(run, "w").close()
 """
     (tmp_path / "tmp").mkdir()

@@ -160,6 +160,8 @@ def test_search_by_expression_by_name_and_as_a_list(server: Asking) -> None:
     assert server.ask(f"/api/search?match=name&{place}").json() == {"hit": second, "hits": 4, "index": 1}
     assert server.ask(f"/api/search?match=name&lane={first['lane']}&row=99999").status == 404
     assert server.ask("/api/search?match=name").status == 404
+    # The names of kernels that are templates are long.
+    assert server.ask(f"/api/search?q={'a' * 3000}").json()["hits"] == 0
     for wrong in ("q=(&match=regex", "q=a&match=fuzzy", "match=regex", "q=a&count=100000"):
         assert server.ask(f"/api/search?{wrong}").status == 400
 
@@ -247,12 +249,12 @@ def test_a_range_measured(server: Asking) -> None:
         assert busy[rank, "annotation"] == (140_000, 1)  # the step
         assert busy[rank, "python"] == (140_000, 1)
     assert found["top_self_ns"] == sorted(found["top_self_ns"], reverse=True)
-    assert sum(found["top_ns"]) > sum(found["top_self_ns"])
+    assert all(own <= total for own, total in zip(found["top_self_ns"], found["top_ns"], strict=True))
     every = server.ask("/api/names").json()["names"]
     own = dict(zip((every[name] for name in found["top_name"]), found["top_self_ns"], strict=True))
     assert own["gemm<4>"] == 60_000
-    # The step encloses everything: what counts is its time outside the launch.
-    assert own["ProfilerStep#10"] == 2 * 135_000
+    # The step encloses everything, and is no name to look at.
+    assert not any(name.startswith("ProfilerStep") for name in own)
     assert head["left_out"] == []
     _, one = columns(server, "/api/range?from=120000&to=260000&ranks=1")
     assert set(one["busy_rank"]) == {1}
@@ -331,7 +333,7 @@ BAD = {
     "/api/tiles?level=0&first=99999999999999999999&bins=1&lanes=0": 400,
     "/api/events?lanes=0&from=10&to=0": 400, "/api/events?lanes=0&from=0": 400,
     "/api/events?lanes=0&from=0&to=1&limit=99999999": 400, "/api/search?q=": 400, "/api/search?q=a&direction=up": 400,
-    f"/api/search?q={'a' * 2000}": 400, "/api/table/none": 404, "/api/table/__init__": 404,
+    f"/api/search?q={'a' * 4001}": 400, "/api/table/none": 404, "/api/table/__init__": 404,
     "/api/calls?from=0&to=1&by=none": 400, "/api/calls?from=1&to=0": 400,
     "/api/range?from=0&to=1&ranks=x": 400, "/api/names?from=-1": 400, "/api/event?lane=0": 400,
     "/api/counters?rank=0&from=0&to=1&points=1": 400, "/api/state?run=none": 404,

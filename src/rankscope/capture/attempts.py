@@ -1,10 +1,10 @@
-"""How often the launcher has started this rank on this host: in attempts of an elastic job, too, in which it ended
-before its capture began, and left nothing in the run directory.
+"""Counts how often the launcher has started this rank on this host.
 
-Each process adds its id to a file that belongs to its launcher's process, in the temporary directory. Where something
-else starts the ranks of a launcher, as a shell around the script, every process seems to be the first.
+This includes attempts of an elastic job that ended before capture began and so left nothing in the run directory. Each
+process adds its id to a file in the temporary directory that is named after its launcher's process. If a shell or
+another program stands between the launcher and the rank, every process appears to be the first.
 
-In: the launcher's process, and the local rank. Out: a number.
+In: the launcher's process, and the local rank. Out: the number of earlier starts.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from rankscope.rundir.staging import owned_name, user_folder
 
 
 def is_elastic() -> bool:
-    """Whether this is a rank that its launcher may start again."""
+    """Whether the launcher may restart this rank."""
     return os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") not in ("", "0")
 
 
 def earlier_starts() -> int:
-    """How many processes the launcher has started before this one for its local rank; to be called as early as
-    possible, and as often as needed."""
+    """How many processes the launcher started for this local rank before this one.
+
+    The first call also registers this process, so it should come as early as possible; later calls change nothing.
+    """
     if not is_elastic():
         return 0
     with suppress(OSError, ValueError, LookupError):

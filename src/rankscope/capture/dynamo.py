@@ -1,7 +1,9 @@
-"""What torch.compile, whose tracer is Dynamo, may see of the capture: nothing. A call that it cannot trace is a break
-in a graph of the job, and an error in one that must not have any (``fullgraph=True``).
+"""Keeps the capture out of the graphs that torch.compile makes of the job.
 
-In: functions of ours that run among the job's. Out: graphs as they are without them.
+Dynamo, its tracer, breaks the graph at a call that it cannot trace, or raises an error if graph breaks are not allowed
+(``fullgraph=True``).
+
+In: rankscope's functions that run inside the job's code. Out: the graphs that the job would have without them.
 """
 
 from __future__ import annotations
@@ -16,21 +18,27 @@ _wrap_graph: list[Callable[[Any, Callable[..., Any]], Callable[..., Any]]] = []
 
 
 def never_compile(function: Callable[..., Any]) -> None:
-    """Do not compile this function by itself, as Dynamo does with what is called after a break in a graph. Without
-    effect where Dynamo is not loaded yet, which takes long; the creation of an optimizer loads it."""
+    """Keep Dynamo from compiling this function on its own, as it does with functions that are called after a graph
+    break. Has no effect before Dynamo is loaded, which is slow; creating an optimizer loads it."""
     with suppress(Exception):
         sys.modules["torch._dynamo.eval_frame"].skip_code(function.__code__)
 
 
 def wrap_graphs_with_steps(wrap: Callable[[Any, Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Have ``wrap(optimizer, graph)`` called when a graph was compiled that must be one and has a step of an optimizer
-    in it; what it returns is called instead of the graph."""
+    """Register a wrapper for compiled graphs that contain an optimizer's step and must not be broken.
+
+    Args:
+        wrap: called as ``wrap(optimizer, graph)`` once such a graph is compiled; what it returns replaces the graph.
+    """
     _wrap_graph[:] = [wrap]
 
 
 def must_be_one_graph() -> bool:
-    """Whether a break in the graph of the caller is an error. To be asked while Dynamo traces a step of an optimizer,
-    which is ``args[0]`` there; a constant in the graph."""
+    """Whether a graph break in the caller would be an error.
+
+    Called while Dynamo traces an optimizer's step, in a function whose ``args[0]`` is the optimizer; Dynamo treats the
+    answer as a constant.
+    """
     try:
         from torch._dynamo.symbolic_convert import InstructionTranslator
 
@@ -48,10 +56,10 @@ setattr(must_be_one_graph, "_dynamo_marked_constant", True)  # noqa: B010 (funct
 
 
 def _note_step(output: Any) -> None:
-    """Wrap what the compiler makes of the graph that is being traced.
+    """Wrap the compiled form of the graph that is being traced.
 
     Args:
-        output: Dynamo's ``OutputGraph``. In a torch whose has other attributes, the step is not noticed.
+        output: Dynamo's ``OutputGraph``. If this torch's has other attributes, the step goes unnoticed.
     """
     with suppress(Exception):
         compiler, wrap = output.compiler_fn, _wrap_graph[-1]

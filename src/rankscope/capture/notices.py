@@ -40,7 +40,8 @@ def _users_line() -> int | None:
         path = Path(frame.f_code.co_filename)
         own = frame.f_globals.get("__name__", "").startswith("rankscope.")
         installed = path.is_relative_to(_STDLIB) or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
-        if not own and not installed and not path.name.startswith("<frozen "):
+        # "<string>" is the command line of a process that multiprocessing has started, or of python -c.
+        if not own and not installed and not path.name.startswith(("<frozen ", "<string>")):
             return level
         if frame.f_back is None:
             return None

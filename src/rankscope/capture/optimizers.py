@@ -1,4 +1,4 @@
-"""Notices the steps of a process's optimizers, and decides which count as steps of the training if there are several.
+"""Detects the steps of a process's optimizers, and decides which of them count as steps of the training.
 
 Torch wraps the ``step`` of every optimizer with ``Optimizer.profile_hook_step``, which is wrapped once more here: the
 public hook runs inside torch's own range of the step, which would cross a ``ProfilerStep#`` range. Of nested steps
@@ -20,12 +20,12 @@ from typing import Any
 from rankscope.capture import dynamo
 
 OTHERS_UNTIL_CHANGE = 16
-"""After this many steps of other optimizers in a row, the next of these is counted from then on: the first belonged to
-an earlier phase of the training."""
+"""After this many consecutive steps of other optimizers, the one that steps next is counted from then on: the previous
+one belonged to an earlier phase of the training."""
 
 
 class PrimaryOptimizer:
-    """The optimizer that is counted: the first to make a step, until it makes no more."""
+    """The optimizer whose steps are counted: the first one to step, until it stops stepping."""
 
     def __init__(self) -> None:
         self._chosen: weakref.ref[Any] | None = None
@@ -44,22 +44,28 @@ class PrimaryOptimizer:
 
 
 class _Loop:
-    """The thread of the training loop, which is that of the first step until it ends, and its nested steps."""
+    """The thread of the training loop, and how many steps are open in it, one inside the other.
+
+    It is the thread that makes the first step; once that has ended, the thread that makes the next one.
+    """
 
     def __init__(self) -> None:
         self.open_steps = 0
         self._thread: threading.Thread | None = None
 
     def is_here(self) -> bool:
-        """Whether the caller's step is one of the loop. Other threads may train something else meanwhile, and a
-        profiler of torch's must be stopped by the thread that started it."""
+        """Whether the calling thread is that of the loop.
+
+        Other threads may train something else at the same time, and a torch profiler must be stopped by the thread
+        that started it.
+        """
         this = threading.current_thread()
         if self._thread is None or not (self._thread is this or self._thread.is_alive()):
             self._thread, self.open_steps = this, 0
         return self._thread is this
 
     def forget(self) -> None:
-        """In a forked child: its one thread does not return from the step that it was forked in."""
+        """Start afresh in a forked child, whose only thread never returns from a step that it was forked in."""
         self.open_steps, self._thread = 0, None
 
 
@@ -69,19 +75,19 @@ def watch_steps(
     before: Callable[[Any], object] = lambda _optimizer: None,
     wrapped: Callable[[], object] = lambda: None,
 ) -> None:
-    """Watch the steps of all optimizers of this process, and of processes forked from it.
+    """Watch the steps of all optimizers in this process and in those forked from it.
 
     Args:
         module: ``torch.optim.optimizer``.
-        after: called with the optimizer after its outermost step; not after one that raised.
-        before: called with it before that step.
-        wrapped: called when torch wraps the steps of another optimizer class: when the first of it is created.
+        after: called with the optimizer after its outermost step, unless the step raised.
+        before: called with the optimizer before that step.
+        wrapped: called when torch wraps the step of an optimizer class, when the first instance of it is created.
     """
     kind = module.Optimizer
     original: Callable[..., Any] = kind.profile_hook_step
     loop = _Loop()
-    # Where torch.compile traces a step, it would trace the capture as well: with its warnings in the job's output, and
-    # our compiled frames. (Torch protects its optimizers' own methods in the same way.)
+    # When torch.compile traces a step, it would trace the capture, too: its warnings would reach the job's output, and
+    # our frames would be compiled. (Torch protects its optimizers' own methods in the same way.)
     torch: Any = sys.modules["torch"]
     untraced: Callable[..., Callable[..., Any]] = getattr(torch, "_disable_dynamo", lambda function, **_: function)
 
@@ -126,7 +132,7 @@ def watch_steps(
     nested = untraced(nested, recursive=False)  # what it calls is compiled all the same
 
     def compiled_step(optimizer: Any, graph: Callable[..., Any]) -> Callable[..., Any]:
-        """A compiled graph with a step of this optimizer in it."""
+        """Count the calls of a compiled graph that contains a step of this optimizer."""
         weak = weakref.ref(optimizer)
 
         @functools.wraps(graph)

@@ -38,11 +38,11 @@ CONNECT_LIMIT_S = 5.0
 """How long torchrun's store is tried."""
 _connecting = threading.Lock()
 _torchrun_stores: dict[tuple[str, int], Any] = {}
-"""The connection to torchrun's store by its address; ``None`` where it was tried in vain: not again."""
+"""The connection to torchrun's store by its address; ``None`` if it failed, so that it is not tried again."""
 _attempts: dict[int, int] = {}
-"""The number of the attempt by process: a forked child asks again."""
+"""The number of the attempt by process id: a forked child determines its own."""
 _group_stores: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""The connection of this module's own, by the store of a default process group."""
+"""This module's own connection, by the store of the default process group that it was made from."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,10 @@ def this_process(environ: Mapping[str, str] | None = None) -> tuple[Process | No
 
 
 def job_store() -> Any:
-    """The key-value store that all ranks of the job share, over one connection of this process; ``None`` if there is
-    none.
+    """The key-value store that all ranks of the job share, or ``None``; the process keeps one connection to it.
 
-    torchrun's, which is there before and without a process group, so that all ranks use the same one; else that of the
-    default group.
+    It is torchrun's if there is one, because that exists even without a process group, so all ranks use the same; else
+    that of the default group.
     """
     with _connecting:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and (store := _torchrun_store()) is not None:
@@ -128,7 +127,8 @@ def job_store() -> Any:
 
 
 def _torchrun_store() -> Any:
-    """torchrun's store, tried once; ``None`` if it cannot be reached, as where the script has changed its address."""
+    """torchrun's store; ``None`` if it cannot be reached, for example because the script has changed its address. Each
+    address is tried once."""
     try:
         where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     except (KeyError, ValueError):
@@ -150,9 +150,9 @@ def agree_on_attempt(process: Process, run_dir: str, run_id: str) -> Process:
     """The process with the number of this attempt of an elastic job, which is the same on all ranks.
 
     On several nodes, torchrun's agents count restarts differently. Each rank knows how often its node was restarted,
-    how often itself was started here and which manifests it has; the highest number in the job's store wins, unless
-    this rank had that one before. A rank of a node that joined the job later, and ended in its first attempt before its
-    capture began, may have a lower number in the next one if it asks first.
+    how often the rank itself was started there, and which manifests it has written. The highest number in the job's
+    store wins, unless this rank had that number before. One limit: a rank on a node that joined late, and whose first
+    attempt ended before capture began, may give the next attempt a lower number if it asks first.
     """
     if not is_elastic() or process.world_size == 1:
         return process
@@ -185,8 +185,10 @@ def _manifest_path(run_dir: str, process: Process, restart: int) -> Path:
 
 
 def agree(key: str, own_value: str, process: Process) -> str | None:
-    """One value for all ranks, through the job's store: the first value wins. ``None`` if the ranks have no store, or
-    one that cannot do it."""
+    """Agree with the other ranks on one value through the job's store: the first value wins.
+
+    ``None`` if the ranks share no store, or theirs does not support this.
+    """
     if process.world_size == 1:
         return own_value
     try:
@@ -234,7 +236,7 @@ def resolve_run_dir(given: str | None, run_id: str, process: Process) -> str:
 
 
 def _note_directory(named: str) -> None:
-    """Let `rankscope run` know of a run directory that is not the one that it gave: it names it at its end."""
+    """Tell `rankscope run` about a run directory other than the one that it set, so that its last lines name it."""
     if (notes := os.environ.get(DIRECTORIES_VARIABLE)) and named != os.environ.get("RANKSCOPE_RUN_DIR"):
         with suppress(OSError), Path(notes).open("ab") as file:
             file.write(os.fsencode(named) + b"\n")

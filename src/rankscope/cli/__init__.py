@@ -11,8 +11,10 @@ In: the arguments of a command line. Out: the output of a subcommand; errors wit
 from __future__ import annotations
 
 import ast
+import errno
 import inspect
 import io
+import os
 import pkgutil
 import sys
 import warnings
@@ -123,3 +125,10 @@ def main() -> None:
         # Piped into `head`, which has read enough.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        typer.echo("error: the output could not be written: no space left on device", err=True)
+        with open(os.devnull, "w") as nothing:  # noqa: PTH123  # what is left in the buffer would fail again at exit
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        sys.exit(2)

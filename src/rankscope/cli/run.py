@@ -44,10 +44,9 @@ class COMMAND(CaptureCommand):
 _RANKS = "RANKSCOPE_RANKS"
 _STAGING = variable_of("staging_dir")
 
-NO_TRACES = """\
-No trace was written to {run_dir}.
-By default steps 16 to 18 are recorded: let the job make more steps, or give a smaller --wait and --warmup.
-In a script without a torch.optim.Optimizer, put a Profiler around the loop:
+NO_STEPS = """\
+By default steps 16 to 18 are recorded, unless a warning above says otherwise: let the job make more steps, or give a
+smaller --wait and --warmup. In a script without a torch.optim.Optimizer, put a Profiler around the loop:
 
     import rankscope
 
@@ -74,7 +73,9 @@ def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
 
     All options of torchrun are passed through, for example --nproc-per-node 4, or --nnodes and --rdzv-endpoint on
     several hosts. Without any, one rank is started per accelerator (one, if there is none), with a rendezvous on a free
-    port. The exit code is torchrun's. Each option is also a variable: --wait is RANKSCOPE_WAIT.
+    port. For a script that starts its own ranks (torch.multiprocessing.spawn), use rankscope exec python SCRIPT.py.
+
+    The exit code is torchrun's. Each option is also a variable: --wait is RANKSCOPE_WAIT.
     """
     variables, options = take_options(context.meta[OTHER_OPTIONS], installed_options().flags)
     began = time.time()
@@ -109,7 +110,10 @@ def _explain(result: JobResult, variables: Mapping[str, str]) -> None:
     if profilers := script_profilers(result.manifests()):
         typer.echo(SCRIPT_PROFILERS.format(run_dir=result.run_dir, profilers="\n".join(profilers)), err=True, nl=False)
     elif result.exit_code == 0 and is_supported_torch_installed():  # else a rank has said why
-        typer.echo(NO_TRACES.format(run_dir=result.run_dir), err=True, nl=False)
+        typer.echo(f"No trace was written to {result.run_dir}.", err=True)
+        if any(manifest.steps for manifest in result.manifests()):
+            return  # the rank has said why
+        typer.echo(NO_STEPS, err=True, nl=False)
         if chosen := variables.get(_RANKS, os.environ.get(_RANKS)):
             typer.echo(f"The job must also have some of the chosen ranks: {chosen}.", err=True)
 

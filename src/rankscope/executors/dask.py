@@ -96,6 +96,11 @@ def _connect(address: str, workers: int | None) -> DaskExecutor:
         raise ConfigError(
             f"the Dask scheduler {address} has no worker", hint="start `dask worker --nthreads 1` on the nodes"
         ) from error
+    except OSError as error:
+        client.close()
+        raise ConfigError(
+            f"the Dask scheduler {address} lost a worker at the start: {error}", hint="see the logs of its workers"
+        ) from error
     except BaseException:
         client.close()
         raise

@@ -54,7 +54,7 @@ class Extent:
             self.first_step = _least(self.first_step, rows["step"].min())
             self.last_step = _greatest(self.last_step, rows["step"].max())
         if name == "annotations":
-            rows = rows.filter(~rows["on_device"])
+            rows = rows[np.flatnonzero(~rows["on_device"].to_numpy())]
         if name in _HOST_TABLES:
             counts = self.marked if name == "annotations" else self.host
             for pid, tid, number in _by_thread(rows):

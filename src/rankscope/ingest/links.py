@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.columns import values_and_validity
-from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import Int32, nest
 from rankscope.store.spool import Spool
 
@@ -19,6 +18,9 @@ _NESTED = {
     "python_frames": ("pid", "tid"),
     "annotations": ("pid", "tid", "on_device"),
 }
+
+# Keys are looked up by sorting if there are fewer than one in so many numbers.
+_SPARSE = 8
 
 
 def linked_columns(spool: Spool, name: str) -> pl.DataFrame | None:
@@ -87,24 +89,30 @@ def _event_rows(collectives: pl.DataFrame, spool: Spool) -> pl.DataFrame:
     return pl.DataFrame([pl.Series("row", rows, dtype=pl.Int32)])
 
 
-def _first_rows(keys: pl.Series) -> tuple[Int64, Int64]:
-    """The distinct keys, sorted, and the first row of each; nulls left out."""
-    values, valid = values_and_validity(keys)
-    rows = np.flatnonzero(valid)
-    distinct, first = np.unique(values[rows], return_index=True)
-    return distinct, rows[first]
-
-
 def _look_up(wanted: pl.Series, keys: pl.Series, name: str) -> pl.Series:
     """For each wanted key, the first row that has it; null if none has it or the wanted key is null."""
-    values, rows = _first_rows(keys)
-    if not values.size:
+    values, valid = values_and_validity(keys)
+    rows = np.flatnonzero(valid).astype(np.int32)
+    if not rows.size:
         return pl.Series(name, [None] * len(wanted), dtype=pl.Int32)
-    wanted_values, valid = values_and_validity(wanted)
-    index = np.minimum(np.searchsorted(values, wanted_values), values.size - 1)
-    found = pl.Series(name, rows[index].astype(np.int32))
-    missing = (values[index] != wanted_values) | ~valid
-    return found.set(pl.Series(missing), None) if missing.any() else found
+    values = values if rows.size == values.size else values[rows]
+    wanted_values, wanted_valid = values_and_validity(wanted)
+    least, most = int(values.min()), int(values.max())
+    if most - least < _SPARSE * rows.size:
+        # Profilers count their ids, so a row for each number takes less time and memory than sorting.
+        first = np.full(most - least + 1, -1, dtype=np.int32)
+        # Of several rows the last that is assigned stays.
+        first[values[::-1] - least] = rows[::-1]
+        inside = wanted_valid & (wanted_values >= least) & (wanted_values <= most)
+        found = first[np.where(inside, wanted_values, least) - least]
+        missing = ~inside | (found < 0)
+    else:
+        distinct, index = np.unique(values, return_index=True)
+        place = np.minimum(np.searchsorted(distinct, wanted_values), distinct.size - 1)
+        found = rows[index[place]]
+        missing = (distinct[place] != wanted_values) | ~wanted_valid
+    series = pl.Series(name, found)
+    return series.set(pl.Series(missing), None) if missing.any() else series
 
 
 def _launch_columns(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:

@@ -14,11 +14,12 @@ HEAD_BYTES = 256
 
 # What rankscope and its simulator write next to traces.
 _NEXT_TO_TRACES = re.compile(r"(run|truth|scaling)(\.\d+)?\.json", re.IGNORECASE)
-# What `rankscope measure` and the watch for hangs write. A trace may be called `profiler.json` too, so these files are
-# opened.
+# What `rankscope measure`, the watch for hangs and `rankscope simulate` write. A trace may be called `profiler.json`
+# too, so these files are opened.
 _RESULT_FILE = re.compile(
     r"(?:^|[/\\])(?:(?:overhead|buckets|binding|profiler|plan)\.json|measured[/\\]rank\d+\.json"
     r"|hang[/\\]rank\d+(?:\.heartbeat)?\.json"
+    r"|truth[/\\]rank\d+\.json"
     r"|jobs[/\\][^/\\]+[/\\]settings\.json)$"
 )
 _RUN_MANIFEST = re.compile(r"run(\.\d+)?\.json")
@@ -54,7 +55,8 @@ def is_manifest(head: bytes) -> bool:
 
 
 def is_result_file(path: str) -> bool:
-    """Whether a file has the path of a result of `rankscope measure`, or of a dump of a hang, which need no finding."""
+    """Whether a file has the path of a result of `rankscope measure`, a dump of a hang, or a simulated rank's truth,
+    which need no finding."""
     return _RESULT_FILE.search(path) is not None
 
 

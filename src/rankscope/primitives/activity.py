@@ -147,7 +147,8 @@ def is_data_loading(annotations: pl.DataFrame) -> npt.NDArray[np.bool_]:
     if not names:
         return np.zeros(annotations.height, dtype=np.bool_)
     on_host = ~annotations["on_device"].to_numpy()
-    loads: npt.NDArray[np.bool_] = on_host & name.is_in(names).fill_null(False).to_numpy()
+    named = name.is_in(names)
+    loads: npt.NDArray[np.bool_] = on_host & (named.fill_null(False) if name.null_count() else named).to_numpy()
     return loads
 
 

@@ -18,7 +18,7 @@ from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import Int32, nest
 from rankscope.primitives.phases import MODULE_FRAME
 
-_STEP = re.compile(r"^ProfilerStep#\d+$")
+STEP = re.compile(r"^ProfilerStep#\d+$")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -46,7 +46,7 @@ class CallTree:
 def shared_name(name: str) -> str:
     """The name without what differs between ranks and steps: all steps are `ProfilerStep*`, addresses of objects and
     the prefix of modules are dropped."""
-    if _STEP.match(name):
+    if STEP.match(name):
         return "ProfilerStep*"
     return _ADDRESS.sub("", name).removeprefix(MODULE_FRAME)
 

@@ -37,7 +37,7 @@ WORK_SHARE = 0.25
 NAMES_SHARE = 0.5
 """An incomplete step has less than this share of the names that the other steps have in common."""
 
-_MOST_WAITING = 1 << 17
+_MOST_WAITING = 1 << 15
 
 
 @dataclass(frozen=True)

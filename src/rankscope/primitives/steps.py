@@ -40,7 +40,10 @@ def host_steps(annotations: pl.DataFrame) -> pl.DataFrame:
     Args:
         annotations: columns start_ns, end_ns, on_device, step.
     """
-    return annotations.filter(pl.col("step").is_not_null() & ~pl.col("on_device")).sort("start_ns")
+    # Without a query, which costs more than the work in it.
+    rows = np.flatnonzero(values_and_validity(annotations["step"])[1] & ~annotations["on_device"].to_numpy())
+    starts = annotations["start_ns"].to_numpy()[rows]
+    return annotations[rows[np.argsort(starts, kind="stable")]]
 
 
 def step_rows(steps: pl.DataFrame, instants: pl.Series) -> Int64:

@@ -115,7 +115,7 @@ def findings_list(findings: Sequence[Finding], steps: Sequence[int], *, with_evi
         if finding.advice and (with_evidence or finding.severity != "info"):
             table.add_row("", Text(f"→ {plain(finding.advice, limit=400)}", style="dim"))
         for symptom in finding.symptoms:
-            table.add_row("", Padding(_symptom(symptom, with_evidence=with_evidence), (0, 0, 0, 2)))
+            table.add_row("", _indented(_symptom(symptom, with_evidence=with_evidence)))
     return table
 
 
@@ -126,14 +126,21 @@ def _titled(finding: Finding) -> Text:
     return line
 
 
-def _evidence(finding: Finding) -> list[Text]:
+def _evidence(finding: Finding) -> list[RenderableType]:
+    """Indented below the title, lines that wrap too."""
     return [
-        Text(
-            f"  {plain(each.name, limit=200)}: "
-            + (plain(each.value, limit=200) if isinstance(each.value, str) else number_of(each.value, each.unit))
+        _indented(
+            Text(
+                f"{plain(each.name, limit=200)}: "
+                + (plain(each.value, limit=200) if isinstance(each.value, str) else number_of(each.value, each.unit))
+            )
         )
         for each in finding.evidence
     ]
+
+
+def _indented(shown: RenderableType) -> RenderableType:
+    return Padding(shown, (0, 0, 0, 2))
 
 
 def _symptom(symptom: Finding, *, with_evidence: bool) -> RenderableType:
@@ -145,8 +152,8 @@ def _symptom(symptom: Finding, *, with_evidence: bool) -> RenderableType:
         return line
     rows = _evidence(symptom)
     if symptom.advice:
-        rows.append(Text(f"  → {plain(symptom.advice, limit=400)}", style="dim"))
-    return Group(line, *(Padding(row, (0, 0, 0, 2)) for row in rows))
+        rows.append(_indented(Text(f"→ {plain(symptom.advice, limit=400)}", style="dim")))
+    return Group(line, *map(_indented, rows))
 
 
 def not_judged_list(diagnosis: Diagnosis) -> RenderableType:

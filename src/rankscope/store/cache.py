@@ -1,6 +1,6 @@
 """Tables on disk: one directory per trace file, named by the file's key (`store.key`), either complete or absent.
 
-Tables are zstd Parquet, one file per 131,072 rows, so that a reader takes only the columns it needs. They are written
+Tables are zstd Parquet, one file per 65,536 rows, so that a reader takes only the columns it needs. They are written
 to a temporary directory that one rename puts in place; if two processes write the same trace, the second discards its
 copy. Archives with a run are unpacked there, too. If the root cannot be written, the user's directory below the
 system's temporary one is used.

@@ -23,7 +23,7 @@ from rankscope.store.schema import TABLES, Column, Table
 Int64 = npt.NDArray[np.int64]
 
 PENDING_BYTES = 48 << 20
-SLICE_ROWS = 1 << 17
+SLICE_ROWS = 1 << 16
 _ROW_GROUP = 1 << 15
 FRAGMENT_SUFFIX = ".fragment"
 

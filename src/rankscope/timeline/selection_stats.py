@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rankscope.primitives.call_tree import STEP
 from rankscope.primitives.intervals import IntervalSet
 from rankscope.primitives.nesting import nest
 from rankscope.timeline.call_trees import chosen, events_in
-from rankscope.timeline.categories import OTHER
+from rankscope.timeline.categories import ANNOTATION, OTHER
 from rankscope.timeline.column_file import column_file
 from rankscope.timeline.timeline import Timeline
 
@@ -28,7 +29,8 @@ def measure(
 
     Per rank and category the union over the rank's lanes, cut at the window, and the count of events that touch it.
     Self times are those of `nest`, track by track: time without the events of the same track directly inside. The
-    rank's summary lane is left out: it repeats others.
+    rank's summary lane is left out: it repeats others. The top names are without what encloses everything: steps, and
+    the ranges that the profiler draws around a stream's kernels, on a track without them.
 
     Args:
         timeline: the run.
@@ -52,6 +54,11 @@ def measure(
             length = IntervalSet.of(start[mine], end[mine]).length
             rows.append((in_run.lanes.rank, int(which), length, int(mine.sum())))
         name = in_run.names[in_run.lanes.arrays["name"][place]].astype(np.int64)
+        inside = ~np.isin(
+            found.track, [number for number, track in enumerate(in_run.lanes.tracks) if track.kind == "annotation"]
+        )
+        name, start, end, own = (each[inside] for each in (name, start, end, own))
+        category = category[inside]
         key, first, group = np.unique(name << 8 | category, return_index=True, return_inverse=True)
         names.append(key >> 8)
         kinds.append(category[first])
@@ -62,8 +69,10 @@ def measure(
     busy = np.array(rows, dtype=np.int64).reshape(-1, 4)
     none = np.empty(0, dtype=np.int64)
     name, kind, count, time, own = (np.concatenate([none, *each]) for each in (names, kinds, counts, times, owns))
-    # The profiler's marks of its own recording enclose everything, and are no work of the job.
+    # Steps and the profiler's marks of its own recording enclose everything.
     job = kind != OTHER
+    marked = np.unique(name[kind == ANNOTATION])
+    job &= ~np.isin(name, [number for number in marked.tolist() if STEP.match(timeline.names[number])])
     name, kind, count, time, own = name[job], kind[job], count[job], time[job], own[job]
     key, group = np.unique(name << 8 | kind, return_inverse=True)
     group = group.reshape(-1)

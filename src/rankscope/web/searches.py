@@ -14,7 +14,8 @@ from rankscope.timeline.search import InvalidPatternError, Query, Search
 from rankscope.web.params import MAX_NS, number
 from rankscope.web.responses import RefusedError, json_answer
 
-MAX_QUERY = 1_000
+MAX_QUERY = 4_000
+"""Names of kernels that are templates have up to 2,000 characters, and more once escaped."""
 MAX_LISTED = 1_000
 
 

@@ -62,23 +62,6 @@ def test_which_cause(more: dict[str, int], work: WorkDifference | None, on_host:
     assert find_cause(100, more, {}, work, on_host=on_host).cause == cause
 
 
-def test_who_alone_calls_for_device_memory_waits_for_memory() -> None:
-    """Each call drains the device; what it is idle for until the host is ahead again shows as the host's time."""
-    more = {"allocation": 8, "operators": 60, "runtime": 20}
-    found = find_cause(100, more, {"allocation": 0, "operators": 200}, None, on_host=False)
-    assert (found.cause, found.share) == ("memory", 0.88)
-    assert "none of which the others make" in found.evidence
-    # Others make such calls too, or they are hardly any of it.
-    assert find_cause(100, more, {"allocation": 5, "operators": 200}, None, on_host=False).cause == "slow_host"
-    assert find_cause(100, {**more, "allocation": 2}, {"allocation": 0}, None, on_host=False).cause == "slow_host"
-    # They explain little of it.
-    late = {"allocation": 8, "compute": 90}
-    assert (
-        find_cause(100, late, {"allocation": 0}, WorkDifference(0, 85, 1_000, 10, 10), on_host=False).cause
-        == "slow_device"
-    )
-
-
 def test_a_slow_host_allocates_slowly_too() -> None:
     # Twice as long for all that it does, allocating among it; the second allocates four times as long, the rest alike.
     usual = {"operators": 30, "runtime": 20, "allocation": 50}

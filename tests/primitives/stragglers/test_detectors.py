@@ -33,7 +33,7 @@ def suspect(excess: list[float], others: list[list[float]], name: str = "local",
     """A rank whose excesses, and those of the other ranks, are given in ms; a step takes 10 ms."""
     mine: Float = np.array(excess) * MS
     whole = np.ones(mine.size, dtype=np.bool_)
-    measure = Measure(name, mine[None], 0.001, **more)
+    measure = Measure(name, mine[None], **more)
     return Suspect(0, measure, mine, np.array(others) * MS, mine, whole, STEP, False)
 
 
@@ -339,6 +339,26 @@ def test_calls_for_memory_that_nobody_else_makes_count_for_more_than_they_take()
     own[5, [2, 4]] += int(0.1 * STEP)
     (found,) = find_late_ranks(observed(own, allocation=calls), LIMITS)
     assert (found.row, found.measure, np.flatnonzero(found.steps).tolist()) == (5, "allocation", [2, 4])
+
+
+def test_calls_for_memory_cost_in_the_mean_of_their_steps() -> None:
+    """Seed 21004: two retries cost 4.5 and 8 % of a step: once less than 5 %, in the mean more."""
+    calls = suspect([0, 0.5, 0.5, 0], [[0.0] * 4] * 6, "allocation", once=True)
+    for cost, late in ((0.45, True), (0.15, False)):
+        found = late_at_times(replace(calls, own=np.array([0, cost, 0.8, 0]) * MS), LIMITS)
+        assert (found is not None) is late  # means of 0.63 and 0.48 ms
+
+
+def test_a_host_is_judged_in_steps_too_in_which_its_rank_lost_events() -> None:
+    """Seed 22016: three of four steps lost collectives, so that the local time is known in one step alone."""
+    slow = suspect([3.0] * 4, QUIET, "host_steady", steady=True, of_host=True)
+    lost = replace(slow, own=np.array([np.nan, np.nan, 0.3, np.nan]) * MS, whole=np.array([False, False, True, False]))
+    assert always_late(lost, LIMITS) is not None
+    # One step alone of the host would tell nothing, nor does a host that costs its rank nothing.
+    single = replace(lost, excess=np.array([np.nan, np.nan, 3.0, np.nan]) * MS)
+    assert always_late(single, LIMITS) is None
+    assert always_late(replace(lost, own=np.array([np.nan, np.nan, 0.05, np.nan]) * MS), LIMITS) is None
+    assert always_late(replace(lost, own=np.full(4, np.nan)), LIMITS) is None
 
 
 def test_how_late_a_rank_must_be_to_be_found() -> None:

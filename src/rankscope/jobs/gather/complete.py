@@ -51,6 +51,10 @@ class Completeness:
     """Rank and path, on its host, of traces that the run directory could not take and that are not here."""
     gaps: tuple[Gap, ...] = ()
     """Steps that only some of the ranks recorded whose capture has ended."""
+    by_ranks: bool = False
+    """Whether the world size is only known from the ranks of the traces: one more than the highest."""
+    unranked: int = 0
+    """Traces of unknown ranks, where nothing says how many ranks there are."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -74,9 +78,15 @@ class Completeness:
         lines.append(f"{run}{many}{of} {ranks}{hosts}, {counted(self.traces, 'trace')}, {self.bytes / 1e6:.1f} MB")
         if len(self.runs) > 1:
             lines.append(f"{len(self.runs)} runs in one directory: {', '.join(map(_printable, self.runs))}")
-        if self.expected is None:
+        if self.by_ranks:
+            lines.append("no manifest and no trace has the number of ranks: the ranks up to the highest are expected")
+        elif self.expected is None:
             unknown = "the number of ranks is not known, as no manifest and no trace has it"
             lines.append(f"{unknown}: give rankscope gather --world-size")
+        if self.unranked:
+            what = f"{counted(self.unranked, 'trace')} {plural('does', self.unranked, 'do')} not contain"
+            whose = plural("its rank", self.unranked, "their ranks")
+            lines.append(f"{what} {whose}: put the rank into the name of each file (rank3.json.gz)")
         if self.missing:
             lines.append(f"missing: {ranges(self.missing)}: gather from the hosts they ran on")
         for rank, file in self.absent_traces[:10]:
@@ -154,6 +164,12 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
     rank_of = {file: head.rank for file, head in heads.items() if head.rank is not None}
     by_name = {rank for file in files if (rank := rank_of.get(file, parse_trace_name(file).rank)) is not None}
     present = {m.rank for m in manifests if m.rank is not None} | by_name
+    unranked = sum(rank_of.get(file, parse_trace_name(file).rank) is None for file in files) if not sizes else 0
+    # As in a summary. A manifest that does not say how many ranks there are, does say that there are others.
+    by_ranks = world_size is None and not manifests and not about and not unranked and bool(present)
+    by_ranks = by_ranks and max(present) < MAX_RANKS
+    if by_ranks:
+        world_size = max(present) + 1
     absent = tuple(
         (m.rank or 0, trace.file) for m in manifests for trace in m.written if not _there(run, trace.file, trace.bytes)
     )
@@ -182,6 +198,8 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
         ),
         kept=tuple(each for each in kept if Path(each[1]).name not in names),
         gaps=tuple(gaps(_spans(manifests, files, rank_of, {*running, *(rank for rank, _ in absent)}))),
+        by_ranks=by_ranks,
+        unranked=unranked,
     )
 
 

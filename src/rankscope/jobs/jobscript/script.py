@@ -273,14 +273,15 @@ def _written(name: str, lines: Sequence[str]) -> list[str]:
 
 def _dask(job: JobRequest, exported: list[str], inside: str) -> list[str]:
     return [
-        "# The nodes of the job read and analyze: a Dask scheduler here, and workers on each.",
+        "# The nodes of the job read and analyze: a Dask scheduler here, and workers on each. They keep no results, so",
+        "# Dask need not restart them for their memory; it may take a limit of the job's for theirs.",
         f'{inside}dask scheduler --host "$MASTER_ADDR" --port 0 --no-dashboard --scheduler-file '
-        '"$RUN_DIR/scheduler.json" >"$RUN_DIR/scheduler.log" 2>&1 &',
+        '"$RUN_DIR/dask.scheduler" >"$RUN_DIR/scheduler.log" 2>&1 &',
         "SCHEDULER=$!",
-        'for _ in $(seq 60); do [ -s "$RUN_DIR/scheduler.json" ] && break; sleep 1; done',
+        'for _ in $(seq 60); do [ -s "$RUN_DIR/dask.scheduler" ] && break; sleep 1; done',
         f"{launch_words(job, exported, per_node=True)} \\",
-        f'  {inside}dask worker --scheduler-file "$RUN_DIR/scheduler.json" --nworkers "$RANKS_PER_NODE" --nthreads 1 '
-        '--no-dashboard >"$RUN_DIR/workers.log" 2>&1 &',
+        f'  {inside}dask worker --scheduler-file "$RUN_DIR/dask.scheduler" --nworkers "$RANKS_PER_NODE" --nthreads 1 '
+        '--memory-limit 0 --no-dashboard >"$RUN_DIR/workers.log" 2>&1 &',
         "WORKERS=$!",
     ]
 
@@ -298,7 +299,7 @@ def _afterwards(job: JobRequest, exported: list[str]) -> list[str]:
     lines += ["# Are all ranks there?", f'{gather} "$RUN_DIR" || true']
     if job.report and not job.rankscope_dir:
         on_nodes = job.analysis == "dask"
-        where = ' --executor "dask:$RUN_DIR/scheduler.json"' if on_nodes else ""
+        where = ' --executor "dask:$RUN_DIR/dask.scheduler"' if on_nodes else ""
         lines += _dask(job, exported, inside) if on_nodes else []
         lines += [
             f'{inside}rankscope summary "$RUN_DIR"{where} || true',

@@ -1,8 +1,9 @@
-"""Why a rank is late: the part of its time that is longer than its peers', and the work that it has more of.
+"""Why a rank is late: the part of its time that is longer than its peers', and its additional work.
 
-1. `compare_work` lays the launched work of the late steps next to that of the peers, piece by piece.
+1. `compare_work` compares the work launched in the late steps with that of the peers, piece by piece.
 2. `find_cause` chooses among what is longer: the work, its pace, the device's idle time by what the host did meanwhile.
-3. Specific causes come first: a late rank also lacks the time in which the others wait and their hosts run ahead.
+3. Specific causes come before a slow host: while the others wait, their hosts run ahead, so that of a late rank seems
+   slow.
 """
 
 from __future__ import annotations
@@ -33,10 +34,6 @@ EXPLAINS = 0.5
 PECULIAR = 0.3
 """Of the lateness, for causes other than a slow host, which come first: a late rank also lacks the time in which the
 others wait and their hosts run ahead, so its host appears slow by up to the same amount (simulated, seeds 0-99)."""
-ALONE = 0.05
-"""Of the lateness, in calls for device memory that no other rank makes. Each waits until the device is idle, and what
-follows until the host is ahead again counts as operators (simulated retries: a tenth of the delay is in the calls)."""
-
 SLOWER = 0.01
 """Of its peers' kernels: devices of one kind differ by less (by 0.5 % on the rank of a slow host, simulated)."""
 
@@ -58,7 +55,7 @@ CAUSES_OF_SEVERAL = {
     "memory": "they wait for memory or copies",
     "slow_network": "their network is slow",
 }
-"""The same of several hosts or slices of the mesh."""
+"""The same for several hosts or slices of the mesh."""
 STALLS = {
     **CAUSES,
     "slow_device": "its device was slow",
@@ -67,7 +64,7 @@ STALLS = {
     "slow_host": "its host was late to launch",
     "memory": "it waited for memory or copies",
 }
-"""The same of a single step."""
+"""The same for a single step."""
 ADVICE = {
     "slow_device": "Check this device's clocks, temperature and neighbours, or replace it.",
     "more_work": "Balance the work across ranks: batch sizes, sequence lengths, experts, uneven shards.",
@@ -104,9 +101,9 @@ class WorkDifference:
     """What a rank's late steps launched, compared with its peers' median.
 
     Attributes:
-        more_ns: what its pieces take that they have not, less what theirs take that it has not.
-        slower_ns: by how much the pieces that both have take longer on it.
-        work_ns: what its pieces take in all.
+        more_ns: time of pieces that only this rank has, less that of pieces that only they have.
+        slower_ns: by how much common pieces take longer on it.
+        work_ns: time of all its pieces.
         pieces: how many it launched.
         pieces_others: the peers' median.
     """
@@ -121,8 +118,8 @@ class WorkDifference:
 def compare_work(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Sequence[int]) -> WorkDifference | None:
     """A rank's launched work compared with that of its peers, by piece of work.
 
-    A piece that most peers do not launch is more work as a whole; one that they launch too, as often, is slower by the
-    difference of its mean duration from theirs.
+    A piece that most peers do not launch counts entirely as more work; one that they launch as often is slower by the
+    difference between its mean duration and theirs.
 
     Args:
         work: rank, step, work (which piece), pieces, work_ns.
@@ -182,16 +179,14 @@ def find_cause(
     """The cause that explains a rank's lateness.
 
     Args:
-        late: its own time beyond its peers' in its late steps, ns.
-        more: by part, what it held more of in them, ns.
-        usual: by part, what its peers hold of it in them, ns.
-        work: what they launched beside the peers'.
-        on_host: the job computes on the host: slow operators are a slow host.
+        late: its excess over its peers in its late steps, ns.
+        more: by part, its excess over its peers in these steps, ns.
+        usual: by part, the time of its peers in these steps, ns.
+        work: what it launched in these steps, compared with its peers.
+        on_host: whether the job computes on the CPU, where slow operators mean a slow host.
     """
     if late <= 0:
         return Cause("unclear", 0.0, "it never arrived last on its own account")
-    if usual.get("allocation") == 0 and (drained := _drained(late, more)) is not None:
-        return drained
     found = [*_by_work(late, more, work, on_host=on_host), *_by_parts(late, _of_host(more, usual), on_host=on_host)]
     peculiar = [each for each in found if each.cause != "slow_host" and each.share >= PECULIAR]
     chosen = max(peculiar or found, key=lambda each: each.share, default=None)
@@ -202,22 +197,8 @@ def find_cause(
     return chosen
 
 
-def _drained(late: int, more: Mapping[str, int]) -> Cause | None:
-    """Of a rank that alone calls for device memory: with what its device was idle for until its host was ahead."""
-    calls = more.get("allocation", 0)
-    after = max(sum(more.get(part, 0) for part in PARTS_OF_CAUSE["slow_host"]), 0)
-    share = (calls + after) / late
-    if calls < ALONE * late or share < EXPLAINS:
-        return None
-    words = (
-        f"over its late steps {_ms(calls)} in calls for device memory, none of which the others make; "
-        f"each waits for the device, which is idle for {_ms(after)} more until the host is ahead again"
-    )
-    return Cause("memory", min(share, 1.0), words)
-
-
 def _of_host(more: Mapping[str, int], usual: Mapping[str, int]) -> dict[str, int]:
-    """What a host takes longer for everything it takes longer for allocations too: that is no trouble with memory."""
+    """Count longer allocations as the host's, as far as it is as much slower at everything: memory is no cause then."""
     host = ("runtime", "operators")
     taken = sum(usual.get(part, 0) for part in host)
     slower = max(sum(more.get(part, 0) for part in host), 0) / taken if taken > 0 else 0.0
@@ -232,7 +213,7 @@ def _by_parts(late: int, more: Mapping[str, int], *, on_host: bool) -> list[Caus
         if total <= 0:
             continue
         main = max(names, key=lambda name: more.get(name, 0))
-        # Parts of which there is less make the sum smaller than the greatest of them.
+        # Parts that are shorter than the peers' can make the sum smaller than its largest part.
         most = (
             f"most of it {PART_TEXTS[main]}"
             if 2 * more[main] > total
@@ -246,14 +227,14 @@ def _by_parts(late: int, more: Mapping[str, int], *, on_host: bool) -> list[Caus
 
 
 def _place(cause: str, *, on_host: bool) -> str:
-    """A job that computes on its hosts has no device that could sit idle."""
+    """What the time is part of: a job that computes on the CPU has no device that could be idle."""
     return "of its time" if on_host or cause in ("slow_network", "memory") else "of its device's idle time"
 
 
 def _by_work(late: int, more: Mapping[str, int], work: WorkDifference | None, *, on_host: bool) -> list[Cause]:
     if work is None:
         return []
-    # No more than what the rank's time shows of it: work that runs while it waits anyway makes no rank late.
+    # At most what the rank's time shows: work that runs while it waits anyway makes no rank late.
     longer = more.get("operators" if on_host else "compute", 0)
     what = "operators" if on_host else "kernels"
     counts = f"{work.pieces:,} {what}, the others {work.pieces_others:,}"

@@ -3,13 +3,14 @@
 1. Each `Measure` is a matrix of ranks and steps: the local time, its parts, its steady part, the host's pace. Device
    times vary far less than host times, so a device slower by 2 % shows in its part even if hosts vary by 20 %.
 2. The excess of a rank in a step is its time less the median of its peers (the other ranks with the same program).
-3. Chance is measured, not assumed: the root mean square of the other ranks' excesses in that measure, without the
-   suspect and the ranks found before it. It includes the machine's hiccups, as no deviation about a median does.
+3. Random variation ("chance" below) is measured, not assumed: the root mean square of the other ranks' excesses in
+   that measure, without the suspect and the ranks found before it. Unlike a deviation about a median, it includes
+   hiccups of the machine.
 4. Each detector of `DETECTORS` looks at one rank in one measure, and returns the steps in which it is late.
-5. The local time as a whole must be longer too: an excess that another part makes up for delays no rank.
-6. Two late ranks are each other's chance. So if no rank stands out, the rank with the greatest excess is left out for
-   trial, and the others are judged without it (B. Rosner, Technometrics 25, 1983: many-outlier procedure).
-7. What a host did not cause by itself does not count: `caused_by_host`.
+5. The local time as a whole must be longer, too: an excess that another part compensates delays no rank.
+6. Two late ranks add to each other's random variation. So if no rank stands out, the rank with the greatest excess is
+   left out on trial, and the others are judged without it (B. Rosner, Technometrics 25, 1983: many-outlier procedure).
+7. Idle time of a device counts only if its host caused it: `caused_by_host`.
 """
 
 from __future__ import annotations
@@ -35,23 +36,25 @@ from rankscope.primitives.stragglers.peers import (
 from rankscope.primitives.stragglers.suspects import TOO_FEW, Late, Suspect
 from rankscope.primitives.stragglers.thresholds import Thresholds
 
-TRIALS = 2  # ranks left out for trial at most: of two slow hosts with two ranks each, one trial finds none
-MOST = 64  # ranks found at most: a bound of the running time
-MANY_RANKS = 64  # the median of so many is hardly another one without one of them
+TRIALS = 2  # most ranks left out on trial; with one, two slow hosts with two ranks each are missed
+MOST = 64  # most ranks found, which bounds the running time
+MANY_RANKS = 64  # leaving out one of so many hardly changes their median
 CANDIDATES = 3  # by each order of each measure, for speed: 1 and 100 give the same findings
 
 
 def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | None:
     """Late in every step: the mean excess in standard errors.
 
-    1. Chance is that of the other ranks. The standard error of the mean includes it and the rank's own spread: one long
-       step does not last.
-    2. Of a single whole step only a device's work and copies are judged, and must be half of the delay: a hiccup in
-       that step looks like a slow host, and if the step's bounds are shifted, other kernels are in it.
-    3. Where there are too few others to know chance from, Student's test of its excesses decides (`_by_student`).
-    4. The local time must be longer too, where it is known.
+    1. Chance is that of the other ranks. The standard error of the mean includes it and the rank's own spread, so one
+       long step is not enough.
+    2. Of a single complete step only a device's work and copies are judged, and they must be half of the delay: a
+       hiccup in that step looks like a slow host, and shifted boundaries bring other kernels into it.
+    3. If there are too few others to estimate chance from, Student's test of its own excesses decides (`_by_student`).
+    4. The local time must be longer, too, if it is known.
     """
-    values, total = suspect.excess[suspect.judged], suspect.own[suspect.judged]
+    values, total = suspect.excess[suspect.judged], suspect.own[suspect.judged & np.isfinite(suspect.own)]
+    if not total.size:
+        return None
     measure, step_ns = suspect.measure, suspect.step_ns
     single = values.size == 1
     mean, spread = centre_and_spread(values)
@@ -67,7 +70,7 @@ def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | No
     unsure /= math.sqrt(total.size)
     least = limits.least * step_ns
     if measure.of_host:
-        # What a host takes longer is lost only as far as its device waits for it.
+        # A slow host costs only the time that its device waits for it.
         enough = left - (unsure if suspect.few else 0) > limits.least_lost * step_ns
     else:
         enough = left > 0 and left + (2 if measure.steady else 1) * unsure > max(least, limits.left * mean)
@@ -75,9 +78,9 @@ def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | No
 
 
 def _by_student(suspect: Suspect, values: Float, limits: Thresholds) -> float:
-    """How far the mean is beyond what Student's test needs; of two or three steps all must be far beyond any hiccup.
+    """By how many times the mean exceeds what Student's test needs; two or three steps must all be far beyond hiccups.
 
-    The variance is that of the rank's own steps, pooled with what is known of the others.
+    The variance is that of the rank's own steps, pooled with that of the others.
     """
     floor = suspect.floor_few(limits) * suspect.step_ns
     if suspect.too_few or values.mean() <= floor or (values.size < TOO_FEW and values.min() <= limits.far * floor):
@@ -88,27 +91,28 @@ def _by_student(suspect: Suspect, values: Float, limits: Thresholds) -> float:
 
 
 def late_at_times(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | None:
-    """Late in some steps, in more of them than chance would have it.
+    """Late in some steps, and in more of them than chance explains.
 
-    1. Late steps are those whose excess is several times chance, and a least share of a step. What a host takes longer
+    1. Late steps are those whose excess is several times chance, and a least share of a step. A slow host
        counts only where its device waited for it.
-    2. How often chance exceeds the least of them is what was seen, extrapolated by a power law.
-    3. So many such steps of any rank, in any choice of steps, must be improbable. Of a host there must be two: a single
-       one is a stall.
-    4. Two or three steps of a few ranks do not tell what chance is.
+    2. The probability that chance exceeds the least of them is the observed frequency, extrapolated by a power law.
+    3. It must be improbable that any rank has so many such steps, in any choice of steps. A host needs two of them: a
+       single one is a stall.
+    4. With few ranks, two or three steps are too few to estimate chance.
     """
     measure, step_ns = suspect.measure, suspect.step_ns
     seen = np.isfinite(suspect.excess) & np.isfinite(suspect.own)
     if not seen.any() or (suspect.few and seen.sum() < TOO_FEW):
         return None
     chance, pool = suspect.chance(limits)
-    part, whole = (limits.least, limits.least_passing) if measure.name == ALLOCATION else (limits.least_passing, 0.0)
+    calls = measure.name == ALLOCATION
+    part = limits.least if calls else limits.least_passing
     excess, own = np.where(seen, suspect.excess, -np.inf), np.where(seen, suspect.own, -np.inf)
     late = (excess > max(limits.chance * chance, part * step_ns)) & (
-        own > np.maximum(limits.least_lost * step_ns if measure.of_host else limits.left * excess, whole * step_ns)
+        own > (limits.least_lost * step_ns if measure.of_host else limits.left * excess)
     )
     count = int(late.sum())
-    if count < (1 if measure.once else 2):
+    if count < (1 if measure.once else 2) or (calls and own[late].mean() <= limits.least_passing * step_ns):
         return None
     least = float(suspect.excess[late].min())
     tail = limits.tail_device if measure.device and not suspect.on_host else limits.tail_host
@@ -127,9 +131,9 @@ def _exceeds(pool: Float, value: float, chance: float, tail: float) -> float:
 
 
 def stalled_once(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | None:
-    """Late in a single step: a stall, which happened, whatever the reason, and need not come again.
+    """Late in a single step: a stall, which need not happen again.
 
-    1. Only the local time can stall, and only where there are other steps to compare with.
+    1. Only the local time is judged, and only if there are other steps to compare with.
     2. The step is longer than its peers' by a least share of a step or 20 ms, by several times chance, and by twice any
        other step of any rank.
     """
@@ -152,8 +156,8 @@ TESTS = {
 
 
 def detectable(seen: Observations, limits: Thresholds) -> Float:
-    """(ranks,) The least mean excess of the local time by which each rank would be always late, ns; inf: none would."""
-    local = next((each for each in measures(seen, limits) if each.name == LOCAL), None)
+    """(ranks,) The least mean excess of the local time that would make each rank `always_late`, ns; inf: none would."""
+    local = next((each for each in measures(seen) if each.name == LOCAL), None)
     found = np.full(seen.ranks.size, np.inf)
     if local is None:
         return found
@@ -179,7 +183,7 @@ def detectable(seen: Observations, limits: Thresholds) -> Float:
 
 
 def _detectable_among_many(seen: Observations, local: Measure, limits: Thresholds) -> Float:
-    """`detectable` in a time that is linear in the ranks: one rank among many changes the others' medians hardly."""
+    """`detectable` in linear time: leaving out one of many ranks hardly changes the others' medians."""
     excess = excess_over_peers(local.value, seen.role, np.zeros(seen.ranks.size, dtype=np.bool_))
     known = np.isfinite(excess)
     squares, count = np.where(known, excess, 0.0) ** 2, known.sum(axis=1)
@@ -191,7 +195,7 @@ def _detectable_among_many(seen: Observations, local: Measure, limits: Threshold
         if judged.size < TOO_FEW:
             continue
         others = (total.sum() - total[row]) / max(values - int(count[row]), 1)
-        chance = max(math.sqrt(others), local.floor * seen.step_ns)
+        chance = max(math.sqrt(others), limits.floor_host * seen.step_ns)
         spread = centre_and_spread(judged)[1]
         found[row] = limits.standard_errors * math.sqrt((chance**2 + spread**2) / judged.size)
     return found
@@ -199,18 +203,18 @@ def _detectable_among_many(seen: Observations, local: Measure, limits: Threshold
 
 Detector = Callable[[Suspect, Thresholds], "tuple[Bool, float] | None"]
 DETECTORS: tuple[Detector, ...] = (always_late, late_at_times, stalled_once)
-"""In the order in which they explain: what lasts comes before what passes."""
+"""In the order of preference: a lasting delay comes before a passing one."""
 
 
 def find_late_ranks(seen: Observations, limits: Thresholds) -> list[Late]:
-    """The ranks that stand out of their peers, the one that takes most first."""
+    """The ranks that stand out from their peers, the largest excess first."""
     found: list[Late] = []
-    every = measures(seen, limits)
+    every = measures(seen)
     out = np.zeros(seen.ranks.size, dtype=np.bool_)
     trial: list[int] = []
     while len(found) < min(MOST, seen.ranks.size - 1):
         sure = list(_judge(seen, every, out, limits))
-        # Those of like weight together: a slow host has many ranks.
+        # Ranks of similar weight are found together: a slow host has several.
         rows = {each.row for each in sure if each.weight >= limits.left * max(other.weight for other in sure)}
         found += [each for each in sure if each.row in rows]
         odd = _oddest(seen, out) if not rows and len(trial) < TRIALS else None
@@ -223,7 +227,7 @@ def find_late_ranks(seen: Observations, limits: Thresholds) -> list[Late]:
 
 
 def _oddest(seen: Observations, out: Bool) -> int | None:
-    """The rank whose local time differs most, if enough are left without it to compare with."""
+    """The rank with the greatest excess of local time, if enough others remain to compare with."""
     excess = excess_over_peers(np.where(seen.known, seen.local, np.nan), seen.role, out)
     total = np.where(out, 0.0, np.nan_to_num(excess).clip(min=0).sum(axis=1))
     row = int(total.argmax())
@@ -232,7 +236,7 @@ def _oddest(seen: Observations, out: Bool) -> int | None:
 
 
 def _judge(seen: Observations, every: list[Measure], out: Bool, limits: Thresholds) -> Iterator[Late]:
-    """The ranks that stand out beside those that are out already."""
+    """The ranks that stand out, besides those that are left out already."""
     rows: dict[int, None] = {}
     for measure in every:
         excess = excess_over_peers(measure.value, seen.role, out)
@@ -248,7 +252,7 @@ def _judge(seen: Observations, every: list[Measure], out: Bool, limits: Threshol
         late = _judge_rank(seen, every, without, row, own, limits)
         stall = next((each for each in late if each.kind == stalled_once.__name__), None)
         if stall is not None and late[0].lasting:
-            # A rank that is always late may stall besides: without that step it is judged again.
+            # A rank that is always late may also stall once: it is judged again without that step.
             yield stall
             late = _judge_rank(seen, every, without, row, np.where(stall.steps, np.nan, own), limits)
         yield from late[:1]
@@ -257,14 +261,14 @@ def _judge(seen: Observations, every: list[Measure], out: Bool, limits: Threshol
 def _judge_rank(
     seen: Observations, every: list[Measure], out: Bool, row: int, own: Float, limits: Thresholds
 ) -> list[Late]:
-    """How a rank stands out, what explains most first.
+    """How a rank stands out, the best explanation first.
 
     Args:
         seen: what was observed.
         every: what to compare by.
-        out: the ranks that are no standard for others, this one among them.
+        out: the ranks that others are not compared with, this one among them.
         row: its row.
-        own: (steps,) its local time less its peers' median, ns; nan in steps that do not count.
+        own: (steps,) its local time less its peers' median, ns; nan in steps to ignore.
         limits: the thresholds.
     """
     found = []
@@ -272,7 +276,8 @@ def _judge_rank(
         excess = excess_over_peers(measure.value, seen.role, out)
         if not np.isfinite(excess[row] * own).any():
             continue
-        mine: Float = np.where(np.isfinite(own), excess[row], np.nan)
+        # A host's own time is also known in steps in which the rank lost events and cannot be compared.
+        mine: Float = np.where(np.isfinite(own) | measure.of_host, excess[row], np.nan)
         suspect = Suspect(row, measure, mine, excess[~out], own, seen.whole[row], seen.step_ns, seen.on_host)
         for order, detector in enumerate(DETECTORS):
             if (result := detector(suspect, limits)) is None:

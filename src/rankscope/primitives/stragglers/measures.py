@@ -1,7 +1,7 @@
 """What the ranks are compared by: their local time as a whole, parts of it, its steady part, the launched work,
 and the host's own time and pace.
 
-In: `Observations`. Out: a list of `Measure`, each a matrix of ranks and steps, with what the detectors must know of it.
+In: `Observations`. Out: a list of `Measure`, each a matrix of ranks and steps with its properties.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import numpy as np
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import Float
-from rankscope.primitives.stragglers.thresholds import Thresholds
 
 HOST_PARTS = ("runtime", "operators", "nothing")
 LOCAL = "local"
-ALLOCATION = "allocation"  # its calls wait for the device: they cost more than they take, and mostly elsewhere
+ALLOCATION = "allocation"  # its calls wait for the device, so most of their cost shows elsewhere
 
 
 @dataclass(frozen=True)
@@ -25,50 +24,47 @@ class Measure:
     """What the ranks are compared by.
 
     Attributes:
-        name: of a part, or how it was made.
+        name: of a part, or how the measure was made.
         value: (ranks, steps) ns; nan where not known.
-        floor: of a step: chance is not taken for less.
-        device: whether a device keeps this time.
-        once: whether one step of it can tell: it has a reason of its own, and is no hiccup.
-        steady: whether hiccups of single places are not in it.
-        of_host: whether it is the host's own time: what it takes longer is lost only as far as its device waits for it.
+        device: whether it is time of the device.
+        once: whether a single step is evidence enough, since hiccups do not show in it.
+        steady: whether hiccups of single places are excluded.
+        of_host: whether it is the host's own time: an excess costs the rank only what its device waits for it.
     """
 
     name: str
     value: Float
-    floor: float
     device: bool = False
     once: bool = False
     steady: bool = False
     of_host: bool = False
 
 
-def measures(seen: Observations, limits: Thresholds) -> list[Measure]:
-    """What is known of the ranks, to look at one by one."""
-    device, calls, host = limits.floor_device, limits.floor_calls, limits.floor_host
+def measures(seen: Observations) -> list[Measure]:
+    """The measures that are known of these ranks."""
     zero: Int64 = np.zeros(seen.known.shape, dtype=np.int64)
     of_host: Int64 = np.sum([seen.parts.get(part, zero) for part in HOST_PARTS], axis=0)
-    parts: dict[str, tuple[Int64, float, bool, bool]] = {
-        LOCAL: (seen.local, host, False, False),
-        # `work` and `slower` tell more, but need the launches. In which step a kernel runs, a shifted boundary may
-        # change: one step of `compute` tells nothing.
-        "compute": (seen.parts.get("compute", zero), device, True, False),
-        "copies": (seen.parts.get("copies", zero), device, True, True),
-        ALLOCATION: (seen.parts.get(ALLOCATION, zero), calls, False, True),
-        # Else only `steady` may find it, whose excess is another than that of the local time.
-        "data_loading": (seen.parts.get("data_loading", zero), host, False, False),
-        "host": (of_host, host, False, False),
-        # A thread that spins or sleeps: a Gloo job of two ranks is found by nothing else.
-        "nothing": (seen.parts.get("nothing", zero), host, False, False),
-        "work": (seen.work, device, True, True),
-        "slower": (seen.slower, device, True, True),
+    parts: dict[str, tuple[Int64, bool, bool]] = {
+        LOCAL: (seen.local, False, False),
+        # `work` and `slower` say more, but need the launches. A shifted boundary moves kernels into another step, so a
+        # single step of `compute` is no evidence.
+        "compute": (seen.parts.get("compute", zero), True, False),
+        "copies": (seen.parts.get("copies", zero), True, True),
+        ALLOCATION: (seen.parts.get(ALLOCATION, zero), False, True),
+        # Without it, slow loading is found by `steady` alone, whose excess differs from that of the local time.
+        "data_loading": (seen.parts.get("data_loading", zero), False, False),
+        "host": (of_host, False, False),
+        # A thread that spins or sleeps: in one Gloo job of two ranks, nothing else finds it.
+        "nothing": (seen.parts.get("nothing", zero), False, False),
+        "work": (seen.work, True, True),
+        "slower": (seen.slower, True, True),
     }
     found = [
-        Measure(name, np.where(seen.known, value, np.nan), floor, of_device, once)
-        for name, (value, floor, of_device, once) in parts.items()
+        Measure(name, np.where(seen.known, value, np.nan), of_device, once)
+        for name, (value, of_device, once) in parts.items()
         if value.any()
     ]
-    found.append(Measure("steady", seen.steady, host, steady=True))
+    found.append(Measure("steady", seen.steady, steady=True))
     for name, value in (("host_steady", seen.host_steady), ("host_pace", seen.host_pace)):
-        found.append(Measure(name, value, host, steady=True, of_host=True))
+        found.append(Measure(name, value, steady=True, of_host=True))
     return [each for each in found if np.isfinite(each.value).any()]

@@ -1,9 +1,9 @@
 """Groups that transfer data slower than comparable groups, or than in their other steps.
 
-The transfer is the shortest duration over a group's ranks, so waiting is not in it. A group's transfers of one
-kind and size in a step (their mean, times as many as there usually are: some may be lost) are compared with the same
-of the other groups; where there is no other, with those of its other steps; where there are one or two, too few to
-learn chance from, with theirs and its own together. Lasting and passing delays are told apart as for ranks
+The transfer is the shortest duration over a group's ranks, so it contains no waiting. A group's transfers of one kind
+and size in a step (their mean times their usual number, since some may be lost) are compared with those of the other
+groups; if there is no other group, with those of its other steps; if there are only one or two, too few to estimate
+random variation, with theirs and its own together. Lasting and passing delays are distinguished as for ranks
 (`find_late_ranks`).
 """
 
@@ -27,15 +27,15 @@ from rankscope.primitives.stragglers.suspects import Late
 from rankscope.primitives.stragglers.thresholds import Thresholds
 
 KEY = ("collective", "bytes", "group_size")
-NETWORK = 0.1  # slower than its like by less than this is no finding
+NETWORK = 0.1  # a group that is slower by a smaller share is no finding
 LEAST = 0.03  # of a step, in each of its late steps
-OWN_STEPS = 4  # steps at least, to be held against one another
-FEWEST = 3  # of them the usual ones
-FEW_GROUPS = 3  # of which chance is hardly known
-TWICE = 2  # late steps at least: a single one need not come again
-LEFT = 0.5  # of a step's transfers must be recorded, to tell what all take
-APART = 2.0  # times what the usual steps span, of one transfer per step
-RANK_SUM = 4.0  # standard deviations, by which the late steps' transfers rank above the others
+OWN_STEPS = 4  # least steps to compare a group with itself
+FEWEST = 3  # least usual steps among them
+FEW_GROUPS = 3  # groups; from so few, random variation is hardly known
+TWICE = 2  # least late steps: a single one need not happen again
+LEFT = 0.5  # least share of a step's transfers that must be recorded to estimate all
+APART = 2.0  # least gap, in ranges of the usual steps, with one transfer per step
+RANK_SUM = 4.0  # standard deviations by which the late steps' transfers must rank above the others
 LIMITS = Thresholds()
 
 
@@ -47,9 +47,9 @@ class SlowLink:
         group: its label.
         group_ranks: as written.
         excess_ns: by how much its transfers take longer, over all of its late steps.
-        expected_ns: what they would take in those.
+        expected_ns: the expected time of its transfers in these steps.
         steps: the late ones.
-        lasting: whether all are.
+        lasting: whether all steps are late.
         groups: how many groups it is compared with; 0: its other steps.
     """
 
@@ -66,11 +66,11 @@ _WithSteps = TypeVar("_WithSteps", Straggler, SlowLink)
 
 
 def with_numbers(found: Sequence[_WithSteps], named: Mapping[int, int]) -> list[_WithSteps]:
-    """With steps as the traces number them: a number once for each window in which it is meant.
+    """Replace the numbers of steps by those in the traces, once for each window that has the number.
 
     Args:
         found: with steps as `distinct_steps` numbers them.
-        named: as it gives it.
+        named: the number in the traces by that number.
     """
     return [replace(each, steps=tuple(named.get(step, step) for step in each.steps)) for each in found]
 
@@ -92,13 +92,13 @@ def slow_links(rows: pl.DataFrame, step_ns: float) -> list[SlowLink]:
         .agg(pl.col("transfer_ns").mean(), pl.len().alias("seen"), pl.col("ratio"))
         .with_columns(pl.struct("group", "group_ranks").rank("dense").alias("code"))
         .with_columns(pl.col("seen").mode().max().over("code", *KEY).alias("count"))
-        # Of a step cut by the recording's edge a few are left: one slow place of the program would be its mean.
+        # A step cut by the recording's edge has few transfers left, and one slow one would dominate their mean.
         .filter(pl.col("seen") > LEFT * pl.col("count"))
         .with_columns((pl.col("transfer_ns") * pl.col("count")).round().cast(pl.Int64).alias("taken"))
     )
     if each.is_empty():
         return []
-    # Groups that do the same in a step are held against one another.
+    # Groups that do the same in a step are compared with each other.
     does = each.group_by("code", "step").agg(
         pl.struct(*KEY, "count").sort().alias("does"),
         pl.col("taken").sum(),
@@ -145,7 +145,7 @@ def _of_kind(part: pl.DataFrame, step_ns: float) -> list[SlowLink]:
     ratios = dict(zip(zip(row.tolist(), column.tolist(), strict=True), part["ratio"].to_list(), strict=True))
     slow[known] = _apart(taken[known], [ratios[i, j] for i, j in np.argwhere(known).tolist()], step_ns)
     rows = np.flatnonzero(slow.any(axis=1))
-    # Several groups slow in some steps: none of them is the odd one. One that is slow in all of them is half of two.
+    # If several groups are slow, none stands out. A group that is slow in all steps has no steps to compare with.
     if rows.size != 1 or slow[rows[0]].sum() == known[rows[0]].sum():
         return []
     (place,) = rows.tolist()
@@ -158,18 +158,19 @@ def _of_kind(part: pl.DataFrame, step_ns: float) -> list[SlowLink]:
 
 
 def _apart(taken: Int64, ratios: Sequence[Sequence[float]], step_ns: float) -> Bool:
-    """Which steps' transfers lie apart from the others.
+    """The steps whose transfers are apart from the others.
 
-    1. The level of a step is the logarithm of its transfer; of several, their mean, each relative to the median of its
-       like. The widest gap divides the steps: at least half of them, and three, are usual, and two are late.
-    2. What the late ones take exceeds what the usual ones do by a tenth, and by a least share of a step.
-    3. Of one transfer per step the gap is twice as wide as what the usual steps span.
-    4. Of several, the gap is as wide as what the usual steps exceed their median by, and the transfers one by one rank
-       above the others' (Wilcoxon, Mann and Whitney): where hosts move the data, they differ several-fold.
+    1. The level of a step is the logarithm of its transfer; with several transfers, the mean logarithm of each relative
+       to the median of its kind. The widest gap divides the steps: at least half of them, and three, are usual, and at
+       least two are late.
+    2. The late steps take a tenth longer than the usual ones, and longer by a least share of a step.
+    3. With one transfer per step, the gap is at least twice the range of the usual steps.
+    4. With several, the gap is at least the distance of the slowest usual step from their median, and the late steps'
+       transfers rank above the others (Wilcoxon, Mann and Whitney): where hosts move the data, they vary several-fold.
 
     Args:
         taken: by step, ns.
-        ratios: by step, of each transfer to the median of its like.
+        ratios: by step, each transfer divided by the median of its kind.
         step_ns: how long a step takes.
     """
     none = np.zeros(taken.size, dtype=np.bool_)

@@ -1,8 +1,7 @@
-"""What the detectors read of a run: the times of all ranks and steps, as matrices.
+"""The input of the detectors: the times of all ranks and steps, as matrices.
 
-`Observations.of` needs no more than the local time of each rank in each step, from wherever it is known: a log without
-traces will do. `observe` makes one from traces, which tell more: the parts of that time, its steady part, the paces and
-the launched work.
+`Observations.of` needs only the local time of each rank in each step, which a log can give without traces. `observe`
+makes one from traces, which add the parts of that time, its steady part, the paces and the launched work.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ IDLE_PARTS = tuple(part for part in LOCAL_PARTS if part not in ("compute", "copi
 """What a host did while its device was idle."""
 
 CUT = 0.5
-"""Of a usual step: a first step that is cut at its beginning is compared if it is longer than that (or shorter than
-its inverse)."""
+"""A first step that is cut at its beginning is compared if it is at least this share of a usual step, and at most its
+inverse."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Observations:
         steps: likewise.
         role: (ranks,) which program each runs, from 0: ranks are compared with those of the same one.
         step_ns: how long a step takes.
-        on_host: the job computes on its hosts.
+        on_host: whether the job computes on the CPU.
         known: where a rank can be compared in a step.
         whole: where it was recorded from the step's beginning.
         parts: the parts of the local time; their sum is the local time.
@@ -42,8 +41,8 @@ class Observations:
         slower: how much longer it took.
         steady: the local time without the hiccups of single places (`paces`).
         host_steady: the same of the host's own time, where a device keeps the time.
-        host_pace: what that would be if all its places went as fast as they do on the geometric mean.
-        host_waits: (ranks,) whether the host waits for its device in most steps, and so begins each anew.
+        host_pace: what that would be if each place took the geometric mean of all places.
+        host_waits: (ranks,) whether the host waits for its device in most steps, so that it starts each one even.
         launched: rank, step, work, ranged, pieces, work_ns: what the steps launched.
     """
 
@@ -68,9 +67,9 @@ class Observations:
         """From the parts of the local time alone: ranks and steps from 0, one program.
 
         Args:
-            parts: (ranks, steps) ns each, by names of `LOCAL_PARTS`; one of them will do.
+            parts: (ranks, steps) ns each, by names of `LOCAL_PARTS`; one is enough.
             step_ns: how long a step takes.
-            on_host: the job computes on its hosts.
+            on_host: whether the job computes on the CPU.
         """
         ranks, steps = next(iter(parts.values())).shape
         every, none = np.ones((ranks, steps), dtype=np.bool_), np.zeros((ranks, steps), dtype=np.int64)
@@ -112,19 +111,19 @@ def observe(
         launched: rank, step, work, ranged, pieces, work_ns: what each rank's steps launched.
         paces: rank, of_host, and what `step_paces` and `host_paces` give.
         role: which program each rank runs.
-        on_host: the job computes on its hosts.
+        on_host: whether the job computes on the CPU.
     """
     placed = local.with_columns(pl.col("rank").replace_strict(role, default=-2, return_dtype=pl.Int64).alias("role"))
-    # Where a collective was lost the number of them differs, and waiting in it looks like idle time. Such a step is
-    # not compared, unless the rank has no other whole one: then only what its device did is. On hosts several run at
+    # A lost collective changes their number, and the wait in it looks like idle time. Such a step is not compared,
+    # unless the rank has no complete one: then only the time of its device is. On the CPU several collectives run at
     # once, and which of them ends first costs no rank anything.
     count = pl.col("collectives" if on_host else "count")
     placed = placed.with_columns((count != count.mode().min().over("role", "step")).cast(pl.Int64).alias("lossy"))
     alike = placed.filter(pl.col("lossy") == 0)
-    # A step that is cut at its beginning lacks the loading, among others.
+    # A step that is cut at its beginning lacks data loading, among other things.
     length = alike.filter(~pl.col("first"))["elapsed_ns"].median() or alike["elapsed_ns"].median()
     step_ns = float(length) if isinstance(length, int | float) else 0.0
-    # All ranks are tied: one whose cut step is twice as long as theirs has lost what tells where it begins.
+    # Collectives keep the ranks in step: if one's cut step is twice as long, the mark of its beginning is lost.
     cut_alike = pl.col("elapsed_ns").is_between(CUT * step_ns, step_ns / CUT, closed="none")
     none_whole = ~((pl.col("lossy") == 0) & ~pl.col("first")).any().over("rank") & (not on_host)
     compared = placed.filter((pl.col("lossy") == 0) | none_whole)
@@ -146,7 +145,7 @@ def observe(
         whole = known
     of_rank = frame.unique("rank", maintain_order=True)["role"].to_numpy()
     number = np.unique(of_rank, return_inverse=True)[1].astype(np.int64)
-    # A rank may itself have lost what tells where its steps end.
+    # The collective that ends a step may be lost on this rank, too.
     own = paces.filter(~pl.col("of_host")).join(
         frame.filter(pl.col("lossy") == 0).select("rank", "step", "elapsed_ns"),
         on=["rank", "step", "elapsed_ns"],
@@ -174,7 +173,7 @@ def observe(
 def _work(
     each: pl.DataFrame, matrix: Callable[[pl.DataFrame, str], Float], known: Bool, role: Int64
 ) -> tuple[Int64, Int64]:
-    """What the steps launched, at the pace that is usual for each piece, and how much longer it took."""
+    """The work that the steps launched, at the usual pace of each piece, and how much longer it took."""
     unit = (
         each.group_by("work", "rank")
         .agg((pl.col("work_ns").sum() / pl.col("pieces").sum()).alias("unit_ns"))

@@ -36,17 +36,17 @@ from rankscope.primitives.synchronization import host_waits
 HICCUP = 2.0
 """Times the usual time of a place: one operator call in a hundred takes more than five times its median (measured)."""
 ALIKE = 2
-"""Steps at least that do the same, to know what is usual."""
+"""So many steps must do the same for the usual time to be known."""
 COMMON = 0.9
-"""Of the pieces of two steps that do the same, so many are common: some events are lost, and some steps log."""
+"""Two steps do the same if they share so many of their pieces: some events are lost, and some steps also log."""
 SHORT_NS = 1_000
-"""Places shorter than that have no part in the geometric mean: clocks tell too little of them."""
+"""Places shorter than that are left out of the geometric mean: clocks are too coarse for them."""
 COLUMNS = ("step", "elapsed_ns", "waited_ns", "steady_ns", "pace_ns")
 
 
 @dataclass(frozen=True)
 class StepBounds:
-    """From when to when each step lasts, and a rank's own time by then, ns; arrays, by step ascending."""
+    """When each step begins and ends, and a rank's own time by then, ns; arrays, by step ascending."""
 
     step: Int64
     begin: Int64
@@ -83,7 +83,7 @@ class StepBounds:
 def device_places(
     device: pl.DataFrame, operators: pl.DataFrame, annotations: pl.DataFrame, extra: str | None
 ) -> tuple[Int64, Int64]:
-    """Where a rank's time is cut: ends of pieces of work, ns, ascending, and a number for what each piece is.
+    """Where a rank's time is cut: ends of pieces of work, ns, ascending, and a number for the kind of each piece.
 
     Args:
         device: device_events: start_ns, end_ns, name, kind, is_collective, stream.
@@ -105,8 +105,8 @@ def device_places(
 def host_paces(operators: pl.DataFrame, runtime: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
     """The steps of the host, cut at the ends of top-level operators, without calls in which it waits for the device.
 
-    A host that runs ahead may be slow at no cost, and one that fell behind by chance has its device wait for what the
-    others' do not; only a host that itself takes longer is a slow one.
+    A host that runs ahead may be slow at no cost, and the device of one that fell behind by chance waits although the
+    host is not slow. Only a host that itself takes longer is slow.
 
     Args:
         operators: host_ops: end_ns, name, depth.
@@ -131,7 +131,7 @@ def step_paces(at: Int64, code: Int64, own: Int64, bounds: StepBounds) -> pl.Dat
 
     Args:
         at: ends of pieces, ns, ascending.
-        code: what each is.
+        code: the kind of each.
         own: the rank's own time by then, ns.
         bounds: of the steps.
 
@@ -167,7 +167,7 @@ def step_paces(at: Int64, code: Int64, own: Int64, bounds: StepBounds) -> pl.Dat
 
 @dataclass(frozen=True)
 class _Cut:
-    """A step: what its pieces are, the own time by their ends, and by its begin and end."""
+    """A step: the kinds of its pieces, and the own time by their ends, by its beginning and by its end."""
 
     keys: Int64
     own: Int64
@@ -184,7 +184,7 @@ class _Cut:
 
 
 def _keys(code: Int64) -> Int64:
-    """A number for each piece: what it is, and the how manieth of its kind."""
+    """A number for each piece: its kind, and its position among those of its kind."""
     order = np.argsort(code, kind="stable")
     ordered = code[order]
     begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if code.size else order
@@ -194,7 +194,7 @@ def _keys(code: Int64) -> Int64:
 
 
 def _alike(cuts: Sequence[_Cut]) -> list[list[int]]:
-    """Groups of steps that do the same, but for a few pieces."""
+    """Groups of steps that do the same, except for a few pieces."""
     groups: list[list[int]] = []
     for i, cut in enumerate(cuts):
         for group in groups:

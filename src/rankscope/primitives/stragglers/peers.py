@@ -14,7 +14,7 @@ Float = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 MANY = 6
-"""Values, of which a few odd ones need not count."""
+"""From so many values on, mean and spread come from quartiles, which a few outliers do not change."""
 
 
 def excess_over_peers(value: Float, role: Int64, out: Bool) -> Float:
@@ -23,7 +23,7 @@ def excess_over_peers(value: Float, role: Int64, out: Bool) -> Float:
     Args:
         value: (ranks, steps) ns; nan where not known.
         role: of each rank, from 0.
-        out: ranks that are no standard for others.
+        out: ranks that others are not compared with.
     """
     steps = value.shape[1]
     found = np.full(value.shape, np.nan)
@@ -63,7 +63,7 @@ def with_lost_filled(value: Float, lost: Bool, role: Int64) -> Float:
 
     Args:
         value: (ranks, steps) ns; nan where not known.
-        lost: where it is to be filled in.
+        lost: which values to fill in.
         role: of each rank.
     """
     found: Float = value.copy()
@@ -76,7 +76,7 @@ def with_lost_filled(value: Float, lost: Bool, role: Int64) -> Float:
 
 
 def _middle(values: Float) -> Float:
-    """Of each column the median of what is not nan; nan where there is nothing."""
+    """The median of each column's values that are not nan; nan if there are none."""
     found: Float = np.full(values.shape[1], np.nan)
     some = np.isfinite(values).any(axis=0)
     found[some] = medians(values[:, some])
@@ -84,7 +84,7 @@ def _middle(values: Float) -> Float:
 
 
 def centre_and_spread(values: Float) -> tuple[float, float]:
-    """Mean and standard deviation; of many values those of a normal distribution through their quartiles."""
+    """Mean and standard deviation; from `MANY` values on, those of the normal distribution with the same quartiles."""
     if values.size < MANY:
         return float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else 0.0
     low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))

@@ -1,9 +1,9 @@
 """Stragglers: the ranks that stand out, why, and the potential saving; and slices of the mesh that are late as one.
 
 1. `find_late_ranks` compares the ranks of each program.
-2. A rank alone in its program is compared with its own other steps and, at the kernels that other programs launch too,
-   with their pace; so is a program all of whose ranks are as slow (a stage on one slow host).
-3. Each gets its cause from the late steps alone (`causes`).
+2. A rank alone in its program is compared with its own other steps and, for kernels that other programs launch too,
+   with their pace; so is a program whose ranks are all equally slow (a stage on one slow host).
+3. The cause of each comes from its late steps alone (`causes`).
 4. Its saving is what a step would gain if it took no longer than the slowest of the others.
 """
 
@@ -27,13 +27,13 @@ from rankscope.primitives.stragglers.thresholds import Thresholds
 
 SHARED = "more_work"
 SHARED_BY = 3
-"""Ranks that launch a piece of work, to tell its usual pace: of two, either could be the slow one."""
+"""So many ranks must launch a piece of work for its usual pace to be known: of two, either could be the slow one."""
 ALIKE = 0.5
-"""Of the latest of a slice, its other ranks are late by at least: they share one reason (simulated slow hosts)."""
+"""Ranks of a slice share one cause if each is late by at least this share of the latest (simulated slow hosts)."""
 PROGRAMS = 3
-"""Of which one can be the odd one: of two, either could be the slow one."""
+"""So many programs are needed for one to stand out: of two, either could be the slow one."""
 OUTSIDE = 0.5
-"""Of all ranks: a larger slice of the mesh is no exception but the rule."""
+"""Of all ranks: a larger slice of the mesh does not stand out from the others."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,18 @@ class Straggler:
 
     Attributes:
         ranks: one, or all of a slice of the mesh.
-        label: how to call them.
+        label: their name for display.
         cause: why.
         excess_ns: local time above the median of their peers', mean over the compared steps.
-        without_idle: it leaves out what their devices were idle for.
+        without_idle: whether it leaves out the idle time of their devices.
         saving_ns: potential saving per step if they were as fast as the slowest of the others, mean over all steps;
             for more work, if it were balanced.
         together_with: stragglers that are as late in the same steps: more is gained only if these are fixed too.
-        steps: in which they are late; all, if they are late on average.
+        steps: those in which they are late; all, if they are late on average.
         late_steps: how many of these have an excess.
         compared: steps in which they could be compared.
         kind: the name of the detector that found it.
-        verdict: by which test, from how many steps.
+        verdict: the test, and the number of steps.
     """
 
     ranks: tuple[int, ...]
@@ -71,7 +71,7 @@ class Straggler:
 
     @property
     def lasting(self) -> bool:
-        """Whether it is all the time."""
+        """Whether they are late in every step."""
         return self.kind == always_late.__name__
 
     @property
@@ -81,7 +81,7 @@ class Straggler:
 
     @property
     def title(self) -> str:
-        """Whom they delay, when, and why, as a sentence."""
+        """A sentence: who delays the others, when, and why."""
         called = self.label.capitalize() if len(self.ranks) == 1 else self.label
         if self.once:
             return f"{called} stalled once, in step {self.steps[0]}: {STALLS[self.cause.cause]}"
@@ -96,7 +96,7 @@ class Comparison:
 
     Attributes:
         seen: what was observed.
-        late: the ranks that stand out, the one that takes most first.
+        late: the ranks that stand out, the largest excess first.
         excess: (ranks, steps) local time less the peers' median, ns; nan where not compared.
         is_late: (ranks, steps) where a rank stands out.
     """
@@ -120,7 +120,7 @@ class Comparison:
                 self.excess[each.row] = each.excess
 
     def _found_in(self, value: Float, rows: Int64) -> list[Late]:
-        """Who stands out of these rows by one matrix alone."""
+        """The ranks that stand out among these rows, by one matrix alone."""
         whole = np.isfinite(value) & self.seen.whole[rows]
         alike = replace(
             Observations.of(
@@ -132,7 +132,7 @@ class Comparison:
         return find_late_ranks(alike, self.limits) if rows.size > 1 else []
 
     def _without_peers(self) -> list[Late]:
-        """Ranks alone in their program: late next to their own other steps, or slow at what other ranks do too."""
+        """Ranks alone in their program: late compared with their own other steps, or slow at work that others do."""
         seen, rows = self.seen, np.flatnonzero(self.seen.alone)
         if not rows.size:
             return []
@@ -145,9 +145,9 @@ class Comparison:
         return list(found.values())
 
     def _slow_programs(self) -> list[Late]:
-        """All ranks of a program, where each is as slow: none stands out of its peers, but the program of the others.
+        """All ranks of a program that are equally slow: none stands out from its peers, but the program does.
 
-        A program is as slow as the fastest of its ranks, at what ranks of other programs launch too.
+        A program is as slow as its fastest rank, measured by work that other programs launch, too.
         """
         seen, count = self.seen, int(self.seen.role.max(initial=-1)) + 1
         if count < PROGRAMS or bool(seen.alone.all()):
@@ -165,10 +165,10 @@ class Comparison:
         return found
 
     def _pace(self) -> tuple[Float, Float]:
-        """How much longer each step's work took than where other ranks do the same, ns, and that as a ratio.
+        """How much longer each step's work took than the same work on other ranks, ns, and as a ratio.
 
-        The weighted median over pieces that three ranks and more launch: of a device that is slow all are slower, while
-        one piece may be another size under the same name.
+        The weighted median over pieces that at least three ranks launch: on a slow device all are slower, while a
+        single piece may have another size under the same name.
         """
         seen = self.seen
         each = seen.launched.filter(
@@ -201,25 +201,25 @@ class Comparison:
         return np.where(seen.known, (ratio - 1) * taken, np.nan), ratio
 
     def _excess(self, value: Int64) -> Float:
-        """Over the peers' median; where a rank has none, over its own usual step."""
+        """Time above the peers' median; for a rank without peers, above its own usual step."""
         known = np.where(self.seen.known, value, np.nan)
         found = excess_over_peers(known, self.seen.role, self._out)
         return np.where(self.seen.alone[:, None], known - usual(known), found)
 
     def saving(self, rows: Sequence[int], steps: Sequence[int], cause: str) -> tuple[int, tuple[int, ...]]:
-        """What a step would gain if these ranks took no longer than the slowest of the others, ns, mean over all steps.
+        """The gain per step if these ranks took no longer than the slowest of the others, ns, mean over all steps.
 
-        Work does not vanish: where there is more of it, and it is shared out evenly, these ranks keep their part of the
-        surplus as the others do. So of n ranks k that have more gain (n − k) / n.
+        Work does not vanish: if a surplus is shared out evenly, these ranks keep their part of it. So if k of n ranks
+        have more work, the gain is (n − k) / n of it.
 
         Args:
             rows: the ranks.
-            steps: the steps in which they are late; others count for nothing.
-            cause: why.
+            steps: the steps in which they are late; others are ignored.
+            cause: why they are late.
 
         Returns:
-            the gain, and the other stragglers without which there would be more than twice as much: as late as these,
-            they must be fixed too.
+            the gain, and other stragglers that are as late as these, if the gain is more than twice as large once they
+            are fixed, too.
         """
         taken = np.where(np.isin(self.seen.steps, list(steps)), np.nan_to_num(self.excess), 0.0)
         inside = np.zeros(self.seen.ranks.size, dtype=np.bool_)
@@ -238,10 +238,10 @@ class Comparison:
         return int(gain) // max(self.seen.steps.size, 1), tuple(too)
 
     def stragglers(self) -> list[Straggler]:
-        """The stragglers, the largest first; without those that cost the step next to nothing.
+        """The stragglers, the largest first; without those that cost next to nothing.
 
-        A rank costs nothing where others that are no stragglers are as late in the same steps. Of several stragglers
-        that are equally late none gains anything alone: each names the others.
+        A rank costs nothing if other ranks, which are no stragglers, are as late in the same steps. If several
+        stragglers are equally late, fixing one of them gains nothing: each names the others.
         """
         found = [self._straggler(each) for each in self.late]
         least = max(self.limits.least_saving * self.seen.step_ns, 1)
@@ -254,9 +254,9 @@ class Comparison:
         ]
 
     def verdicts(self) -> dict[int, Verdict]:
-        """For each rank whether it is late by more than chance, or whether there are too few steps to tell.
+        """For each rank whether it is significantly late, or whether there are too few steps to tell.
 
-        A rank that stalled once is no straggler by that.
+        A single stall does not make a rank a straggler.
         """
         late = {each.row: each for each in self.late if each.kind != stalled_once.__name__}
         lasting = detectable(self.seen, self.limits)
@@ -304,7 +304,7 @@ class Comparison:
         )
 
     def _other_steps(self, rank: int, late: Sequence[int]) -> tuple[pl.DataFrame, list[int]]:
-        """What a rank launched, with its other steps in place of the peers that it has not."""
+        """What a rank launched, with its other steps in place of peers, which it does not have."""
         mine = self.seen.launched.filter(pl.col("rank") == rank)
         others = mine.filter(pl.col("step").is_in(self.seen.steps) & ~pl.col("step").is_in(list(late)))
         stand_ins = (
@@ -317,14 +317,14 @@ class Comparison:
     def by_slice(
         self, stragglers: Sequence[Straggler], slices: Sequence[tuple[str, frozenset[int]]]
     ) -> list[Straggler]:
-        """Merge equally late stragglers that fill slices of the mesh (a replica, a tensor-parallel group, two hosts).
+        """Merge equally late stragglers that make up slices of the mesh (a replica, a tensor-parallel group, hosts).
 
         Args:
             stragglers: of one rank each.
-            slices: how each is called, and its ranks.
+            slices: the name of each, and its ranks.
         """
         known = frozenset(self.seen.ranks.tolist())
-        # A rank that is always late may stall besides: a stall fills no slice then.
+        # If a rank is always late and also stalled once, the stall is not merged.
         left = {each.ranks[0]: each for each in sorted(stragglers, key=lambda each: not each.once)}
         besides = [each for each in stragglers if left[each.ranks[0]] is not each]
         found: list[Straggler] = []
@@ -341,7 +341,7 @@ class Comparison:
         return sorted([*self._alike(found), *left.values(), *besides], key=lambda each: -each.excess_ns)
 
     def _together(self, stragglers: Sequence[Straggler], label: str, ranks: frozenset[int]) -> Straggler:
-        """Several as one, with the cause of the latest."""
+        """Merge several into one, with the cause of the latest rank."""
         first = max(stragglers, key=lambda each: each.excess_ns)
         rows = np.searchsorted(self.seen.ranks, sorted(ranks)).tolist()
         steps = sorted({step for each in stragglers for step in each.steps})
@@ -349,7 +349,7 @@ class Comparison:
         return replace(first, ranks=tuple(sorted(ranks)), label=label, saving_ns=saving_ns, together_with=too)
 
     def _alike(self, slices: Sequence[Straggler]) -> list[Straggler]:
-        """Slices of one dimension that are always and equally late, such as two hosts, as one: their cause is one."""
+        """Merge slices of one dimension that are always and equally late, such as two hosts: they share one cause."""
         found: list[Straggler] = []
         for each in slices:
             dimension, _, coordinate = each.label.partition("=")

@@ -17,10 +17,10 @@ from rankscope.primitives.stragglers.thresholds import Thresholds
 
 ALWAYS = "always_late"
 """The detector of ranks that are late in every step."""
-# Steps: in fewer, of two ranks, chance is not known (one step of a clean rank differed by 18.6 %, measured), and of a
-# few more ranks only what is far beyond any hiccup is more than chance.
+# Steps. With fewer, the random variation of two ranks is unknown (one step of a clean rank differed by 18.6 %,
+# measured); with a few more ranks, only an excess far beyond any hiccup counts.
 TOO_FEW = 4
-FEW = 8  # values of other ranks: of fewer, chance is not known; 4 and 16 make no difference for faults from 5 %
+FEW = 8  # values of other ranks; with fewer, random variation is unknown; 4 and 16: no difference for faults from 5 %
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Late:
 
     Attributes:
         row: its row.
-        measure: in which it does most.
-        steps: (steps,) where it does.
+        measure: the one in which it stands out most.
+        steps: (steps,) in which it stands out.
         kind: the name of the detector that found it.
         excess: (steps,) its local time less its peers' median, ns; nan where not compared.
-        score: by how many times what it needs to.
-        lost_ns: in a step, if the hiccups of its peers hide it in the local time.
-        without_idle: its excess leaves out what its device was idle for: by chance hosts fall behind as much.
+        score: its excess, divided by the least that stands out.
+        lost_ns: loss per step, if the hiccups of its peers hide it in the local time.
+        without_idle: whether its excess leaves out its device's idle time, since hosts fall behind as much by chance.
     """
 
     row: int
@@ -49,12 +49,12 @@ class Late:
 
     @property
     def lasting(self) -> bool:
-        """Whether it is late all the time."""
+        """Whether it is late in every step."""
         return self.kind == ALWAYS
 
     @property
     def weight(self) -> float:
-        """What it takes in its late steps, ns in all."""
+        """The sum of its excess in its late steps, ns."""
         taken = float(np.nansum(np.where(self.steps, self.excess, 0.0)))
         return max(taken, self.lost_ns * int(self.steps.sum()))
 
@@ -67,11 +67,11 @@ class Suspect:
         row: its row.
         measure: which.
         excess: (steps,) of the measure, ns; nan where not compared.
-        others: of the other ranks, (ranks, steps).
-        own: (steps,) of the local time.
-        whole: (steps,) what was recorded from its beginning.
+        others: (ranks, steps) the excess of the other ranks.
+        own: (steps,) excess of the local time, ns; nan where not compared.
+        whole: (steps,) which were recorded from their beginning.
         step_ns: how long a step takes.
-        on_host: the job computes on its hosts.
+        on_host: whether the job computes on the CPU.
     """
 
     row: int
@@ -90,7 +90,7 @@ class Suspect:
 
     @property
     def of_two(self) -> bool:
-        """Whether it is one of two ranks: then it is unknown by how much hosts differ."""
+        """Whether it is one of two ranks: then nothing shows by how much hosts differ."""
         return bool(self.others.shape[0] < 2)
 
     @property
@@ -100,14 +100,16 @@ class Suspect:
 
     @property
     def judged(self) -> Bool:
-        """(steps,) Those by which it is judged whether it is always late."""
+        """(steps,) Which steps decide whether it is always late."""
         seen: Bool = np.isfinite(self.excess)
+        if self.measure.of_host:
+            return seen
         return seen & self.whole if (seen & self.whole).any() else seen
 
     def error(self, values: Float) -> tuple[float, int]:
         """The standard error of the mean of some excesses, ns, and its degrees of freedom, where others are few.
 
-        Each value of a rank is also in what its peers are compared with: those of the others count half.
+        A rank's values are also part of the median that its peers are compared with, so the others' count half.
         """
         rest = self.others[np.isfinite(self.others)]
         freedom = values.size - 1 + rest.size // 2
@@ -120,7 +122,8 @@ class Suspect:
 
     def chance(self, limits: Thresholds) -> tuple[float, Float]:
         """The random variation between a rank and its peers, ns, and the values that it was estimated from."""
-        pool, floor = self.others[np.isfinite(self.others)], self.measure.floor
+        pool = self.others[np.isfinite(self.others)]
+        floor = limits.floor_device if self.measure.device or self.measure.once else limits.floor_host
         if self.few:
             # From how the rank itself varies from step to step.
             values = self.excess[self.judged]

@@ -21,7 +21,7 @@ class Thresholds:
     significance_part: float = 0.001  # … of a part of the local time: there are ten of them (Bonferroni)
     far: float = 6.0  # times `floor_few`, in every step, if there are two or three of a few ranks; like `chance`
     least: float = 0.01  # smaller ones are not reported: the least saving of any finding; convention
-    least_saving: float = 0.002  # … nor smaller savings; at 0.003 a fault is lost, at 0.01 one from 5 %
+    least_saving: float = 0.002  # … nor smaller savings: 6 µs per step with a wrong cause (seed 21032)
     left: float = 0.5  # of what a part has more, in the local time: else another part made up for most of it
     enough: float = 0.05  # if a delay must be larger than that to be found, there are too few steps: a warning's least
     # Late in some steps.
@@ -31,15 +31,13 @@ class Thresholds:
     tail_host: float = 1.5  # measured hiccups of hosts fall off with this power
     tail_device: float = 3.0  # a device's long kernels take 1.25 times their median at most (measured)
     # The least random variation that is assumed, of a step.
-    floor_device: float = 0.001  # kernels of one device differ by that from step to step (H100 set)
-    floor_calls: float = 0.002  # … of calls for memory, which cost more than they take (test_detectors)
+    floor_device: float = 0.002  # of kernels, copies and calls for memory (H100 set; test_detectors)
     floor_host: float = 0.004  # seeds 0–99; doubled, one of 71 small faults less is found (21000–22109)
     floor_few: float = 0.01  # … with fewer than `FEW` values of others; seeds 0–99
     floor_few_hosts: float = 0.03  # … likewise, where the hosts compute (Gloo sets: up to 0.05)
     # Whether a rank's host caused the idle time of its device.
     of_idle: float = 0.3  # of the time its device was idle, so much must its host take longer; at 0.2 a clean pair more
     host_chance: float = 1.5  # … and so many times what hosts differ by on average; doubled, 1 of 26 faults less (H100)
-    slow_and_behind: float = 4.0  # times what hosts differ by, of its pace, if it is behind in every step; seeds 0–99
     least_lost: float = 0.01  # a slow host must cost its rank so much; like `least`
     # Stalls.
     stall: float = 0.1  # shorter ones are not reported; convention

@@ -1,7 +1,7 @@
 """What a rank did when, from its trace: the parts of its time, its local time by step, and the work that steps launch.
 
-Ranks that are tied by collectives take equally long for a step, whichever is slow; they differ in how they spend the
-time. A rank that waits has its device in a communication kernel and nothing else to do. So
+Collectives make a step equally long on all ranks, whichever is slow; the ranks differ in how they spend the time. While
+a rank waits, its device runs a communication kernel and nothing else. So
 
     local time = elapsed − exposed communication
 
@@ -36,14 +36,14 @@ PARTS = ("compute", "copies", "communication", "data_loading", "allocation", "ru
 WAITING = "communication"
 LOCAL_PARTS = tuple(part for part in PARTS if part != WAITING)
 STARTED, ENDED = tuple(f"{name}_by_start" for name in PARTS), tuple(f"{name}_by_end" for name in PARTS)
-"""Columns of what each part had taken by the start and by the end of a collective."""
+"""Columns with the time that each part had taken by the start and by the end of a collective."""
 ALLOCATION = re.compile(r"malloc|free(?!ze)|hostalloc|mem(create|map|unmap|release|addressreserve)", re.IGNORECASE)
 
 
 def previous_collectives(
     group: Sequence[str | None], ranks: Mapping[str, frozenset[int]], start: Int64, end: Int64
 ) -> Int64:
-    """For each collective the last one that tied its ranks together and had ended when it started: its index, or −1.
+    """For each collective, the index of the last one that synchronized its ranks and had ended when it started, or −1.
 
     Args:
         group: each collective's group.
@@ -55,7 +55,7 @@ def previous_collectives(
     found = np.full(start.size, -1, dtype=np.int64)
     for name in set(names):
         members = ranks.get(name, frozenset())
-        # A group that holds all of this one's ranks ties them together as well.
+        # A group that contains all of this one's ranks synchronizes them as well.
         ties = [
             other for other in set(names) if other == name or (members and members <= ranks.get(other, frozenset()))
         ]
@@ -155,12 +155,12 @@ def local_times(rows: pl.DataFrame) -> pl.DataFrame:
 def programs_by_rank(collectives: pl.DataFrame, stage: Mapping[int, int]) -> dict[int, int]:
     """Which ranks run the same program, by rank: those of one pipeline stage.
 
-    Where the mesh does not say the stage, ranks are alike that take part in the same kinds of collectives, with send
-    and recv distinguished by direction.
+    If the mesh does not give the stage, ranks that take part in the same kinds of collectives count as one program;
+    send and recv are distinguished by direction.
 
     Args:
         collectives: rank, collective, peers.
-        stage: of each rank, as far as the mesh tells.
+        stage: of each rank, as far as the mesh gives it.
     """
     ranks = collectives["rank"].unique().sort().to_list()
     if stage and all(rank in stage for rank in ranks):
@@ -212,7 +212,7 @@ def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataF
     sums = pieces.group_by("step", "ranged", "name", "text").agg(
         pl.len().cast(pl.Int64).alias("pieces"), pl.col("work_ns").sum()
     )
-    # Numbers of their own, as hashes differ from process to process.
+    # Not `hash`, which differs from process to process.
     labels = [_code(name, text) for name, text in sums.select("name", "text").iter_rows()]
     return sums.select(
         pl.col("step").cast(pl.Int64), "ranged", pl.Series("work", labels, pl.Int64), "pieces", "work_ns"
@@ -253,7 +253,7 @@ def with_shapes(top: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
     joined = top.sort("start_ns").join_asof(
         inside.sort("start_ns"), on="start_ns", by=["pid", "tid"], strategy="forward", check_sortedness=False
     )
-    # Of one that is not inside, the join finds what comes after.
+    # If nothing is inside, the join finds what comes after.
     within = (pl.col("inner_end") <= pl.col("end_ns")).fill_null(False)
     shapes = pl.when(has_shapes.fill_null(False)).then("input_dims").when(within).then("inner")
     return joined.with_columns(shapes.otherwise("input_dims").alias("input_dims")).drop("inner", "inner_end")

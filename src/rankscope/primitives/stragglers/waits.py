@@ -31,7 +31,7 @@ HOPS = 6  # a delay is traced over so many groups at most
 
 
 def arrivals_within_programs(event: Int64, arrival: Int64, role: Int64, found: Arrivals) -> tuple[Arrivals, Int64]:
-    """Compare the last rank of each event with those of its program, where the event has two of them and others too.
+    """Compare the last rank of each event with those of its program, if the event has at least two of them and others.
 
     Args:
         event: by row.
@@ -120,16 +120,16 @@ def reassign_by_local_time(
 ) -> Int64:
     """The rank that caused each event's wait: if its local time does not explain it, the rank whose local time does.
 
-    A rank that is not is_outlier in that step, and whose own time beyond its peers' is less than half of the lateness,
-    hands it to the is_outlier one with the most own time beyond its peers', if that is half of the lateness at least.
+    If a rank does not stand out in that step, and its excess is less than half of the lateness, the wait is attributed
+    to the rank that stands out with the largest excess, if that is at least half of the lateness.
 
     Args:
         responsible: by event, a rank; −1 for none.
         step: by event.
-        late: by event, how late the last rank came, ns.
+        late: by event, how late the last rank arrived, ns.
         ranks: the ranks of the rows of the matrices, ascending.
         steps: the steps of their columns, ascending.
-        excess: (ranks, steps) own time less the peers' median, ns; nan where not compared.
+        excess: (ranks, steps) local time less the peers' median, ns; nan where not compared.
         is_outlier: (ranks, steps) where a rank stands out.
     """
     if not is_outlier.any() or not responsible.size:
@@ -160,7 +160,7 @@ def with_aligned_arrivals(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl
     """
     rows = (
         with_arrivals(stretches, clock, base)
-        # A launchless kernel has no step: that of the same collective on other ranks is its own.
+        # A kernel without a launch has no step: it gets that of the same collective on other ranks.
         .with_columns(
             pl.col("step").max().over("match").alias("event_step"),
             pl.max_horizontal("residual_ns", pl.col("residual_ns").median().over("match").cast(pl.Int64)),
@@ -170,7 +170,7 @@ def with_aligned_arrivals(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl
     known = rows["event_step"].drop_nulls().len() > 0
     rows = rows.filter(pl.col("event_step").is_not_null()) if known else rows.with_columns(event_step=pl.lit(0))
     rows = with_time_breakdown(rows)
-    # What came before the first collective of a group is not recorded alike on all ranks.
+    # How much was recorded before the first collective of a group differs between ranks.
     settled = rows.filter(pl.col("began_by") >= 0)
     rows = settled if settled.height else rows
     return rows.with_columns(
@@ -188,7 +188,7 @@ def attribute_waits(
         rows: as `with_aligned_arrivals` gives them; not empty.
         role: which program each rank runs.
         collectives: match, group, group_ranks.
-        comparison: own times, and who stands out by them.
+        comparison: local times, and the ranks that stand out.
     """
     event, arrival, rank = (rows[name].to_numpy() for name in ("event", "arrival_ns", "rank"))
     programs = rows.select(pl.col("rank").replace_strict(role, default=-2, return_dtype=pl.Int64)).to_series()
@@ -213,7 +213,7 @@ def attribute_waits(
         comparison.excess,
         comparison.is_late,
     )
-    # What a rank did not wait for is its own, however little of the step it is.
+    # A delay that the rank did not inherit is its own, however small a part of the step it is.
     responsible = np.where(inherits | (responsible != rank[found.last]), answers, responsible)
     groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
     codes = rows.select("event", "match").unique("event").join(groups, on="match", how="left").sort("event")
@@ -224,8 +224,8 @@ def attribute_waits(
 def with_time_breakdown(rows: pl.DataFrame) -> pl.DataFrame:
     """What each rank did in the stretch before each collective.
 
-    It begins at the same collective on all ranks: the last that had ended on every one of them. Matches are numbered
-    in the order of time, so of what the ranks name it is the one with the least number.
+    It begins at the same collective on all ranks: the last one that had ended on all of them. Matches are numbered in
+    the order of time, so it is the lowest number among those that the ranks name.
 
     Args:
         rows: rank, window, match, previous (the match that each rank names, −1 for none), start_ns, end_ns,

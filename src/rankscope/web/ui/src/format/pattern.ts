@@ -1,8 +1,8 @@
 /** What a reader types to find or filter: words, or a regular expression between slashes. */
 
-/** The expression of `/…/`; null where the text is not one. */
+/** The expression of `/…/`, or of `/…/i`, as case is ignored anyway; null where the text is not one. */
 export function slashed(text: string): string | null {
-  const trimmed = text.trim();
+  const trimmed = text.trim().replace(/(?<=^\/.+\/)i$/, "");
   return trimmed.length > 2 && trimmed.startsWith("/") && trimmed.endsWith("/") ? trimmed.slice(1, -1) : null;
 }
 

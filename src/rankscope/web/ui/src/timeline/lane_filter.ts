@@ -12,7 +12,7 @@ export function laneFilter(text: string): LaneFilter {
   const pattern = source === null ? null : expression(source);
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const matches = source === null ? (name: string): boolean => contains(name.toLowerCase(), words) : (name: string): boolean => pattern?.test(name) ?? false;
-  return { rank: (rank) => matches(rankText(rank)), track: (rank, track) => matches(`${rankText(rank)} ${track.title} ${track.kind}`) };
+  return { rank: (rank) => matches(rankText(rank)) || (pattern?.test(`rank ${rank.rank}`) ?? false), track: (rank, track) => matches(`${rankText(rank)} ${track.title} ${track.kind}`) };
 }
 
 function rankText({ rank, host, device, mesh }: RankRow): string {

@@ -155,11 +155,15 @@ export class Selection {
 
   /** The next or previous event of the same name on the same rank. */
   async alike(direction: "next" | "previous"): Promise<void> {
-    const { detail, api } = this.#model;
+    const { detail, api, layout } = this.#model;
     if (!detail) return this.across(0);
-    const { lane, row, rank, start_ns: after } = detail;
+    const { rank, start_ns: after, end_ns } = detail;
+    const from = ({ lane, row }: Place): Promise<Found> => api.json<Found>("search", { match: "name", lane, row, rank, after, direction });
     try {
-      const { hit, hits, index } = await api.json<Found>("search", { match: "name", lane, row, rank, after, direction });
+      const first = await from(detail);
+      // From a rank's summary, the first is the event itself in its own lane.
+      const itself = first.hit?.lane !== detail.lane && first.hit?.start_ns === after && first.hit.end_ns === end_ns && layout.tracks[layout.laneTrack[detail.lane] ?? 0]?.kind === "rank";
+      const { hit, hits, index } = first.hit && itself ? await from(first.hit) : first;
       if (!hit) return this.#notice.announce(`No ${direction} event of this name on rank ${rank}.`);
       await this.select(hit);
       this.#notice.announce(`${grouped(index + 1)} of ${grouped(hits)} events of this name on rank ${rank}.`);

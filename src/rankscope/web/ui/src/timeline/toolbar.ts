@@ -1,6 +1,7 @@
 /** The line above the picture: search, zoom, jumps to a step, a rank, a finding, and what is shown. What does not fit is in a menu. */
 import { button, selector } from "../components/controls.ts";
 import { h } from "../components/dom.ts";
+import { expression, slashed } from "../format/pattern.ts";
 import { shownName } from "../format/text.ts";
 import type { Finding } from "../data/payload.ts";
 import { groupings, UNGROUPED } from "./groups.ts";
@@ -56,7 +57,7 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
     void acts.hits(search.value).then((list) => hits.replaceChildren(list));
   });
   dismissed(listing);
-  const none = h("span", { class: "count", role: "status", "data-testid": "filter-count" });
+  const none = h("span", { class: "tl-none", role: "status", "data-testid": "filter-count" });
   const search = h("input", {
     type: "search", placeholder: "Find", title: "A part of a name, or a regular expression between slashes: /gemm|attn/", "aria-label": "Find events by name, or by a regular expression between slashes", value: model.query, "data-testid": "search",
     input: () => { count.textContent = ""; }, // it was about another text
@@ -105,12 +106,12 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
   const path = button({ class: "quiet", "aria-pressed": String(model.pathOf !== null), title: "The critical path of the step in view. Key C", "data-testid": "path-toggle" }, acts.path, "Critical path");
   const paths = h("div", { class: "tl-group" }, path);
   model.onDraw(() => path.setAttribute("aria-pressed", String(model.pathOf !== null)));
-  const filters = h("div", { class: "tl-group" }, filter);
+  const filters = h("div", { class: "tl-group" }, filter, none);
   const unhide = button({ class: "quiet", "data-testid": "show-hidden" }, acts.showHidden, "Show hidden");
   const order = layout.ranks.length > 1 ? selector("tl-order", "Order of ranks", Object.entries(ORDERS).map(([value, label]) => ({ value, label })), model.order, (value) => { if (isOrder(value)) acts.order(value); }) : null;
   const kinds = groupings(layout);
   const groups = kinds.length === 0 ? null : selector("tl-group-by", "Group ranks by", [{ value: "", label: "Nothing" }, ...kinds], model.groupBy, (value) => acts.group(value));
-  const menu = h("div", { class: "tl-menu" }, none,
+  const menu = h("div", { class: "tl-menu" },
     h("div", { class: "tl-group" },
       button({ class: "quiet", "data-testid": "open-all" }, () => acts.openAll(true), "Expand all"),
       button({ class: "quiet", "data-testid": "fold-all" }, () => acts.openAll(false), "Collapse all"),
@@ -142,7 +143,7 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
     const grouping = groups?.querySelector("select");
     if (grouping) grouping.value = model.groupBy;
     counters.setAttribute("aria-pressed", String(model.showCounters));
-    none.textContent = model.filter.trim() !== "" && model.rows.length === 0 ? "none" : "";
+    none.textContent = model.filter.trim() !== "" && model.rows.length === 0 ? (expression(slashed(model.filter) ?? "") ? "No lane matches." : "Not a valid expression.") : "";
     if (document.activeElement !== filter) filter.value = model.filter; // a selection may have opened what it hid
   };
   model.onFold(refolded);

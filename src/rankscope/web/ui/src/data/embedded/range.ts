@@ -5,7 +5,8 @@ import { touching } from "./rank_events.ts";
 import type { EmbeddedRun } from "./run.ts";
 
 const TOP = 40;
-const OTHER = 9;
+const [ANNOTATION, OTHER] = [7, 9];
+const STEP = /^ProfilerStep#\d+$/;
 
 export async function rangeOf(run: EmbeddedRun, from: number, to: number, ranks: ReadonlySet<number> | null): Promise<ColumnFile> {
   const rows: [rank: number, category: number, ns: number, count: number][] = [];
@@ -25,6 +26,7 @@ export async function rangeOf(run: EmbeddedRun, from: number, to: number, ranks:
         const mine = spans.get(category);
         if (mine) mine.push([start, end]);
         else spans.set(category, [[start, end]]);
+        if (plan.kinds[index] === "annotation") continue; // drawn around the kernels of another track
         const key = run.codes.name[code]! * 256 + category;
         const sum = names.get(key) ?? { count: 0, ns: 0, self: 0 };
         sum.count++;
@@ -39,8 +41,8 @@ export async function rangeOf(run: EmbeddedRun, from: number, to: number, ranks:
     for (const [category, mine] of spans) rows.push([plan.rank, category, union(mine), mine.length]);
   }
   rows.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
-  // The profiler's marks of its own recording enclose everything, and are no work of the job.
-  const top = [...names].filter(([key]) => key % 256 !== OTHER).sort(([a, x], [b, y]) => y.self - x.self || y.ns - x.ns || a - b).slice(0, TOP);
+  // Steps and the profiler's marks of its own recording enclose everything.
+  const top = [...names].filter(([key]) => key % 256 !== OTHER && !(key % 256 === ANNOTATION && STEP.test(run.head.names[Math.floor(key / 256)] ?? ""))).sort(([a, x], [b, y]) => y.self - x.self || y.ns - x.ns || a - b).slice(0, TOP);
   return new ColumnFile({
     meta: { from_ns: from, to_ns: to, left_out: [] },
     columns: {
