@@ -19,6 +19,7 @@ from rankscope.capture.recording import GcRanges
 from rankscope.capture.script_profilers import conflicts
 from rankscope.capture.writer import Writer
 from rankscope.jobs.exec import profiled_environment
+from rankscope.rundir.manifest import read_rank_manifest
 
 from .conftest import clean_environ, read_trace, steps_in, traces, train
 from .test_never_harms import TIMEOUT_S, check_files, hidden, job, run, start
@@ -245,3 +246,20 @@ os._exit(0)
     found, _, errors = run(code, tmp_path)
     assert found == 0, errors
     assert check_files(tmp_path / "run") == ["rank0_iter1_1.trace.json.gz"]
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "ended_by"),
+    [
+        (None, "finished", None),
+        (0, "finished", None),
+        (3, "interrupted", "SystemExit"),
+        ("no", "interrupted", "SystemExit"),
+    ],
+)
+def test_an_exit_out_of_the_loop_is_a_failure_if_its_status_is(tmp_path, code, state, ended_by):
+    with pytest.raises(SystemExit), Profiler(tmp_path, wait=9) as profiler:
+        profiler.step()
+        sys.exit(code)
+    manifest = read_rank_manifest(tmp_path / "ranks" / "rank0.json")
+    assert (manifest.state, manifest.ended_by) == (state, ended_by)

@@ -43,6 +43,17 @@ def test_a_dump_of_an_earlier_attempt_is_left_out(tmp_path):
     assert any("1 dump of an earlier job" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("run_id", ["a", ""])
+def test_while_a_job_starts_again_the_attempt_before_is_no_hang(tmp_path, run_id):
+    dump(tmp_path, 0, at=500, run_id=run_id, began_ns=100, uncaught="RuntimeError: Connection closed by peer")
+    beat(tmp_path, 0, at=500, began=100, run_id=run_id, ended=True, exception="RuntimeError: Connection closed by peer")
+    beat(tmp_path, 1, at=450, began=100, run_id=run_id, ended=True)
+    assert read(tmp_path).culprits == (1,)
+    # Rank 1 of the next attempt is there; rank 0 is not.
+    beat(tmp_path, 1, at=2000, began=1000, run_id=run_id, restart_count=1)
+    assert not read(tmp_path).found
+
+
 def test_a_dump_of_an_earlier_job_is_left_out(tmp_path):
     for rank in (0, 1):
         dump(tmp_path, rank, at=500, began_ns=100)

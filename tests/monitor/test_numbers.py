@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -141,8 +142,21 @@ def test_the_dashboard_uses_metrics_and_labels_that_exist():
         "rankscope_job_step_seconds",
         "rankscope_rank_waiting_seconds",
         "rankscope_straggler",
+        "rankscope_stall_seconds",
         "rankscope_hang",
     } <= used
+    state = next(panel for panel in dashboard["panels"] if panel["title"] == "Job")
+    assert set(re.findall(r"rankscope_\w+", state["targets"][0]["expr"])) == {
+        "rankscope_job_running",
+        "rankscope_job_restarting",
+    }
+    shown = state["fieldConfig"]["defaults"]["mappings"][0]["options"]
+    assert {value: each["text"] for value, each in shown.items()} == {"0": "ended", "1": "running", "2": "restarting"}
+    places = [tuple(panel["gridPos"].values()) for panel in dashboard["panels"]]
+    assert not any(
+        x < x2 + w2 and x2 < x + w and y < y2 + h2 and y2 < y + h
+        for (x, y, w, h), (x2, y2, w2, h2) in combinations(places, 2)
+    )
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len(ids)
 

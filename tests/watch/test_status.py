@@ -123,6 +123,9 @@ def test_a_job_restarts_as_long_as_its_agent_lives(tmp_path):
         here["pid"] = agent.pid
         interrupted(tmp_path, ["interrupted", "finished"], max_restarts=1, agent_pid=agent.pid, **here)
         assert state_of(tmp_path, time.time() + 3600) == "restarting"
+        # All have called sys.exit(1), which their manifests do not say.
+        interrupted(tmp_path, ["finished", "finished"], max_restarts=1, agent_pid=agent.pid, **here)
+        assert state_of(tmp_path) == "restarting"
         agent.communicate(b"\n")
     assert state_of(tmp_path) == "ended"
 

@@ -112,9 +112,14 @@ class EndOfRun:
         if self._thread_end is not None:
             self._thread_end.cancel()
 
-    def interrupted_by(self, exception: type[BaseException] | None) -> None:
-        """An exception ends the loop, or ``None`` does not."""
-        if exception is not None and not issubclass(exception, SystemExit):
+    def interrupted_by(self, exception: type[BaseException] | None, exit_status: object = None) -> None:
+        """An exception ends the loop, or ``None`` does not.
+
+        Args:
+            exception: its class.
+            exit_status: of a ``SystemExit``, which is an end like any other if it is ``None`` or 0.
+        """
+        if exception is not None and (exit_status or not issubclass(exception, SystemExit)):
             self.ended_by = "SIGINT" if issubclass(exception, KeyboardInterrupt) else exception.__name__
 
     def manifest_fields(self, first_step: int, step: int) -> dict[str, object]:

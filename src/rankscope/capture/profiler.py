@@ -210,7 +210,7 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
     def interrupted_by(self, exception: type[BaseException] | None, error: BaseException | None = None) -> None:
         """An exception ends the loop: the manifest gets its name, and the watch what it says. Call it before
         ``stop()``."""
-        self._end.interrupted_by(exception)
+        self._end.interrupted_by(exception, exit_status=error.code if isinstance(error, SystemExit) else None)
         if isinstance(error, Exception) and self._watcher is not None:
             self._watcher.ended_by = error
 

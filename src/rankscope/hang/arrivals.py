@@ -122,8 +122,9 @@ class Arrivals:
         unknown: list[int] = []
         completed: list[int] = []
         calls: dict[int, tuple[Call, ...]] = {}
+        by_rank = self.progress[group]  # once: a group's hash is that of all its ranks
         for rank in self.members(group):
-            progress = self.progress[group].get(rank)
+            progress = by_rank.get(rank)
             if progress is None or progress.enqueued is None:
                 unknown.append(rank)
                 continue

@@ -20,7 +20,7 @@ from rankscope.hang.inspector import Completed, notes_on
 from rankscope.hang.liveness import is_consequence, latest_heartbeats, places_without_dump
 from rankscope.hang.mismatches import OPERATION, Mismatch, find_mismatch
 from rankscope.hang.ranks import assign_ranks
-from rankscope.hang.records import RankDump
+from rankscope.hang.records import Group, RankDump
 from rankscope.hang.verdict import CollectiveVariant, HangVerdict, HungCollective, RankVerdict, WaitInCycle
 from rankscope.hang.waits import Waits, find_waits
 from rankscope.hang.wording import advice_for, summary_of
@@ -184,11 +184,13 @@ def _stopped(dumps: Mapping[int, RankDump], arrivals: Arrivals) -> tuple[int, ..
     Calls that some ranks may finish before the others arrive do not count.
     """
     found = []
+    looked_at: dict[tuple[Group, int], Stuck] = {}
     for rank, dump in dumps.items():
         first = next((call for call in dump.calls if not call.finished), None)
         if first is None or first.point_to_point or first.operation in ROOTED:
             continue
-        stuck = arrivals.at(arrivals.group_of(rank, first.group), first.sequence)
+        key = arrivals.group_of(rank, first.group), first.sequence
+        stuck = looked_at[key] = looked_at.get(key) or arrivals.at(*key)
         others = set(stuck.arrived) - {rank}
         if others and not stuck.missing and not stuck.unknown and others & set(stuck.completed):
             found.append(rank)
@@ -204,7 +206,8 @@ def _collective(stuck: Stuck, rank: int | None = None) -> HungCollective:
     own = stuck.calls.get(rank) if rank is not None else None
     if own and rank is not None:
         stuck = replace(stuck, calls={**dict.fromkeys(stuck.calls, own), rank: own})
-    calls = [calls[-1] for rank, calls in sorted(stuck.calls.items()) if rank in stuck.waiting]
+    waiting = frozenset(stuck.waiting)
+    calls = [calls[-1] for rank, calls in sorted(stuck.calls.items()) if rank in waiting]
     call = next((call for call in calls if call.operation == stuck.operation), None)
     frames = next((each.frames for each in calls if each.frames), ())
     return HungCollective(

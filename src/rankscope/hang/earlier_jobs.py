@@ -1,9 +1,10 @@
-"""Leaves out what an earlier job has left in the same run directory: it is no evidence about the latest one.
+"""Leaves out what an earlier job or attempt has left in the same run directory: it is no evidence about the latest one.
 
 A rank rewrites its heartbeat from the start, but its dump only when it hangs. So a dump may be from an earlier job, and
 if that job had more ranks, so may a heartbeat. A dump or heartbeat is from an earlier job if it
 
-- has another run id than the newest file,
+- has another run id than the newest file, or is of an earlier attempt than that: while a job is started again, some
+  ranks are there already and others are not,
 - was written before the rank's present watch began, which its heartbeat says, in the same attempt, or
 - belongs to a rank that the latest job does not have.
 
@@ -45,6 +46,8 @@ def of_the_latest_job(dumps: Sequence[RankDump], heartbeats: Sequence[Heartbeat]
         if each.run_id and newest.run_id and each.run_id != newest.run_id:
             return False
         if newest.world_size is not None and each.rank >= newest.world_size:
+            return False
+        if each.restart_count < newest.restart_count:
             return False
         restart_count, began_ns = began.get(each.rank, (0, 0))
         return each.restart_count > restart_count or each.time_ns >= began_ns

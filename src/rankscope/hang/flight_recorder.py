@@ -11,7 +11,10 @@ In: parsed values. Out: a :class:`RankDump` without stacks.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
+from typing import Any
 
 from rankscope.hang.records import Call, Group, RankDump
 from rankscope.rundir import fields
@@ -92,21 +95,27 @@ def _call(entry: Mapping[str, object]) -> Call | None:
     dtypes = _texts(entry.get("input_dtypes")) or _texts(entry.get("output_dtypes"))
     over = entry.get("state") == _DONE or bool(fields.count(entry.get("time_discovered_completed_ns")))
     return Call(
-        group=group[0],
+        group=sys.intern(group[0]),
         sequence=sequence,
         pair_sequence=fields.count(entry.get("p2p_seq_id")) or 0,
-        operation=pair[1] if pair else operation,
+        operation=sys.intern(pair[1] if pair else operation),
         finished=over or entry.get("retired") is True,
         peer=int(pair[4]) if pair else None,
         own=int(pair[2]) if pair else None,
         record=fields.count(entry.get("record_id")) or 0,
         created_ns=fields.count(entry.get("time_created_ns")) or 0,
         started=entry.get("state") == "started" or bool(fields.count(entry.get("time_discovered_started_ns"))),
-        inputs=inputs,
-        outputs=outputs,
-        dtypes=dtypes,
-        frames=fields.items(entry.get("frames"), _frame)[:64],
+        inputs=_shared(inputs),
+        outputs=_shared(outputs),
+        dtypes=_shared(dtypes),
+        frames=_shared(fields.items(entry.get("frames"), _frame)[:64]),
     )
+
+
+@lru_cache(maxsize=1 << 16)
+def _shared(value: Hashable) -> Any:
+    """One object for equal ones: thousands of ranks call the same collectives from the same places."""
+    return value
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Whether torchrun is to start a job again whose latest attempt has failed.
 
 Ranks note how often torchrun does so and which process is its agent. On the agent's host it is known whether that one
-lives; elsewhere only time can tell.
+lives; elsewhere only time can tell. A rank does not learn with which status it exits: one that has called
+``sys.exit(1)`` has finished as far as its manifest says, and only the agent knows better.
 
 In: the logs of the latest attempt, and the states of its ranks. Out: yes or no.
 """
@@ -33,7 +34,7 @@ def is_restarting(logs: Mapping[int, RankLog], states: Sequence[RankState]) -> b
         logs: by rank, of the latest attempt.
         states: of its ranks.
     """
-    if any(each.state in ("running", "silent") for each in states) or all(each.state == "finished" for each in states):
+    if any(each.state in ("running", "silent") for each in states):
         return False
     headers = [log.header for log in logs.values()]
     if not any(each.max_restarts > each.restart_count for each in headers):
@@ -41,4 +42,6 @@ def is_restarting(logs: Mapping[int, RankLog], states: Sequence[RankState]) -> b
     agents = {_Agent(each.host, each.agent_pid, each.pid_namespace) for each in headers if each.agent_pid is not None}
     if seen := [each for each in agents if is_here(each)]:
         return not all(is_dead(each) for each in seen)
+    if all(each.state == "finished" for each in states):
+        return False
     return min(each.silent_s for each in states) <= ELSEWHERE_S
