@@ -180,8 +180,8 @@ def test_requests_wait_for_the_end_of_a_script_profiler(tmp_path, everywhere):
     try:
         wait_for(lambda: logged(tmp_path, 0, 20) and logged(tmp_path, 1, 20), jobs)
         early = rankscope(tmp_path, "trigger", "run", "--steps", "2", "--timeout", "5")
-        assert early.returncode == 0, early.stderr
-        assert "once the script's own profiler has ended" in early.stdout
+        assert early.returncode == 1, early.stderr
+        assert "once the script's own profiler has ended" in early.stderr
         assert "warning: torch.profiler.profile, job.py:" in early.stderr
         (tmp_path / "end_theirs").touch()
         wait_for(lambda: [len(recorded(tmp_path, rank)) for rank in (0, 1)] == [2, 1 + everywhere], jobs)

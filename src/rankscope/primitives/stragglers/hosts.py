@@ -32,14 +32,23 @@ def caused_by_host(late: Late, seen: Observations, out: Bool, limits: Thresholds
 
     1. the device's idle time is less than half of the excess, which then has another reason, or
     2. in the mean of the late steps, the host itself takes longer, by a share of the idle time and by more than hosts
-       differ by
+       differ by, or
+    3. the rank is always late, and in the mean of all steps the pace of its host is far slower than hosts differ by. Of
+       two ranks, nothing shows by how much hosts differ
     """
     idle = mean_known(idle_excess(seen, out, late.row)[late.steps])
     if not idle >= limits.left * mean_known(late.excess[late.steps]):
         return True
-    excess = excess_over_peers(seen.host_steady, seen.role, out)[:, late.steps]
-    slower = mean_known(excess[late.row])
-    chance = root_mean_square(np.array([mean_known(each) for each in excess[~out]]))
+    slower, chance = _compared_with_others(seen.host_steady, seen, out, late.row, late.steps)
     if not math.isfinite(slower):
         return bool(seen.host_waits[late.row])
-    return slower > max(limits.of_idle * idle, limits.host_chance * chance)
+    if slower > max(limits.of_idle * idle, limits.host_chance * chance):
+        return True
+    slower, chance = _compared_with_others(seen.host_pace, seen, out, late.row, np.isfinite(late.excess))
+    return late.lasting and chance > 0 and slower > limits.slow_and_behind * chance
+
+
+def _compared_with_others(value: Float, seen: Observations, out: Bool, row: int, steps: Bool) -> tuple[float, float]:
+    """A rank's excess over its peers in the mean of some steps, ns, and the random variation of the others' means."""
+    excess = excess_over_peers(value, seen.role, out)[:, steps]
+    return mean_known(excess[row]), root_mean_square(np.array([mean_known(each) for each in excess[~out]]))

@@ -38,6 +38,7 @@ class Thresholds:
     # Whether a rank's host caused the idle time of its device.
     of_idle: float = 0.3  # of the time its device was idle, so much must its host take longer; at 0.2 a clean pair more
     host_chance: float = 1.5  # … and so many times what hosts differ by on average; doubled, 1 of 26 faults less (H100)
+    slow_and_behind: float = 4.0  # times what hosts differ by, of the pace of a host that is always late; seeds 0–99
     least_lost: float = 0.01  # a slow host must cost its rank so much; like `least`
     # Stalls.
     stall: float = 0.1  # shorter ones are not reported; convention
