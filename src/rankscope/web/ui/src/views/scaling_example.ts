@@ -20,7 +20,7 @@ type Shares = Readonly<Record<"speed_up" | "efficiency", Pick<IntervalsSpec, "ti
 export function scalingExample(context: ViewContext, shares: Shares): HTMLElement {
   const picture = (of: keyof Shares, measured: readonly Point[], projected: readonly Point[]): HTMLElement =>
     h("div", { class: "example" }, intervalsChart(context, { ...shares[of], title: `Example: ${shares[of].title}`, label: `Example with made-up numbers. ${shares[of].label}`, testId: `chart-example-${of.replace("_", "-")}`, measured, oversubscribed: [], projected, example: true }),
-      h("p", { class: "example-mark", "aria-hidden": "true" }, "Example"));
+      h("p", { class: "example-mark", "aria-hidden": "true" }));
   return h("section", { "aria-labelledby": "example-title", "data-testid": "scaling-example" },
     h("h3", { id: "example-title" }, "Example: what a measurement shows"),
     h("p", { class: "note" }, inline("These numbers are made up and are not of this run. `rankscope measure scaling train.py` runs your job at several sizes and puts its own numbers here.")),
