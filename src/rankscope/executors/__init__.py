@@ -107,14 +107,27 @@ def run_tasks(
 
     The parameters are those of `run_each`, whose outcomes are not kept.
     """
+    return in_order(lambda keep: run_each(kind, workers, task, arguments, keep, pool), len(arguments), on_progress)
+
+
+def in_order(
+    run: Callable[[OnOutcome[T]], None], count: int, on_outcome: Callable[[T | BaseException], None]
+) -> list[T | BaseException]:
+    """The outcomes of tasks in their order, each also handed over as it arrives.
+
+    Args:
+        run: runs the tasks, and calls what it is given with the index and the outcome of each.
+        count: the number of tasks.
+        on_outcome: called with each outcome as it arrives.
+    """
     outcomes: Outcomes[T] = {}
 
     def keep(index: int, outcome: T | BaseException) -> None:
         outcomes[index] = outcome
-        on_progress(outcome)
+        on_outcome(outcome)
 
-    run_each(kind, workers, task, arguments, keep, pool)
-    return [outcomes[index] for index in range(len(arguments))]
+    run(keep)
+    return [outcomes[index] for index in range(count)]
 
 
 def run_each(

@@ -14,7 +14,7 @@ import polars as pl
 
 from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, RankscopeError, describe_error
-from rankscope.executors import OnOutcome, Pool, check_kind, run_each
+from rankscope.executors import OnOutcome, Pool, check_kind, in_order, run_each
 from rankscope.ingest.task import ingest_trace
 from rankscope.primitives.activity import with_category
 from rankscope.results import Inputs, Parameters, Part, Value, concat_ranks
@@ -96,14 +96,7 @@ class Tasks:
 
         The parameters are those of `run_each`, whose outcomes are not kept.
         """
-        outcomes: dict[int, T | BaseException] = {}
-
-        def keep(index: int, outcome: T | BaseException) -> None:
-            outcomes[index] = outcome
-            on_outcome(outcome)
-
-        self.run_each(what, size, task, arguments, keep)
-        return [outcomes[index] for index in range(len(arguments))]
+        return in_order(lambda keep: self.run_each(what, size, task, arguments, keep), len(arguments), on_outcome)
 
     def run_each(
         self,
