@@ -18,13 +18,23 @@ from pathlib import Path
 
 from rankscope.errors import NoTracesError, RankscopeError, without_credentials
 from rankscope.ingest.manifests import why_no_traces
-from rankscope.ingest.run_files import HEAD_BYTES, is_manifest, is_rank_manifest_path, is_run_file_name, is_run_manifest
+from rankscope.ingest.run_files import (
+    DATABASE_SUFFIXES,
+    HEAD_BYTES,
+    is_manifest,
+    is_rank_manifest_path,
+    is_run_file_name,
+    is_run_manifest,
+)
 from rankscope.ingest.source import is_url, local_path
 from rankscope.ingest.symlinks import Symlinks
 from rankscope.store.cache import Cache
 from rankscope.store.objects import Facts, file_system, listed_facts, repeated
 
-TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip")
+# What Nsight Systems and rocprofv3 call their databases; others of these names are told apart by their tables.
+TRACE_SUFFIXES = (
+    ".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip", *DATABASE_SUFFIXES,
+)  # fmt: skip
 SNAPSHOT_SUFFIXES = (".memory.pickle", "memory_snapshot.pickle")
 # Memory snapshots as torchtitan and SGLang name them.
 _SNAPSHOT = re.compile(r"\d{6}_step_\d+\.pickle|.+-TP-\d+-memory(-\w+)?\.pickle", re.IGNORECASE)
