@@ -38,6 +38,8 @@ TRACE_SUFFIXES = (
 SNAPSHOT_SUFFIXES = (".memory.pickle", "memory_snapshot.pickle")
 # Memory snapshots as torchtitan and SGLang name them.
 _SNAPSHOT = re.compile(r"\d{6}_step_\d+\.pickle|.+-TP-\d+-memory(-\w+)?\.pickle", re.IGNORECASE)
+# torchtitan's structured logs, one per rank and source.
+_TITAN_LOG = re.compile(r".+\.global_rank_\d+\.[\w-]+\.jsonl")
 # SGLang puts the traces of all ranks into one more file.
 _MERGED = re.compile(r"merged-(.+)\.trace\.json(\.gz)?")
 
@@ -61,6 +63,7 @@ class Found:
         doubled: files that repeat the traces of other files, and were left out.
         named: whether the user named each file, so that each must be a trace.
         objects: what identifies objects behind URLs, as far as listings show it.
+        logs: torchtitan's structured logs in the directories, which are read where there is no trace.
     """
 
     traces: list[str]
@@ -72,6 +75,7 @@ class Found:
     doubled: list[str] = field(default_factory=list)
     named: bool = False
     objects: dict[str, Facts] = field(default_factory=dict)
+    logs: list[str] = field(default_factory=list)
 
 
 def natural(path: str) -> tuple[object, ...]:
@@ -133,7 +137,7 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
         raise _denied(error, str(path)) from error
     if is_folder:
         denied = len(found.denied)
-        traces = list(_in_directory(path, found, links))
+        traces = list(_in_directory(path, found, links)) or found.logs
         if not traces and found.denied[denied:]:
             raise found.denied[denied]
         if not traces:
@@ -251,6 +255,8 @@ def _walk(directory: Path, found: Found, links: Symlinks, linked: list[Path]) ->
                 found.rank_manifests.append(str(path))
             elif _is_candidate(name) and links.may_read(path):
                 yield str(path)
+            elif _TITAN_LOG.fullmatch(name) and links.may_read(path):
+                found.logs.append(str(path))
 
 
 def _is_manifest(path: Path) -> bool:

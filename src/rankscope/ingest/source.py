@@ -29,6 +29,8 @@ from rankscope.ingest.decompress import (
     bomb,
 )
 from rankscope.ingest.run_files import HEAD_BYTES, is_run_file, starts_a_trace
+from rankscope.ingest.titan_log import MAGIC as TITAN_LOG
+from rankscope.ingest.titan_log import TitanLog
 from rankscope.rundir.archives import FREE_BYTES, GZIP, MAX_MEMBERS, MAX_RATIO, ZIP, ZSTD
 from rankscope.rundir.directory import path_of_file_url
 from rankscope.store.objects import open_object
@@ -116,6 +118,8 @@ def _decompressed(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
         reader = Prefixed(start, raw)
     head = _read_full(reader, 512)
     start_again = Prefixed(head, reader)
+    if head.startswith(TITAN_LOG):
+        return TitanLog(start_again)
     return _tar_member(start_again, path, stack) if head[257:262] == b"ustar" else start_again
 
 
