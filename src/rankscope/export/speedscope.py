@@ -117,14 +117,11 @@ def _threads(
     run: Run, rank: int, clock: RankClock, tables: Sequence[str]
 ) -> Iterator[tuple[tuple[int, int], pl.DataFrame]]:
     """The ranges of each host thread of a rank by process and thread, the busiest thread first."""
-    windows = [
-        _ranges(run, trace, tables).with_columns(
-            pl.col("start_ns", "end_ns").map_batches(
-                lambda times, window=window: pl.Series(clock.run_time(window, times.to_numpy())), return_dtype=pl.Int64
-            )
-        )
-        for window, trace in enumerate(run.loaded.ranks[rank])
-    ]
+    windows = []
+    for window, trace in enumerate(run.loaded.ranks[rank]):
+        own = _ranges(run, trace, tables)
+        times = [pl.Series(name, clock.run_time(window, own[name].to_numpy())) for name in ("start_ns", "end_ns")]
+        windows.append(own.with_columns(times))
     rows = pl.concat(windows).sort("start_ns", "end_ns", descending=[False, True], maintain_order=True)
     threads = rows.partition_by("pid", "tid", as_dict=True, include_key=False)
     for key, own in sorted(threads.items(), key=lambda item: -item[1].height):
@@ -133,11 +130,9 @@ def _threads(
 
 def _ranges(run: Run, trace: CachedTrace, tables: Sequence[str]) -> pl.DataFrame:
     """The host's ranges in one file, in the chosen steps: start_ns, end_ns, name, pid, tid."""
-    wanted: dict[str, Sequence[str]] = {
-        name: (*_COLUMNS, "on_device") if name == "annotations" else _COLUMNS for name in tables
-    }
-    steps = {"annotations": (*_COLUMNS, "on_device", "step")}
-    loaded = trace.load_all(wanted | steps)
+    wanted: dict[str, Sequence[str]] = dict.fromkeys(tables, _COLUMNS)
+    wanted["annotations"] = (*_COLUMNS, "on_device", "step")
+    loaded = trace.load_all(wanted)
     inputs = Inputs(run.options, (trace.info,))
     parts = []
     for name in tables:

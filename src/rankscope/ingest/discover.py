@@ -18,20 +18,30 @@ from pathlib import Path
 from rankscope.errors import NoTracesError, RankscopeError, without_credentials
 from rankscope.ingest.manifests import why_no_traces
 from rankscope.ingest.perfetto import SUFFIXES as PERFETTO_SUFFIXES
-from rankscope.ingest.run_files import HEAD_BYTES, is_manifest, is_rank_manifest_path, is_run_file_name, is_run_manifest
+from rankscope.ingest.run_files import (
+    DATABASE_SUFFIXES,
+    HEAD_BYTES,
+    is_manifest,
+    is_rank_manifest_path,
+    is_run_file_name,
+    is_run_manifest,
+)
 from rankscope.ingest.source import is_url, local_path
 from rankscope.ingest.symlinks import Symlinks
 from rankscope.store.cache import Cache
 from rankscope.store.objects import Facts, file_system, listed_facts, repeated
 
 _PACKED = ("", ".gz", ".zst", ".zstd")
+# What Nsight Systems and rocprofv3 call their databases; others of these names are told apart by their tables.
 TRACE_SUFFIXES = (
-    ".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip",
+    ".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip", *DATABASE_SUFFIXES,
     *(suffix + packed for suffix in PERFETTO_SUFFIXES for packed in _PACKED),
 )  # fmt: skip
 SNAPSHOT_SUFFIXES = (".memory.pickle", "memory_snapshot.pickle")
 # Memory snapshots as torchtitan and SGLang name them.
 _SNAPSHOT = re.compile(r"\d{6}_step_\d+\.pickle|.+-TP-\d+-memory(-\w+)?\.pickle", re.IGNORECASE)
+# torchtitan's structured logs, one per rank and source.
+_TITAN_LOG = re.compile(r".+\.global_rank_\d+\.[\w-]+\.jsonl")
 # SGLang puts the traces of all ranks into one more file.
 _MERGED = re.compile(r"merged-(.+)\.trace\.json(\.gz)?")
 
@@ -58,6 +68,7 @@ class Found:
         doubled: files that repeat the traces of other files, and were left out.
         named: whether the user named each file, so that each must be a trace.
         objects: what identifies objects behind URLs, as far as listings show it.
+        logs: torchtitan's structured logs in the directories, which are read where there is no trace.
     """
 
     traces: list[str]
@@ -69,6 +80,7 @@ class Found:
     doubled: list[str] = field(default_factory=list)
     named: bool = False
     objects: dict[str, Facts] = field(default_factory=dict)
+    logs: list[str] = field(default_factory=list)
 
 
 def natural(path: str) -> tuple[object, ...]:
@@ -136,7 +148,7 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
         raise _denied(error, str(path)) from error
     if is_folder:
         denied = len(found.denied)
-        traces = list(_in_directory(path, found, links))
+        traces = list(_in_directory(path, found, links)) or found.logs
         if not traces and found.denied[denied:]:
             raise found.denied[denied]
         if not traces:
@@ -254,6 +266,8 @@ def _walk(directory: Path, found: Found, links: Symlinks, linked: list[Path]) ->
                 found.rank_manifests.append(str(path))
             elif _is_candidate(name) and links.may_read(path):
                 yield str(path)
+            elif _TITAN_LOG.fullmatch(name) and links.may_read(path):
+                found.logs.append(str(path))
 
 
 def _is_manifest(path: Path) -> bool:

@@ -19,7 +19,7 @@ from rankscope.ingest.chunks import CHUNK_BYTES, EventStream
 from rankscope.ingest.links import linked_columns
 from rankscope.ingest.perfetto import PerfettoReader
 from rankscope.ingest.salvage import Losses
-from rankscope.ingest.source import Archived, open_trace
+from rankscope.ingest.source import HoldsMore, open_trace
 from rankscope.ingest.table_builder import TableBuilder
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.incomplete_steps import IncompleteStep, StepContents
@@ -139,7 +139,7 @@ def read_kineto(
             builder.add(chunk)
             del chunk  # else it stays in memory while the next one is decoded
         others = 0
-        if isinstance(reader, Archived):
+        if isinstance(reader, HoldsMore):
             others = reader.count_unread()
             if error := reader.checksum_error():
                 stream.losses.fail_checksum(error)
