@@ -19,7 +19,7 @@ from rankscope.ingest.chunks import CHUNK_BYTES, EventStream
 from rankscope.ingest.links import linked_columns
 from rankscope.ingest.perfetto import PerfettoReader
 from rankscope.ingest.salvage import Losses
-from rankscope.ingest.source import HoldsMore, open_trace
+from rankscope.ingest.source import Archived, HoldsMore, open_trace
 from rankscope.ingest.table_builder import TableBuilder
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.incomplete_steps import IncompleteStep, StepContents
