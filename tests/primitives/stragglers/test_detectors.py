@@ -34,7 +34,7 @@ def suspect(excess: list[float], others: list[list[float]], name: str = "local",
     mine: Float = np.array(excess) * MS
     whole = np.ones(mine.size, dtype=np.bool_)
     measure = Measure(name, mine[None], **more)
-    return Suspect(0, measure, mine, np.array(others) * MS, mine, whole, STEP, False)
+    return Suspect(measure, mine, np.array(others) * MS, mine, whole, STEP, False)
 
 
 QUIET = [[0.1, -0.1, 0.1, -0.1], [-0.1, 0.1, -0.1, 0.1], [0.1, 0.1, -0.1, -0.1]]
