@@ -12,12 +12,12 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.errors import NoTracesError, RankscopeError, without_credentials
 from rankscope.ingest.manifests import why_no_traces
+from rankscope.ingest.perfetto import SUFFIXES as PERFETTO_SUFFIXES
 from rankscope.ingest.run_files import (
     DATABASE_SUFFIXES,
     HEAD_BYTES,
@@ -31,9 +31,11 @@ from rankscope.ingest.symlinks import Symlinks
 from rankscope.store.cache import Cache
 from rankscope.store.objects import Facts, file_system, listed_facts, repeated
 
+_PACKED = ("", ".gz", ".zst", ".zstd")
 # What Nsight Systems and rocprofv3 call their databases; others of these names are told apart by their tables.
 TRACE_SUFFIXES = (
     ".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip", *DATABASE_SUFFIXES,
+    *(suffix + packed for suffix in PERFETTO_SUFFIXES for packed in _PACKED),
 )  # fmt: skip
 SNAPSHOT_SUFFIXES = (".memory.pickle", "memory_snapshot.pickle")
 # Memory snapshots as torchtitan and SGLang name them.
@@ -45,6 +47,9 @@ _MERGED = re.compile(r"merged-(.+)\.trace\.json(\.gz)?")
 
 # Dumps of the Flight Recorder, one per rank: TORCH_NCCL_DEBUG_INFO_TEMP_FILE and the number of the rank.
 _FLIGHT_RECORDER = re.compile(r"(.*(?:_dump|nccl_trace_rank|fr_trace|comm_lib_trace_rank)_)\d+")
+
+# Where a directory has no trace, so many directories in it are searched for what another command reads.
+_FOLDERS_FOR_HINT = 1000
 
 _CHECK_URL = "check the URL and the access to it"
 
@@ -112,16 +117,22 @@ def find_traces(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
 def _other_reader_hint(folder: Path) -> str | None:
     """What reads a directory's files if they are Flight Recorder dumps, or pickles of any name; else None."""
     pickles: list[Path] = []
-    with suppress(OSError):
-        for path in folder.iterdir():
-            if _FLIGHT_RECORDER.fullmatch(path.name):
-                command = f"rankscope hang {shlex.quote(str(folder))}"
-                return f"{path.name} looks like a dump of the Flight Recorder; what it shows: {command}"
-            if path.name.endswith((".pickle", ".pkl")):
-                pickles.append(path)
+    dumps: list[Path] = []
+    for place, folders, files in itertools.islice(os.walk(folder), _FOLDERS_FOR_HINT):
+        folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural)
+        dumps += [Path(place, name) for name in files if _FLIGHT_RECORDER.fullmatch(name)][:1]
+        pickles += [Path(place, name) for name in files if name.endswith((".pickle", ".pkl"))]
+    if dumps:
+        jobs = [shlex.quote(str(path.parent)) for path in dumps]
+        if len(jobs) == 1:
+            return f"{dumps[0].name} looks like a dump of the Flight Recorder; what it shows: rankscope hang {jobs[0]}"
+        return (
+            f"{len(jobs)} directories in it have what looks like dumps of the Flight Recorder; read those of one job: "
+            f"rankscope hang {jobs[0]}"
+        )
     if not pickles:
         return None
-    first = min(pickles, key=lambda path: natural(path.name))
+    first = min(pickles, key=lambda path: natural(str(path)))
     return f"if {first.name} is a memory snapshot, name the file itself: rankscope summary {shlex.quote(str(first))}"
 
 

@@ -2,7 +2,7 @@
 
 In: a path or URL. Out: a reader of the decompressed JSON. Plain JSON, gzip (also with several members), zstandard, and
 archives (tar in either, zip) with the trace as a member. Archives are read as streams and nothing is extracted to disk,
-so paths in them have no effect.
+so paths in them have no effect. A Perfetto trace in any of these is read as the JSON of the same events.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from rankscope.ingest.decompress import (
     Unzstd,
     bomb,
 )
+from rankscope.ingest.perfetto import SUFFIXES as PERFETTO_SUFFIXES
+from rankscope.ingest.perfetto import PerfettoReader, is_perfetto
 from rankscope.ingest.run_files import HEAD_BYTES, is_run_file, starts_a_trace
 from rankscope.ingest.titan_log import MAGIC as TITAN_LOG
 from rankscope.ingest.titan_log import TitanLog
@@ -118,9 +120,11 @@ def _decompressed(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
         reader = Prefixed(start, raw)
     head = _read_full(reader, 512)
     start_again = Prefixed(head, reader)
+    if head[257:262] == b"ustar":
+        return _tar_member(start_again, path, stack)
     if head.startswith(TITAN_LOG):
         return TitanLog(start_again)
-    return _tar_member(start_again, path, stack) if head[257:262] == b"ustar" else start_again
+    return PerfettoReader(start_again, path) if is_perfetto(head) else start_again
 
 
 def _read_full(reader: Reader, size: int) -> bytes:
@@ -138,7 +142,9 @@ def _read_full(reader: Reader, size: int) -> bytes:
 
 
 def _is_trace_name(name: str) -> bool:
-    return ".json" in name.lower() and not name.rsplit("/", 1)[-1].startswith(".")
+    return any(suffix in name.lower() for suffix in (".json", *PERFETTO_SUFFIXES)) and not name.rsplit("/", 1)[
+        -1
+    ].startswith(".")
 
 
 def _tar_member(reader: Reader, path: str, stack: ExitStack) -> Reader:
@@ -259,6 +265,7 @@ class Archived:
 
     def __init__(self, trace: Reader, names: Iterator[str], skipped: int = 0, file: Reader | None = None) -> None:
         self._names, self._skipped, self._file = names, skipped, file
+        self.trace = trace
         self.read = trace.read
 
     def count_unread(self) -> int:
@@ -313,11 +320,14 @@ def _decompressed_member(member: Reader, path: str) -> Reader:
     start_again = Prefixed(start, member)
     if start.startswith(_PICKLES):
         raise _pickle(path)
+    reader: Reader = start_again
     if start.startswith(GZIP):
-        return Gunzip(start_again, path)
-    if start == ZSTD or start in _SKIPPED:
-        return Unzstd(start_again, path)
-    return start_again
+        reader = Gunzip(start_again, path)
+    elif start == ZSTD or start in _SKIPPED:
+        reader = Unzstd(start_again, path)
+    head = _read_full(reader, 512)
+    start_again = Prefixed(head, reader)
+    return PerfettoReader(start_again, path) if is_perfetto(head) else start_again
 
 
 def _pickle(path: str) -> NotATraceError:
