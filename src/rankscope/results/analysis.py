@@ -316,6 +316,10 @@ class Result:
             "findings": [finding.to_json() for finding in self.findings],
         }
 
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The rows as an Arrow stream (the PyCapsule interface), as pyarrow, nanoarrow and DuckDB take it."""
+        return self.frame.__arrow_c_stream__(requested_schema)
+
     def _repr_html_(self) -> str:
         """The frame with the analysis's title, in a notebook."""
         units = {column.name: column.unit for column in self.analysis.columns if column.unit not in ("", "count")}
