@@ -44,10 +44,10 @@ def refuse_terminal(form: str, output: Path | None) -> None:
     """Refuse to write a binary format to a terminal, before any work is done.
 
     Raises:
-        ConfigError: the format is Parquet, and it would be written to a terminal.
+        ConfigError: the format is Parquet or Arrow, and it would be written to a terminal.
     """
-    if form == "parquet" and output is None and sys.stdout.isatty():
-        raise ConfigError("Parquet cannot be shown in a terminal", hint="name a file with -o, or use a pipe")
+    if form in ("parquet", "arrow") and output is None and sys.stdout.isatty():
+        raise ConfigError(f"{form.title()} cannot be shown in a terminal", hint="name a file with -o, or use a pipe")
 
 
 def write(data: bytes, output: Path | None) -> None:

@@ -25,7 +25,7 @@ from rankscope.ingest.run_selection import KnownRun
 from rankscope.ingest.runs import NAMELESS
 from rankscope.pipeline.graph import RankParts, levels, run_level
 from rankscope.pipeline.load import Loaded, load_run, location_of
-from rankscope.pipeline.methods import AnalysisMethods
+from rankscope.pipeline.sql import SqlMethods
 from rankscope.pipeline.tasks import AnalysisKey, Progress, Tasks, analysis_key, with_rank
 from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Parameters, Result, by_severity, each_once
 from rankscope.rundir.manifest import RunManifest
@@ -115,7 +115,7 @@ def _check_pattern(pattern: str | None) -> None:
         raise ConfigError(f"{pattern!r} is not a regular expression: {error}") from error
 
 
-class Run(AnalysisMethods):
+class Run(SqlMethods):
     """The traces of one run. Every analysis is a method: ``run.device_time()`` returns a Polars frame.
 
     Use `open_run` (``rankscope.open``) to make one. The files are read when the first result is requested, or by

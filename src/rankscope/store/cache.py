@@ -76,11 +76,15 @@ class CachedTrace:
         """Its key in the cache."""
         return self.folder.name
 
-    def scan(self, table: str) -> pl.LazyFrame:
-        """A table, lazily; without rows if the trace has none. Raises OSError if the tables are gone."""
+    def files(self, table: str) -> list[str]:
+        """The Parquet files of a table, in the order of its rows. Raises OSError if the tables are gone."""
         if not self.folder.is_dir():
             self._fetch()
-        files = sorted(self.folder.glob(f"{table}.*.parquet"))
+        return sorted(map(str, self.folder.glob(f"{table}.*.parquet")))
+
+    def scan(self, table: str) -> pl.LazyFrame:
+        """A table, lazily; without rows if the trace has none. Raises OSError if the tables are gone."""
+        files = self.files(table)
         return pl.scan_parquet(files) if files else SCHEMAS[table].empty().lazy()
 
     def load(self, table: str, columns: Iterable[str] | None = None) -> pl.DataFrame:
@@ -191,8 +195,7 @@ class TableWriter:
         temporary, folder = self.folders = self.folders or self.make_folders()
         for fragment in temporary.glob(f".*{FRAGMENT_SUFFIX}"):
             fragment.unlink()
-        text = _info_text(self.sizes, info)
-        (temporary / _INFO).write_bytes(text)
+        (temporary / _INFO).write_bytes(text := _info_text(self.sizes, info))
         with suppress(OSError):
             temporary.rename(folder)
             if (shared := shared_cache()) is not None:

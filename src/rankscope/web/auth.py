@@ -15,6 +15,9 @@ from rankscope.web.security import Gate
 STRANGER = "this browser did not open the address that rankscope serve printed, or that address was used before"
 WAY_IN = "open the last address in the terminal of rankscope serve: it ends in /?token=… and works in one browser"
 
+QUERY = "/api/query"
+"""The only address that takes a request with a body: SQL may be longer than an address. It changes nothing."""
+
 
 class AuthMiddleware:
     """Requires the right address and the cookie for everything except `/?token=…`, which sets the cookie once."""
@@ -32,8 +35,9 @@ class AuthMiddleware:
         if refusal is not None:
             await error_answer(refusal.status, refusal.what, None, refusal.hint)(scope, receive, send)
             return
-        if request.method not in ("GET", "HEAD"):
-            await error_answer(405, "this server only answers GET and HEAD", None, "use GET")(scope, receive, send)
+        refused = _refuse_method(request)
+        if refused is not None:
+            await refused(scope, receive, send)
             return
         if self._gate.knows(request.headers.getlist("cookie")):
             await self._app(scope, receive, send)
@@ -49,6 +53,17 @@ class AuthMiddleware:
         else:
             answered = error_answer(401, STRANGER, None, WAY_IN)
         await answered(scope, receive, send)
+
+
+def _refuse_method(request: Request) -> Response | None:
+    """Only a query is sent, as JSON: a form of another site cannot send that."""
+    if request.method in ("GET", "HEAD"):
+        return None
+    if request.method != "POST" or request.scope["path"] != QUERY:
+        return error_answer(405, "this server only answers GET and HEAD", None, "use GET")
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return error_answer(415, "a query is sent as JSON", None, "set Content-Type: application/json")
+    return None
 
 
 def without_token() -> Response:

@@ -10,7 +10,8 @@ The server shows one person's traces on a machine that others may share, so:
   found later in a history, a process list or a chat it is worthless. The terminal of the server prints the next one;
 - `Host` must be a name of this machine: not one that an attacker's DNS points at 127.0.0.1 (DNS rebinding);
 - `Origin`, and `Sec-Fetch-Site` if the browser sends them, must be the page's own;
-- no request changes anything, and none contains a path or a URL.
+- no request changes anything, and none contains a path or a URL. The only one with a body is a query, as JSON, which
+  other sites cannot send without asking; it is one `SELECT` over the run's tables (`query/`).
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ from rankscope.web.gaps import gaps_file
 from rankscope.web.named import named_lanes, named_place
 from rankscope.web.page import served_page
 from rankscope.web.params import MAX_NS, number, numbers, ranks_of, span
+from rankscope.web.queries import Queries, schema_of_run
 from rankscope.web.responses import (
     RefusedError,
     answer,
@@ -153,6 +154,8 @@ def make_app(runs: Runs, gate: Gate, feed: WatchFeed | None = None) -> ASGIApp:
             route("/api/counters", about_run(_counters, lanes)),
             route("/api/path", about_run(_path, changes)),
             route("/api/gaps", about_run(_gaps, lanes)),
+            route("/api/schema", about_run(lambda request, run: json_answer(request, schema_of_run(run)))),
+            Route("/api/query", Queries(runs).respond, methods=["POST"]),
             route("/api/watch", watched.respond),
             Route("/api/watch/events", watched.stream, methods=["GET"]),
         ],

@@ -1,0 +1,213 @@
+"""SQL over a run: `run.sql("SELECT …")`.
+
+Analyses are computed if the query names their tables.
+
+In: a run and a query. Out: a Polars frame, and how it was made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from rankscope.analyses import all_analyses
+from rankscope.errors import ConfigError
+from rankscope.pipeline.methods import AnalysisMethods
+from rankscope.query.answer import answer
+from rankscope.query.engines import ENGINES, Request, TraceFiles
+from rankscope.query.process import run_apart
+from rankscope.query.statement import QueryError, Statement, parse_statement
+from rankscope.query.tables import PREFIX, SqlTable, sql_tables, trace_tables, traces_of
+from rankscope.results import Analysis, Result
+from rankscope.store.schema import SCHEMA_VERSION, Column
+
+if TYPE_CHECKING:
+    from rankscope.pipeline.run import Run
+
+
+@dataclass(frozen=True)
+class QueryOptions:
+    """How a query is run.
+
+    Attributes:
+        engine: `polars` or `duckdb`.
+        limit_rows: rows that are returned at most; None for all.
+        timeout_s: time after which the query is ended; None for no limit. It counts once the tables and results that
+            the query names are there. With a limit, the query runs in a process of its own.
+
+    Raises:
+        ConfigError: one of them is not valid.
+    """
+
+    engine: str = "polars"
+    limit_rows: int | None = None
+    timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise ConfigError(f"there is no engine {self.engine!r}", hint=f"choose one of {', '.join(ENGINES)}")
+        if self.limit_rows is not None and self.limit_rows < 0:
+            raise ConfigError("the limit of rows is negative", hint="0 or more")
+        if self.timeout_s is not None and not 0 < self.timeout_s < float("inf"):
+            raise ConfigError("the time limit is not a positive number of seconds", hint="for example 30")
+
+
+DEFAULT_OPTIONS = QueryOptions()
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """What a query returned.
+
+    Attributes:
+        truncated: whether there are more rows than `options.limit_rows`.
+        seconds: how long the query took, once its tables were there.
+    """
+
+    sql: str
+    options: QueryOptions
+    frame: pl.DataFrame
+    truncated: bool
+    seconds: float
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns with the units that can be told from their names."""
+        return tuple(column_of(name, dtype) for name, dtype in self.frame.schema.items())
+
+    def as_result(self, frame: pl.DataFrame | None = None) -> Result:
+        """The rows as an analysis's result, to be shown and written like one.
+
+        Args:
+            frame: what is shown instead of the rows, with the same columns.
+        """
+        shown = self.frame if frame is None else frame
+        columns = tuple(column_of(name, dtype) for name, dtype in shown.schema.items())
+        return Result(Analysis("query", f"Result of a query.\n\n{self.sql}", columns), shown)
+
+
+class SqlMethods(AnalysisMethods):
+    """Adds SQL to a run."""
+
+    def sql(
+        self, query: str, *, engine: str = "polars", limit_rows: int | None = None, timeout_s: float | None = None
+    ) -> pl.DataFrame:
+        """The rows of an SQL query over the tables of all ranks and the results of analyses.
+
+        `docs/tables.md` lists the tables and their columns; the result of an analysis is `result_NAME`, computed if
+        the query names it.
+
+        Args:
+            query: one `SELECT`.
+            engine: `polars`, or `duckdb` where it is installed.
+            limit_rows: return at most so many rows; None for all.
+            timeout_s: end the query after this time; None for no limit.
+
+        Raises:
+            QueryError: it is not one query that only reads, it is not valid, or it took too long.
+        """
+        run: Any = self
+        return run_query(run, query, QueryOptions(engine, limit_rows, timeout_s)).frame
+
+
+def tables_of(results: Collection[str] | None = None) -> dict[str, SqlTable]:
+    """The tables that a query can name.
+
+    Args:
+        results: analyses whose results there are; None for all, as they are computed when they are named.
+    """
+    analyses = all_analyses()
+    chosen = analyses if results is None else {name: analyses[name] for name in analyses if name in results}
+    return sql_tables(chosen)
+
+
+def run_query(
+    run: Run,
+    sql: str,
+    options: QueryOptions = DEFAULT_OPTIONS,
+    results: Mapping[str, Result] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> QueryResult:
+    """Run a query.
+
+    Args:
+        results: the results that it may name; None to compute those that it names.
+        stopped: asked while the query runs in its own process; once it returns true, it is ended.
+
+    Raises:
+        QueryError: it is not one query that only reads, it is not valid, or it took too long.
+        RankscopeError: the traces cannot be read, or an analysis cannot be computed.
+    """
+    statement = parse_statement(sql)
+    request = _request(run, statement, options, results)
+    began = time.monotonic()
+    if options.timeout_s is None:
+        outcome = answer(request)
+        if isinstance(outcome, QueryError):
+            raise outcome
+    else:
+        outcome = run_apart(request, options.timeout_s, stopped)
+    return QueryResult(statement.sql, options, outcome.frame, outcome.truncated, time.monotonic() - began)
+
+
+def _request(run: Run, statement: Statement, options: QueryOptions, results: Mapping[str, Result] | None) -> Request:
+    known = tables_of(None if results is None else results.keys())
+    # Names in other cases are other names to Polars; DuckDB ignores the case.
+    named = {name.lower() for name in statement.names}
+    wanted = [name.removeprefix(PREFIX) for name, table in known.items() if table.kind == "result" and name in named]
+    found = run.analyze(*wanted) if results is None and wanted else (results or {})
+    ranks = run.loaded.ranks
+    tables = {
+        name: [TraceFiles(rank, file, tuple(trace.files(name))) for rank, file, trace in traces_of(ranks)]
+        for name in trace_tables()
+        if name in named
+    }
+    return Request(
+        statement.sql,
+        options.engine,
+        tables,
+        {f"{PREFIX}{name}": found[name].frame for name in wanted},
+        options.limit_rows,
+        {name: tuple(column.name for column in table.columns) for name, table in known.items()},
+    )
+
+
+def column_of(name: str, dtype: pl.DataType) -> Column:
+    """A column of a result: a name that the tables have means the same in a result, and another may end in its unit."""
+    known = _known_columns().get(name)
+    if known is not None and dtype.is_numeric():
+        return Column(name, dtype, known.unit, known.doc, known.instant)
+    unit = "ns" if name.endswith("_ns") else "bytes" if name.endswith("_bytes") else ""
+    return Column(name, dtype, unit if dtype.is_numeric() else "", "")
+
+
+@cache
+def _known_columns() -> dict[str, Column]:
+    """Columns whose unit is the same in every table that has them; instants of events included."""
+    found: dict[str, list[Column]] = {}
+    for table in tables_of().values():
+        for column in table.columns:
+            found.setdefault(column.name, []).append(column)
+    events = {column.name for table in trace_tables().values() for column in table.columns}
+    return {
+        name: Column(
+            name,
+            columns[0].dtype,
+            columns[0].unit,
+            columns[0].doc if len({column.doc for column in columns}) == 1 else "",
+            (name in events and name in INSTANTS) or all(column.instant for column in columns),
+        )
+        for name, columns in found.items()
+        if len({column.unit for column in columns}) == 1
+    }
+
+
+INSTANTS = ("start_ns", "end_ns", "time_ns", "launch_ns")
+"""Points in time on the clock of the row's trace file, in the tables of events."""
+
+__all__ = ["SCHEMA_VERSION", "QueryOptions", "QueryResult", "SqlMethods", "column_of", "run_query", "tables_of"]
