@@ -201,9 +201,7 @@ class JsonWriter:
     def instant(self, track: int, time_ns: int, name: str, category: str, args: Args) -> None:
         """An event without duration."""
         where = f'"pid":{self._process_of[track]},"tid":{track},"ts":{_microseconds(time_ns)}'
-        self._line(
-            f'{{"ph":"i","s":"t","name":{_text(name)},"cat":{_text(category)},{where},"args":{_object(args)}}}'
-        )
+        self._line(f'{{"ph":"i","s":"t","name":{_text(name)},"cat":{_text(category)},{where},"args":{_object(args)}}}')
 
     def close(self) -> None:
         """Write the end of the object."""
