@@ -127,6 +127,19 @@ def test_statistics_of_a_range_are_unions(call: Call) -> None:
     assert (0, "memory") not in rows
 
 
+def test_a_query_has_the_rows_of_the_run_in_parts(call: Call, run: Run) -> None:
+    sql = "SELECT rank, name, start_ns FROM device_events WHERE kind = 'kernel' ORDER BY rank, start_ns"
+    expected = [list(row) for row in run.sql(sql).iter_rows()]
+    first = call("query", sql=sql, limit=3)
+    assert first["columns"][2]["unit"] == "ns"
+    assert any("offset=3" in note for note in first["notes"])
+    rest = call("query", sql=sql, limit=100, offset=3)
+    assert not [note for note in rest["notes"] if "offset=" in note]
+    assert [row[::2] for row in first["rows"] + rest["rows"]] == [row[::2] for row in expected]
+    columns = {row[0]: row for row in call("list_tables", table="device_events")["rows"]}
+    assert columns["start_ns"][2] == "ns"
+
+
 def test_names_from_traces_are_inert_short_and_marked(call: Call) -> None:
     answer = call("analyze", name="kernels", match="SYSTEM:", columns=["name"])
     (row,) = answer["rows"]
@@ -141,6 +154,7 @@ def test_no_answer_is_too_long(toolbox: Toolbox) -> None:
     asked: dict[str, dict[str, Any]] = {
         "guide": {}, "list_runs": {"limit": 500}, "summary": {}, "findings": {"limit": 500}, "list_analyses": {},
         "analyze": {"name": "kernels", "limit": 500}, "diff": {"ranks": [0, 1], "limit": 500},
+        "list_tables": {}, "query": {"sql": "SELECT * FROM device_events", "limit": 500},
         "events": {"limit": 500}, "event": {"lane": 1, "row": 0}, "range_statistics": {"limit": 500},
         "timeline_picture": {}, "hang": {"folder": "run"}, "watch": {"folder": "run"},
     }  # fmt: skip
@@ -171,6 +185,10 @@ def test_no_answer_is_too_long(toolbox: Toolbox) -> None:
         ("events", {"from_ns": 1 << 50, "to_ns": 1 << 51}, "outside of the run"),
         ("events", {"match": "(", "regex": True}, "not a valid regular expression"),
         ("event", {"lane": 999, "row": 0}, "no such event"),
+        ("list_tables", {"table": "nothing"}, "no table"),
+        ("query", {"sql": "DELETE FROM device_events"}, "only SELECT is allowed"),
+        ("query", {"sql": "SELECT * FROM read_csv('/etc/passwd')"}, "read_csv"),
+        ("query", {"sql": "SELECT 1", "offset": 1 << 20}, "offset"),
         ("nothing", {}, "no such tool"),
     ],
 )

@@ -17,7 +17,7 @@ from rankscope.timeline.timeline import Timeline
 
 @pytest.fixture
 def timeline(tmp_path: Path) -> Timeline:
-    """In 1,024 µs rank 0 computes in the first half, rank 1 communicates in the last quarter; both end with an event."""
+    """In 1,024 µs rank 0 computes in the first half, rank 1 communicates in the last quarter; both have an end."""
     mark = kernel("mark", 1023, 1)
     ranks = {
         0: [kernel("gemm", 0, 512), mark],

@@ -20,6 +20,7 @@ from typing import Any
 
 from rankscope.agents.answers import MAX_CHARACTERS, Answer, as_text, to_json
 from rankscope.agents.job_tools import GUIDE, HANG, WATCH
+from rankscope.agents.query_tools import LIST_TABLES, QUERY
 from rankscope.agents.roots import Roots
 from rankscope.agents.run_tools import ANALYZE, DIFF, FINDINGS, LIST_ANALYSES, LIST_RUNS, SUMMARY
 from rankscope.agents.runs import AgentRuns
@@ -34,8 +35,8 @@ logger = logging.getLogger(__name__)
 TOOLS: Mapping[str, Tool] = {
     tool.name: tool
     for tool in (
-        GUIDE, LIST_RUNS, SUMMARY, FINDINGS, LIST_ANALYSES, ANALYZE, DIFF, EVENTS, EVENT, RANGE_STATISTICS,
-        TIMELINE_PICTURE, HANG, WATCH,
+        GUIDE, LIST_RUNS, SUMMARY, FINDINGS, LIST_ANALYSES, ANALYZE, DIFF, LIST_TABLES, QUERY, EVENTS, EVENT,
+        RANGE_STATISTICS, TIMELINE_PICTURE, HANG, WATCH,
     )
 }  # fmt: skip
 PATIENCE_S = 40.0
