@@ -45,7 +45,9 @@ class Answered:
         return error
 
 
-def call(app: ASGIApp, address: str, headers: list[tuple[str, str]], method: str = "GET") -> Answered:
+def call(
+    app: ASGIApp, address: str, headers: list[tuple[str, str]], method: str = "GET", sent: bytes = b""
+) -> Answered:
     """One request, with these headers and no others."""
     parts = urlsplit(address)
     scope = {
@@ -63,9 +65,13 @@ def call(app: ASGIApp, address: str, headers: list[tuple[str, str]], method: str
         "server": ("127.0.0.1", 80),
     }
     messages: list[Any] = []
+    received: list[bool] = []
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        if received:  # the browser waits for its answer
+            await asyncio.Event().wait()
+        received.append(True)
+        return {"type": "http.request", "body": sent, "more_body": False}
 
     async def send(message: Any) -> None:
         messages.append(message)
@@ -89,6 +95,19 @@ class Asking:
         usual = {"host": "127.0.0.1:8000", "cookie": f"{self.gate.cookie}={self.gate.session}"}
         headers = {**usual, **{name.replace("_", "-"): value for name, value in named.items()}}
         return call(self.app, address, [*((k, v) for k, v in headers.items() if v), *more], method)
+
+
+def send(server: Asking, value: Any, **named: str) -> Answered:
+    """A query that the page sends."""
+    usual = {
+        "host": "127.0.0.1:8000",
+        "cookie": f"{server.gate.cookie}={server.gate.session}",
+        "origin": "http://127.0.0.1:8000",
+        "content-type": "application/json",
+    }
+    headers = {**usual, **{name.replace("_", "-"): text for name, text in named.items()}}
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return call(server.app, "/api/query", [(k, v) for k, v in headers.items() if v], "POST", body)
 
 
 def serving(source: Path, **options: Any) -> Asking:

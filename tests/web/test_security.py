@@ -26,10 +26,12 @@ ADDRESSES = [
     "/api/heat", "/api/search?q=gemm", "/api/range?from=0&to=10", "/api/calls?from=0&to=10", "/api/path?at=0",
     "/api/counters?rank=0&from=0&to=10", "/api/diff?ranks=0,1",
     "/api/named/tiles?name=0&ranks=0&level=0&first=0&bins=10", "/api/named/events?name=0&ranks=0&from=0&to=10",
-    "/api/named/event?name=0&rank=0&row=0", "/api/gaps?rank=0&cause=nothing",
+    "/api/named/event?name=0&rank=0&row=0", "/api/gaps?rank=0&cause=nothing", "/api/schema",
 ]  # fmt: skip
 WATCHED = ["/api/watch", "/api/watch/events"]
 """Of a run with a log; `test_watch_feed` has what they answer."""
+SENT = "/api/query"
+"""The only one with a body: `test_queries` tries it."""
 
 
 @pytest.mark.parametrize("address", WATCHED)
@@ -58,7 +60,7 @@ def test_every_address_is_among_those_that_are_tried() -> None:
         and getattr(node.func, "id", "") in ("route", "Route")
         and isinstance(node.args[0], ast.Constant)
     }
-    tried = {each.partition("?")[0] for each in (*ADDRESSES, *WATCHED)}
+    tried = {each.partition("?")[0] for each in (*ADDRESSES, *WATCHED, SENT)}
     assert {re.sub(r"\{name\}", "clock", route) for route in routes} == tried
 
 

@@ -35,7 +35,8 @@ def _kind(error: BaseException) -> str:
 def _first_part(message: str) -> str:
     """An engine's message without the plan that follows it."""
     shown = re.split(
-        r"\n\s*\n|Resolved plan until failure|Stack Trace|Candidate (?:bindings|functions)|LINE \d+:", message.strip()
+        r"\n\s*\n|Resolved plan until failure|Stack Trace|Candidate (?:bindings|functions)|; valid columns|LINE \d+:",
+        message.strip(),
     )[0]
     return re.sub(r"\s+", " ", shown)[:_LONGEST].rstrip(" .")
 

@@ -8,6 +8,7 @@ In: a `Request`. Out: the rows, at most as many as asked for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,11 +16,13 @@ from typing import Any
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from rankscope.query.statement import QueryError
+from rankscope.query.statement import QueryError, parse_statement
 from rankscope.query.tables import FILE, RANK, ROW, trace_tables
 from rankscope.store.schema import TABLES
 
 ENGINES = ("polars", "duckdb")
+_SCAN = re.compile(r"(?m)^\s*(?!PYTHON\b)\w+ SCAN \[")
+"""A file in a plan of Polars; the run's tables are sources of their own."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,9 @@ def _run_polars(request: Request) -> pl.DataFrame:
     frames = {name: _source(name, files) for name, files in request.tables.items()}
     frames |= {name: frame.lazy() for name, frame in request.frames.items()}
     lazy = pl.SQLContext(frames).execute(request.sql, eager=False)
+    # Polars has no setting that forbids files. The text was checked; the plan cannot be read in two ways.
+    if _SCAN.search(lazy.explain(optimized=False)):
+        raise QueryError("a query reads no files")
     if request.limit_rows is not None:
         lazy = lazy.head(request.limit_rows + 1)
     return lazy.collect(engine="streaming")
@@ -167,6 +173,8 @@ def _run_duckdb(request: Request) -> pl.DataFrame:
     connection = duckdb.connect(":memory:", config=_SETTINGS)
     # DuckDB has tables of its own, which tell where files are. There are no views yet, as it would expand them.
     unknown = connection.get_table_names(request.sql) - {*request.tables, *request.frames}
+    own = {name for row in connection.sql(_OWN_TABLES).fetchall() for name in row}
+    unknown |= own & {name.lower() for name in parse_statement(request.sql).names}
     if unknown:
         raise QueryError(f"there is no table {min(unknown)!r}")
     paths = sorted({path for files in request.tables.values() for each in files for path in each.paths})
@@ -193,6 +201,10 @@ def _without_decimals(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+_OWN_TABLES = (
+    "SELECT view_name, 'pg_catalog' FROM duckdb_views() WHERE internal AND schema_name <> 'information_schema' "
+    "UNION SELECT 'information_schema', schema_name FROM duckdb_views() WHERE internal AND schema_name <> 'main'"
+)
 _SETTINGS: dict[str, Any] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,

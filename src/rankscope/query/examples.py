@@ -51,7 +51,7 @@ ORDER BY rank, kind""",
     "streams": Example(
         "Streams of each device: what runs on them, and from when to when.",
         """\
-SELECT rank, device, stream, count(*) AS events, min(start_ns) AS first_ns, max(end_ns) AS last_ns
+SELECT rank, device, stream, count(*) AS events, min(start_ns) AS start_ns, max(end_ns) AS end_ns
 FROM device_events
 GROUP BY rank, device, stream
 ORDER BY rank, device, stream""",

@@ -14,6 +14,7 @@ import { modules } from "./modules.ts";
 import { operators } from "./operators.ts";
 import { overview } from "./overview.ts";
 import { phases } from "./phases.ts";
+import { query } from "./query.ts";
 import { ranks } from "./ranks.ts";
 import { run } from "./run.ts";
 import { steps } from "./steps.ts";
@@ -23,7 +24,7 @@ import type { Group, View } from "./view.ts";
 import { watch } from "./watch.ts";
 
 const OWN: readonly View[] = [
-  overview, timeline, watch, run, ranks, stragglers, distributed, collectives, steps, criticalPath, phases, dataLoading, idle, operators, kernels, modules, memory, measured, diff,
+  overview, timeline, watch, run, ranks, stragglers, distributed, collectives, steps, criticalPath, phases, dataLoading, idle, operators, kernels, modules, memory, measured, diff, query,
 ];
 
 export const GROUPS: Readonly<Record<Group, string>> = {

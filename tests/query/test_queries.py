@@ -1,0 +1,219 @@
+"""Queries over a run: what is read, limits, values of every kind, and errors."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+from tests.analyses.reference import write_reference
+from tests.kineto import kernel, write_ranks
+
+from rankscope.errors import ConfigError
+from rankscope.export.query import QUERY_FORMATS
+from rankscope.pipeline import Run, open_run
+from rankscope.pipeline.sql import QueryOptions, column_of, run_query, tables_of
+from rankscope.query import engines
+from rankscope.query.statement import QueryError, Statement
+from rankscope.store.schema import TABLES
+
+FILE_ROWS = 1 << 16
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANKSCOPE_CACHE", str(tmp_path_factory.mktemp("queries-cache")))
+        yield open_run(write_reference(tmp_path_factory.mktemp("queries") / "run"), executor="serial").load()
+
+
+@pytest.fixture(params=["polars", "duckdb"])
+def engine(request: pytest.FixtureRequest) -> str:
+    if request.param == "duckdb":
+        pytest.importorskip("duckdb")
+    return str(request.param)
+
+
+def test_every_table_has_the_rows_of_all_ranks(run: Run, engine: str) -> None:
+    for name in TABLES:
+        frame = run.sql(f"SELECT * FROM {name}", engine=engine)
+        expected = [trace.load(name).height for files in run.loaded.ranks.values() for trace in files]
+        assert frame.height == sum(expected), name
+        assert frame.columns == ["rank", "file", "row_index", *TABLES[name].schema], name
+        assert run.sql(f"SELECT count(*) AS n FROM {name}", engine=engine).item() == sum(expected), name
+
+
+def test_rows_without_columns_are_counted_in_joins(run: Run, engine: str) -> None:
+    own = run.sql("SELECT * FROM device_events", engine=engine).height
+    assert run.sql("SELECT count(*) AS n FROM device_events a, device_events b", engine=engine).item() == own**2
+
+
+def test_row_index_continues_over_the_files_of_a_table(tmp_path: Path, engine: str) -> None:
+    events = [kernel(f"k{number % 7}", number, 1) for number in range(FILE_ROWS + 10)]
+    run = open_run(write_ranks(tmp_path / "run", {0: events}), executor="serial")
+    assert len(run.loaded.ranks[0][0].files("device_events")) > 1
+    found = run.sql("SELECT row_index, start_ns FROM device_events WHERE row_index > 65530", engine=engine)
+    assert sorted(found.rows()) == [(row, 1000 * row) for row in range(65_531, FILE_ROWS + 10)]
+
+
+@pytest.mark.parametrize(
+    ("condition", "read"),
+    [
+        ("rank = 1", {1}),
+        ("rank IN (0, 7)", {0}),
+        ("rank > 0 AND kind = 'kernel'", {1}),
+        ("rank BETWEEN 5 AND 9", set()),
+        ("rank = 1 OR kind = 'kernel'", {0, 1}),
+        ("kind = 'kernel'", {0, 1}),
+    ],
+)
+def test_files_of_other_ranks_are_left_alone(
+    run: Run, monkeypatch: pytest.MonkeyPatch, condition: str, read: set[int]
+) -> None:
+    seen: set[int] = set()
+    original = engines._file
+
+    def spy(name: str, each: engines.TraceFiles) -> pl.LazyFrame:
+        seen.add(each.rank)
+        return original(name, each)
+
+    monkeypatch.setattr(engines, "_file", spy)
+    found = run.sql(f"SELECT rank, kind FROM device_events WHERE {condition}")
+    assert seen == read
+    monkeypatch.undo()
+    everything = run.sql("SELECT rank, kind FROM device_events").rows()
+    by_hand = {
+        "rank = 1": lambda r, k: r == 1,
+        "rank IN (0, 7)": lambda r, k: r == 0,
+        "rank > 0 AND kind = 'kernel'": lambda r, k: r > 0 and k == "kernel",
+        "rank BETWEEN 5 AND 9": lambda r, k: False,
+        "rank = 1 OR kind = 'kernel'": lambda r, k: r == 1 or k == "kernel",
+        "kind = 'kernel'": lambda r, k: k == "kernel",
+    }[condition]
+    assert sorted(found.rows()) == sorted(row for row in everything if by_hand(*row))
+
+
+def test_an_analysis_is_computed_only_if_the_query_names_it(run: Run) -> None:
+    fresh = open_run(run.path, executor="serial")
+    fresh.sql("SELECT count(*) AS n FROM device_events -- result_kernels")
+    assert not fresh.results
+    assert fresh.sql("SELECT * FROM result_devices").equals(fresh.devices())
+    assert set(fresh.results) == {"devices"}
+
+
+def test_limit_of_rows(run: Run, engine: str) -> None:
+    sql = "SELECT name FROM device_events"
+    assert run.sql(sql, engine=engine, limit_rows=3).height == 3
+    assert run_query(run, sql, QueryOptions(engine, 3)).truncated
+    assert not run_query(run, sql, QueryOptions(engine, 24)).truncated
+    assert run_query(run, sql, QueryOptions(engine, 0)).truncated
+
+
+@pytest.mark.slow
+def test_a_query_is_ended_at_its_limit_of_time(run: Run, engine: str) -> None:
+    tables = ", ".join(f"device_events AS t{number}" for number in range(12))
+    with pytest.raises(QueryError, match=r"longer than 0\.5 s"):
+        run.sql(f"SELECT sum(t0.start_ns * t1.end_ns) AS s FROM {tables}", engine=engine, timeout_s=0.5)
+    with pytest.raises(QueryError, match="was ended"):
+        run_query(run, "SELECT 1", QueryOptions(engine, timeout_s=60), stopped=lambda: True)
+
+
+@pytest.mark.slow
+def test_another_process_returns_the_same(run: Run, engine: str) -> None:
+    sql = "SELECT rank, count(*) AS n FROM result_collectives GROUP BY rank ORDER BY rank"
+    assert run.sql(sql, engine=engine, timeout_s=300).equals(run.sql(sql, engine=engine))
+    with pytest.raises(QueryError, match="nme") as caught:
+        run.sql("SELECT nme FROM device_events", engine=engine, timeout_s=300)
+    assert "name" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("sql", "what", "near"),
+    [
+        ("SELECT * FROM device_event", "device_event", "device_events"),
+        ("SELECT * FROM result_colectives", "result_colectives", "result_collectives"),
+        ("SELECT strat_ns FROM device_events", "strat_ns", "start_ns"),
+        ("SELECT k.nane FROM device_events AS k", "nane", "name"),
+    ],
+)
+def test_a_misspelt_name_gets_the_near_ones(run: Run, engine: str, sql: str, what: str, near: str) -> None:
+    with pytest.raises(QueryError, match=what) as caught:
+        run.sql(sql, engine=engine)
+    assert near in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT * FROM information_schema.tables", "SELECT * FROM sqlite_master", "SELECT * FROM PG_VIEWS"]
+)
+def test_tables_of_the_engine_are_not_shown(run: Run, engine: str, sql: str) -> None:
+    with pytest.raises(QueryError):
+        run.sql(sql, engine=engine)
+
+
+def test_an_engine_reads_nothing_but_the_run(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """Whatever gets past the check of the text."""
+    monkeypatch.setattr(engines, "parse_statement", lambda sql: Statement(sql, frozenset()))
+    secret = tmp_path / "secret.csv"
+    secret.write_text("a\n1\n", encoding="utf-8")
+    files = [engines.TraceFiles(0, 0, tuple(run.loaded.ranks[0][0].files("host_ops")))]
+    for sql in (f"SELECT * FROM read_csv('{secret}')", f"SELECT * FROM '{secret}'", f"COPY host_ops TO '{tmp_path}/x'"):
+        with pytest.raises(Exception, match=r"disabled|no table|no files|not found|not supported|only SELECT"):
+            engines.run(engines.Request(sql, engine, {"host_ops": files}))
+    assert not (tmp_path / "x").exists()
+
+
+def test_options_that_are_not_valid(run: Run) -> None:
+    for options in ({"engine": "sqlite"}, {"limit_rows": -1}, {"timeout_s": 0}, {"timeout_s": math.nan}):
+        with pytest.raises(ConfigError):
+            run.sql("SELECT 1", **options)
+
+
+NESTED = "SELECT [1, 2] AS list, 'a\nb' AS text, CAST('NaN' AS DOUBLE) AS nan, NULL AS nothing, '=1+1' AS formula"
+
+
+@pytest.mark.parametrize("form", QUERY_FORMATS)
+def test_values_of_every_kind_are_written(run: Run, engine: str, form: str) -> None:
+    result = run_query(run, NESTED, QueryOptions(engine))
+    written = QUERY_FORMATS[form](result, run.about())
+    if form == "json":
+        value = json.loads(written)
+        assert value["rows"] == [{"list": [1, 2], "text": "a\nb", "nan": None, "nothing": None, "formula": "=1+1"}]
+        assert value["tables_version"] == 7
+        assert value["truncated"] is False
+    elif form == "csv":
+        frame = pl.read_csv(io.BytesIO(written))
+        assert frame["list"].item() == "[1, 2]"
+        assert frame["formula"].item() == "'=1+1"
+    elif form == "parquet":
+        assert pl.read_parquet(io.BytesIO(written))["list"].to_list() == [[1, 2]]
+    else:
+        assert pl.read_ipc(io.BytesIO(written))["text"].item() == "a\nb"
+
+
+def test_columns_that_are_named_alike(run: Run) -> None:
+    with pytest.raises(QueryError, match="duplicate") as caught:
+        run.sql("SELECT name, name FROM host_ops")
+    assert "AS" in str(caught.value.hint)
+
+
+def test_units_come_from_names() -> None:
+    assert column_of("start_ns", pl.Int64()).instant
+    assert column_of("total_ns", pl.Int64()).unit == "ns"
+    assert column_of("wait_ns", pl.Int64()).unit == "ns"
+    assert not column_of("wait_ns", pl.Int64()).instant
+    assert column_of("my_bytes", pl.Float64()).unit == "bytes"
+    assert column_of("name", pl.String()).unit == ""
+    assert column_of("anything", pl.Int64()).unit == ""
+
+
+def test_every_analysis_is_a_table() -> None:
+    tables = tables_of()
+    assert "result_stragglers" in tables
+    assert set(TABLES) <= set(tables)
+    assert "result_clock" not in tables_of(["kernels"])
