@@ -33,6 +33,11 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are outside docs/."""
+    listed = files.get_file_from_path("llms.txt")
+    if listed is not None:
+        files.remove(listed)
+        text = (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8")
+        files.append(File.generated(config, "llms.txt", content=text.replace(".md)", ".html)")))
     for source, name in PAGES.items():
         files.append(File.generated(config, name, content=(ROOT / source).read_text(encoding="utf-8")))
     return files

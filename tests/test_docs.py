@@ -68,3 +68,9 @@ def test_pictures_of_analyses_are_listed_small_and_fit_a_page() -> None:
         assert 400 <= width <= 940 and 70 <= height <= 480, f"{file.name} is {width} x {height}"
         assert len(data) <= 40_000, f"{file.name} has {len(data)} bytes"
     assert sum(file.stat().st_size for file in files) <= 1_000_000
+
+
+def test_llms_txt_lists_the_guides_and_its_links_lead_somewhere() -> None:
+    listed = re.findall(r"\]\(([^)]+)\)", (DOCS / "llms.txt").read_text(encoding="utf-8"))
+    assert all((DOCS / target).exists() for target in listed)
+    assert {page.name for page in DOCS.glob("*.md")} <= set(listed)

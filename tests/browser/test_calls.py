@@ -27,8 +27,22 @@ def test_why_a_rank_was_late(opened: Callable[..., Page], gloo: Path) -> None:
     assert "slow_dataloader: total" in page.id("flame-line").inner_text()
     page.id("flame").press("Enter")
     page.id("calls-all").wait_for()
+    focused = page.tab.url
+    # The link has the focus, and Back goes from call to call.
+    page.id("calls-all").click()
+    page.id("calls-all").wait_for(state="detached")
+    page.tab.go_back()
+    page.id("calls-all").wait_for()
+    assert page.tab.url == focused
+    page.tab.reload()
+    page.id("calls-all").wait_for()
     page.id("calls-invert").click()
+    page.id("calls-all").wait_for(state="detached")
     page.id("calls-search").fill("slow_")
     page.still()
-    assert "calls=flame_operators_1_0_i" in page.tab.url
+    assert "calls=flame_operators_1_0_i__slow_" in page.tab.url
     page.check(axe=True)
+    page.tab.reload()
+    page.id("calls-search").wait_for()
+    assert page.id("calls-search").input_value() == "slow_"
+    assert page.id("calls-invert").get_attribute("aria-pressed") == "true"

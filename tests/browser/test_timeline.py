@@ -167,7 +167,7 @@ def test_a_finding_leads_to_its_event(opened: Opener, late: Path) -> None:
     assert straggler["place"] == {"rank": 1, "step": 14}
     assert (event["rank"], event["peers"], event["from_ns"], event["to_ns"]) == (1, [0], 4_200_000, 4_700_000)
     shown = page.tab.locator('[data-finding=straggler] [data-testid="finding-event"]').first
-    assert shown.text_content() == "Show the event: rank 1, with rank 0"
+    assert shown.text_content() == "Show the event on rank 1"
     shown.click()
     page.id("selection").wait_for()
     page.settled()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 
 import pytest
@@ -13,7 +14,7 @@ from rankscope.capture.collectives import CollectiveCalls
 from rankscope.capture.inflight import InFlight
 
 RECORDER = pytest.mark.skipif(
-    not hasattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace_json"),
+    not hasattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace"),
     reason="this torch has no recorder",
 )
 
@@ -103,10 +104,9 @@ def ring(*calls, first=0):
 @pytest.fixture
 def recorder(monkeypatch):
     """A recorder that answers with the entries given to it."""
-    import json
-
     entries = []
-    answer = type("c10d", (), {"_dump_fr_trace_json": staticmethod(lambda: json.dumps({"entries": entries}))})
+    dump = staticmethod(lambda *_: pickle.dumps({"entries": entries}))
+    answer = type("c10d", (), {"_dump_fr_trace": dump})
     monkeypatch.setattr(torch._C, "_distributed_c10d", answer, raising=False)
     return entries
 

@@ -139,6 +139,10 @@ def test_rows_sorted_by_a_column(run: Path, capfdbinary: Capture, monkeypatch: P
     assert list(map(int, column("total_ns", "--sort", "total_time", "--reverse"))) == totals
     names = column("name", "--sort", "name")
     assert names == sorted(names)
+    for descending in (("--sort=-name",), ("--sort", "-name"), ("--sort", "name", "--reverse")):
+        assert column("name", *descending) == names[::-1]
+    assert list(map(int, column("total_ns", "--sort=-total"))) == totals[::-1]
+    assert "no column 'size'" in failed(capfdbinary, monkeypatch, "analyze", "kernels", run, "--sort=-size")
     refused = failed(capfdbinary, monkeypatch, "analyze", "kernels", run, "--sort", "size")
     assert "kernels has no column 'size'" in refused
     assert "total_ns" in refused

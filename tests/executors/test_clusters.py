@@ -10,11 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
 from tests.kineto import small_step, write_ranks
+from tests.mpich import mpich
 
 from rankscope.errors import ConfigError
 from rankscope.executors import make_executor, remote
@@ -196,17 +196,6 @@ def test_a_scheduler_that_is_not_there_is_named(tmp_path: Path) -> None:
         make_executor(f"dask:{tmp_path}/none.json")
 
 
-def mpich(folder: Path, library: str) -> dict[str, str]:
-    """What mpi4py's wheel needs to find Debian's MPICH, whose library has another name."""
-    found = find_library("mpich")
-    if library != "mpich" or found is None:
-        return {}
-    folder.mkdir()
-    name = next(path for path in Path("/usr/lib").rglob(found))
-    (folder / "libmpi.so.12").symlink_to(name)
-    return {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(folder)}
-
-
 @pytest.mark.parametrize("library", MPI)
 def test_the_processes_of_an_mpi_job(run: Path, library: str) -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
@@ -217,7 +206,7 @@ def test_the_processes_of_an_mpi_job(run: Path, library: str) -> None:
     done = subprocess.run(
         [*command, "-n", "3", *analyze, "--executor", "mpi"],
         cwd=run.parent, capture_output=True, text=True, timeout=300,
-        env={**os.environ, **mpich(run.parent / "lib", library)},
+        env={**os.environ, **(mpich(run.parent / "lib") if library == "mpich" else {})},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     shutil.rmtree(os.environ["RANKSCOPE_CACHE"])

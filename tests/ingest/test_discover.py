@@ -78,6 +78,9 @@ def test_a_file_by_two_names_and_a_merged_one_are_read_once(tmp_path: Path) -> N
             "rankscope hang {folder}",
         ),  # of the Flight Recorder
         (["nccl_trace_rank_3"], "rankscope hang {folder}"),
+        (["job 1/_dump_0", "notes.txt"], "rankscope hang {folder}/job 1"),
+        (["job2/_dump_0", "job2/_dump_1", "job10/nccl_trace_rank_0"], "rankscope hang {folder}/job2"),
+        (["later/mem.pkl"], "rankscope summary {folder}/later/mem.pkl"),
         (["mem.pickle", "notes.txt"], "rankscope summary {folder}/mem.pickle"),
         (["step10.pkl", "step9.pkl"], "rankscope summary {folder}/step9.pkl"),
     ],
@@ -93,7 +96,8 @@ def test_a_directory_of_dumps_alone_names_the_command_that_reads_them(
     # Quoted, so that it can be pasted though the folder's name has a space.
     hint = str(caught.value.hint)
     words = shlex.split(hint.rsplit(": ", 1)[-1])
-    assert words == [part.replace("{folder}", str(folder)) for part in command.split()]
+    assert words == [part.replace("{folder}", str(folder)) for part in command.split(" ", 2)]
+    assert ("2 directories" in hint) == (len({name.partition("/")[0] for name in names if "job" in name}) == 2)
 
 
 def test_a_directory_without_dumps_lists_the_names_of_traces(tmp_path: Path) -> None:

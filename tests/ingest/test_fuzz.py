@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.conftest import SHARED_TRACES
+from tests.ingest.perfetto_text import perfetto_text
 from tests.kineto import dumps, event, frame, memory, pack, small_step, trace, write
 
 from rankscope.errors import NotATraceError, TraceError
@@ -41,6 +42,7 @@ def bases() -> list[bytes]:
     keys = {"deviceProperties": [{"id": 0}], "baseTimeNanoseconds": 1}
     made = [dumps(trace(SYNTHETIC, rank=0, **keys), indent=indent) for indent in (None, 2)]
     made.append(dumps(SYNTHETIC))
+    made.append(perfetto_text([(0, 90, "main"), (1, 20, "aten::mm"), (30, 40, "aten::add"), (35, 35, "x")]))
     folders: dict[Path, Path] = {}
     for file in SHARED_TRACES.rglob("*.json*") if SHARED_TRACES.exists() else ():
         kept = folders.get(file.parent)

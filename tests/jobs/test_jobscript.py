@@ -340,7 +340,11 @@ def test_shellcheck_finds_nothing(tmp_path, name):
         )
         for scheduler in schedulers
         for launcher in (None, "torchrun")
-        for traces, it, analysis in (("shared", None, "node"), ("local", "image.sif", "dask"))
+        for traces, it, analysis in (
+            ("shared", None, "node"),
+            ("local", "image.sif", "dask"),
+            ("local", "i.sif", "mpi"),
+        )
     }
     assert shellcheck(tmp_path, found) == ""
 

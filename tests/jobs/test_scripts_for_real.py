@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.capture.conftest import clean_environ
 from tests.jobs.test_real_launchers import program, slurm_cluster
+from tests.mpich import mpich
 from tests.ports import free_port
 
 import rankscope
@@ -160,6 +161,16 @@ def test_open_mpi_under_pbs(tmp_path, launcher):
     given = {"PBS_JOBID": "12.server", "PBS_NODEFILE": nodefile(tmp_path), "PBS_O_WORKDIR": str(tmp_path)}
     outputs = ran(["bash", str(path)], Path("/"), **given)
     reported(tmp_path, launcher, outputs, launcher="torchrun" if launcher == "torchrun" else "env")
+
+
+def test_mpi_analyzes_with_a_process_per_rank(tmp_path):
+    pytest.importorskip("mpi4py")
+    mpiexec = program("mpiexec.mpich", "mpich")
+    path = job(tmp_path, "mpi", scheduler="pbs", launcher="torchrun", mpi="mpich", mpiexec=mpiexec, analysis="mpi")
+    given = {"PBS_JOBID": "12.server", "PBS_NODEFILE": nodefile(tmp_path), "PBS_O_WORKDIR": str(tmp_path)}
+    given |= mpich(tmp_path / "lib")
+    # A single process would refuse to analyze, and leave no report.
+    reported(tmp_path, "mpi", ran(["bash", str(path)], Path("/"), **given), launcher="torchrun")
 
 
 @pytest.mark.parametrize("traces", ["shared", "local"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,8 +108,19 @@ class SimulatedJob:
                 )
         return rows, calls, local
 
-    def write(self, run_dir: Path, *, restart: int = 0, hosts: tuple[str, ...] = ()) -> list[list[int]]:
-        """Write the logs; returns the true local times by rank."""
+    def write(
+        self,
+        run_dir: Path,
+        *,
+        restart: int = 0,
+        hosts: tuple[str, ...] = (),
+        unread: Callable[[int, int], bool] = lambda _rank, _number: False,
+    ) -> list[list[int]]:
+        """Write the logs; returns the true local times by rank.
+
+        Args:
+            unread: by rank and number, from 0, the collectives that were not read.
+        """
         rows, calls, local = self.run()
         for rank in range(self.ranks):
             host = hosts[rank] if hosts else "host"
@@ -119,8 +130,26 @@ class SimulatedJob:
             )  # fmt: skip
             lines, log = LogLines(), WatchLog(log_folder(run_dir, rank, self.ranks), header)
             written = [lines.step(row, 0, 0, slow=False) or "" for row in rows[rank]]
-            for at in range(0, len(calls[rank]), 50):
-                written.append(lines.calls(calls[rank][at : at + 50]) or "")
+            for part in _readings(calls[rank], lambda number, of=rank: unread(of, number)):
+                written.append(lines.calls(*part) or "")
             groups = one_line({"group": "0", "ranks": f"0-{self.ranks - 1}"})
             log.write(written, [groups, *lines.definitions])
         return local
+
+
+def _readings(
+    calls: list[FlightCall], unread: Callable[[int], bool], most: int = 50
+) -> Iterator[tuple[list[FlightCall], int]]:
+    """The calls of each reading, and how many before them were missed."""
+    found: list[FlightCall] = []
+    missed = 0
+    for number, call in enumerate(calls):
+        if found and (unread(number) or len(found) == most):
+            yield found, missed
+            found, missed = [], 0
+        if unread(number):
+            missed += 1
+        else:
+            found.append(call)
+    if found:
+        yield found, missed

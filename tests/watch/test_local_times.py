@@ -109,6 +109,23 @@ def test_steps_whose_collectives_are_not_in_the_log_yet_are_not_compared(tmp_pat
     assert found.steps[-1] < 60
 
 
+def test_only_steps_whose_collectives_were_all_read_are_compared(tmp_path):
+    # Of 4 per step, each rank has read some in a row, which begin and end within a step.
+    def unread(rank, number):
+        begin = (42, 62, 50)[rank]
+        return not (begin <= number < begin + 80 or 201 <= number < 279 + rank)
+
+    found, truth = times_of(SimulatedJob(ranks=3, steps=100, forward=1), tmp_path, unread=unread)
+    assert found.basis == "collectives"
+    assert found.steps.tolist() == [*range(16, 30), *range(51, 69)]
+    assert np.abs(found.local_ns - truth[:, found.steps]).max() <= 5000
+
+
+def test_where_no_step_was_read_whole_it_says_so(tmp_path):
+    found, _ = times_of(SimulatedJob(forward=1), tmp_path, unread=lambda _rank, number: number % 4 == 1)
+    assert (found.basis, found.unread) == ("phases", True)
+
+
 def test_one_rank_has_nobody_to_compare_with(tmp_path):
     SimulatedJob(ranks=1).write(tmp_path)
     assert local_times(WatchLogs(tmp_path).latest(), 1000) is None

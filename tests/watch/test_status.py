@@ -86,6 +86,54 @@ def test_times_that_vary_are_the_reason_where_there_are_steps_enough(tmp_path):
     assert "the times vary so much that in 100 steps only a delay above" in text
 
 
+def late_backward(rank, step, place):
+    return 15 * MS if rank == 1 and place == "backward" and step >= 150 else 0
+
+
+def test_a_straggler_is_named_from_the_steps_that_were_read(tmp_path):
+    # The ranks read 100 calls of each 400, the second one a little later.
+    job = SimulatedJob(ranks=2, steps=400, forward=1, slow=late_backward)
+    job.write(tmp_path, unread=lambda rank, number: not 5 * rank <= number % 400 < 100 + 5 * rank)
+    status = read_status(tmp_path, WatchLogs(tmp_path), judged_steps=40)
+    (late,) = status.late_ranks
+    assert (late.rank, late.since_step) == (1, 150)  # which is in a gap: the duration of steps says it
+    assert late.found.excess_ns == pytest.approx(15 * MS, rel=0.1)
+    assert "collectives were not read" in shown(status)
+
+
+@pytest.mark.parametrize("why", ["unread", "none"])
+def test_without_the_backward_pass_no_rank_is_ruled_out(tmp_path, why):
+    job = SimulatedJob(ranks=2, steps=200, forward=1, slow=late_backward)
+    # Of each step, one of four is missing.
+    status = status_of(tmp_path, job, unread=lambda _rank, number: why == "none" or number % 4 == 1)
+    assert (status.late_ranks, status.verdicts) == ((), {})
+    reason = "more collectives than can be read" if why == "unread" else "the log has no collectives"
+    assert reason in status.unknown
+    text = " ".join(shown(status).split())
+    assert "Straggler: unknown." in text
+    assert "record a window: rankscope trigger" in text
+
+
+def test_a_loader_that_is_late_is_named_without_collectives(tmp_path):
+    def slow(rank, _step, place):
+        return 15 * MS if rank == 1 and place == "loading" else 0
+
+    status = status_of(tmp_path, SimulatedJob(ranks=2, steps=200, slow=slow), unread=lambda _rank, _number: True)
+    assert [late.rank for late in status.late_ranks] == [1]
+    assert not status.unknown
+
+
+@pytest.mark.parametrize(("steps", "at", "said"), [(6, 5, False), (60, 2, False), (60, 40, True)])
+def test_a_stall_needs_steps_to_compare_with(tmp_path, steps, at, said):
+    def slow(rank, step, place):
+        return 60 * MS if (rank, step, place) == (1, at, "forward") else 0
+
+    status = status_of(tmp_path, SimulatedJob(ranks=2, steps=steps, noise=2 * MS, slow=slow))
+    assert [(late.rank, late.since_step) for late in status.late_ranks] == ([(1, at)] if said else [])
+    if said:
+        assert f"Rank 1 stalled once in {steps - 1} steps" in " ".join(shown(status).split())
+
+
 def interrupted(folder, states, **fields):
     """The manifests of a job that has failed, and the rest of its header."""
     (folder / "ranks").mkdir(exist_ok=True)

@@ -25,6 +25,10 @@ from rankscope.results import Analysis, Column, Finding, Headline, Inputs, great
 
 _SAME = ("collective", "dtype", "bytes")
 _KEY = ("group", "group_size", *_SAME, "placement", "hosts")
+_READ = (
+    "group", "group_ranks", "group_size", *_SAME, "rank", "match", "duration_ns", "wait_ns", "transfer_ns",
+    "algorithm_bandwidth", "bus_bandwidth", "estimate",
+)  # fmt: skip
 COLUMNS = (
     Column("group", pl.String, "", "the process group"),
     Column("group_size", pl.Int64, "ranks", "ranks in the group"),
@@ -63,7 +67,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     """Group the collectives of all ranks."""
     duration, wait = pl.col("duration_ns"), pl.col("wait_ns")
     known = wait.is_not_null()
-    collectives = inputs.results["collectives"]
+    collectives = inputs.results["collectives"].select(_READ)
     frame = (
         collectives.join(_placed(collectives, inputs), on=["group", "group_ranks"], how="left", nulls_equal=True)
         .group_by(_KEY)

@@ -114,7 +114,8 @@ def _mean_times(inputs: Inputs) -> pl.DataFrame:
         pl.col("exposed_communication_ns").mean(),
         pl.len().alias("steps"),
     )
-    known = inputs.results["collectives"].filter(pl.col("wait_ns").is_not_null() & ~pl.col("estimate").fill_null(False))
+    waited = inputs.results["collectives"].select("rank", "wait_ns", "estimate")
+    known = waited.filter(pl.col("wait_ns").is_not_null() & ~pl.col("estimate").fill_null(False))
     waits = known.group_by("rank").agg(pl.col("wait_ns").sum())
     late = inputs.results["stragglers"].select("rank", "lateness_ns")
     return (

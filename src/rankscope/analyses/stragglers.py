@@ -132,6 +132,14 @@ EXCESS = "local time above its peers' median, mean over steps"
 BUSY_EXCESS = "its device's busy time above its peers' median, mean over steps"
 """Where it is known that the device is slower, but not that the host caused its idle time."""
 _WORK = ("ranged", "work_ns", "pieces")
+# The rows of all ranks take much memory: what is compared of them is chosen before anything is joined.
+_OF_COLLECTIVES = (
+    "rank", "window", "step", "match", "group", "group_ranks", "group_size", "collective", "bytes", "transfer_ns",
+)  # fmt: skip
+_OF_ARRIVALS = (
+    "rank", "window", "match", "previous", "step", "start_ns", "end_ns",
+    *(f"{part}_by_{end}" for part in ("compute", WAITING) for end in ("start", "end")),
+)  # fmt: skip
 # What a rank gives: its matched collectives, what its steps launched, and the paces of its steps.
 _PARTS = {
     "collectives": pl.Schema(
@@ -207,14 +215,16 @@ def _bounds(own: pl.DataFrame, end: Int64, end_own: Int64) -> StepBounds:
 def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Who is late, whom it delays, and why."""
     ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
-    collectives = inputs.results["collectives"]
+    collectives = inputs.results["collectives"].select(_OF_COLLECTIVES)
     named, (collectives, stretches, work, paces) = distinct_steps([collectives, *_concat(together(parts)).values()])
-    clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns", "component")
+    clock = inputs.results["clock"]
     cut = _cut(inputs)
-    stretches, work, paces = (
-        each.join(cut, on=["rank", "window"], how="anti", maintain_order="left") for each in (stretches, work, paces)
-    )
-    rows = with_aligned_arrivals(stretches, clock, base_times(inputs.traces))
+    if cut.height:
+        stretches, work, paces = (
+            each.join(cut, on=["rank", "window"], how="anti", maintain_order="left")
+            for each in (stretches, work, paces)
+        )
+    rows = with_aligned_arrivals(stretches.select(_OF_ARRIVALS), clock, base_times(inputs.traces))
     findings = _left_out(cut)
     if rows.is_empty():
         return _complete(pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64})), findings
@@ -260,13 +270,20 @@ def _comparison(
 ) -> Comparison:
     """The ranks' local times, step by step."""
     groups = inputs.results["collectives"].select("match", "group", "group_ranks").drop_nulls("match").unique("match")
-    rows = stretches.join(groups, on="match", how="left").with_columns(
-        pl.col("step").max().over("match"), pl.col("rank").n_unique().over("match").alias("ranks")
+    events = (
+        stretches.select("match", "step", "rank")
+        .group_by("match")
+        .agg(pl.col("step").max(), pl.col("rank").n_unique().alias("ranks"))
+        .join(groups, on="match", how="left")
     )
-    if rows["step"].null_count() == rows.height:
-        rows = rows.with_columns(pl.lit(0, pl.Int64).alias("step"))
-    rows = rows.with_columns((pl.col("ranks") == pl.col("ranks").max().over("group", "group_ranks")).alias("whole"))
-    ended = rows.with_columns(pl.col(name).alias(part) for part, name in zip(PARTS, ENDED, strict=True))
+    if events["step"].null_count() == events.height:
+        events = events.with_columns(pl.lit(0, pl.Int64).alias("step"))
+    whole = pl.col("ranks") == pl.col("ranks").max().over("group", "group_ranks")
+    of_events = events.select("match", "step", whole.alias("whole"))
+    placed = stretches.select("match").join(of_events, on="match", how="left", maintain_order="left")
+    ended = stretches.with_columns(
+        placed["step"], placed["whole"], *(pl.col(name).alias(part) for part, name in zip(PARTS, ENDED, strict=True))
+    )
     return Comparison(observe(local_times(ended), work, paces, role, on_host=bool(stretches["on_host"].all())))
 
 

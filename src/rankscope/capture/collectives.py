@@ -7,7 +7,7 @@ it.
 
 The flight recorder is a ring buffer of the latest calls (2,000 unless ``TORCH_FR_BUFFER_SIZE`` is set), kept by torch
 whether a profiler runs or not: gloo's calls are in it from torch 2.8 on. It is read after a recording and off the loop:
-2,000 calls take about 40 ms. It is not read if an accelerator is in use: NCCL and xccl write the same into the trace
+2,000 calls take about 25 ms. It is not read if an accelerator is in use: NCCL and xccl write the same into the trace
 itself, and their buffer holds device events, which must not be queried while the job captures a graph.
 
 In: the calls of torch's process groups. Out: a description of each, for the trace's metadata.
@@ -16,14 +16,14 @@ In: the calls of torch's process groups. Out: a description of each, for the tra
 from __future__ import annotations
 
 import functools
-import json
 import math
+import pickle
 import sys
 import threading
 import time
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -252,8 +252,7 @@ _PLAIN = {"all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "a
 """The names of the process group's methods for these operations."""
 
 
-@dataclass(frozen=True)
-class FlightCall:
+class FlightCall(NamedTuple):
     """One recorded call."""
 
     at_ns: int
@@ -282,21 +281,27 @@ class FlightRecord:
 def read_flight_recorder(since_ns: int, until_ns: int) -> FlightRecord | None:
     """The calls between two readings of the wall clock; ``None`` if there is no flight recorder, it is off, or an
     accelerator is in use."""
-    dump = flight_recorder_dump()
-    if dump is None:
-        return None
-    entries = json.loads(dump()).get("entries")
-    if not isinstance(entries, list) or not entries:
+    read = flight_recorder()
+    entries = read() if read is not None else []
+    if not entries:
         return None
     made = sorted(((int(e["time_created_ns"]), int(e["record_id"]), e) for e in entries), key=lambda entry: entry[:2])
     calls = tuple(flight_call(at, entry) for at, _, entry in made if since_ns <= at <= until_ns)
     return FlightRecord(calls, complete=made[0][1] == 0 or made[0][0] < since_ns)
 
 
-def flight_recorder_dump() -> Callable[[], bytes] | None:
-    """What gives the buffer as JSON; ``None`` if there is no flight recorder, or an accelerator is in use."""
-    dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace_json", None)
-    return None if dump is None or _accelerator_in_use() else dump
+def flight_recorder() -> Callable[[], list[dict[str, Any]]] | None:
+    """What gives the buffer's entries; ``None`` if there is no flight recorder, or an accelerator is in use."""
+    dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace", None)
+    if dump is None or _accelerator_in_use():
+        return None
+
+    def entries() -> list[dict[str, Any]]:
+        # Torch's own bytes, from this process: calls without their stacks, in half the time that its JSON takes.
+        found: list[dict[str, Any]] = pickle.loads(dump(True, False, False)).get("entries", [])
+        return found
+
+    return entries
 
 
 def _accelerator_in_use() -> bool:
@@ -306,29 +311,45 @@ def _accelerator_in_use() -> bool:
 
 def flight_call(at_ns: int, entry: Mapping[str, Any]) -> FlightCall:
     """One entry of the buffer."""
-    # A collective that gathers or scatters has all the data on one side: the larger side is its size.
-    sides = [
-        (sum(_product(shape) for shape in entry.get(f"{side}_sizes") or ()), entry.get(f"{side}_dtypes") or ())
+    group = str((entry.get("process_group") or ("",))[0])
+    sides = (
+        (tuple(map(tuple, entry.get(f"{side}_sizes") or ())), tuple(entry.get(f"{side}_dtypes") or ()))
         for side in ("input", "output")
-    ]
-    elements, types = max(sides, key=lambda side: side[0])
-    name = str(types[0]) if types else None
-    dtype = None if name is None else _NAMES.get(name, name.lower())
-    kind = getattr(torch, dtype or "", None)
-    item = kind.itemsize if isinstance(kind, torch.dtype) else None
-    operation = str(entry["profiling_name"]).rpartition(":")[2]
+    )
+    kind = _flight_kind(str(entry["profiling_name"]), *sides)
     thread = str(entry.get("thread_id") or "")
     return FlightCall(
         at_ns,
         int(thread) if thread.isdecimal() else 0,
-        _PLAIN.get(operation, operation),
-        str((entry.get("process_group") or ("",))[0]),
-        dtype,
-        elements,
-        elements * item if item is not None else (0 if elements == 0 else None),
+        kind.operation,
+        group,
+        kind.dtype,
+        kind.elements,
+        kind.bytes,
         0 if entry.get("is_p2p") else int(entry.get("collective_seq_id") or 0),
     )
 
 
-def _product(shape: Iterable[int]) -> int:
-    return math.prod(map(int, shape))
+class _FlightKind(NamedTuple):
+    operation: str
+    dtype: str | None
+    elements: int
+    bytes: int | None
+
+
+_Side = tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]
+
+
+@functools.lru_cache(maxsize=4096)
+def _flight_kind(name: str, inputs: _Side, outputs: _Side) -> _FlightKind:
+    """What calls with the same tensors have in common."""
+    # A collective that gathers or scatters has all the data on one side: the larger side is its size.
+    sides = [(sum(map(math.prod, shapes)), types) for shapes, types in (inputs, outputs)]
+    elements, types = max(sides, key=lambda side: side[0])
+    first = types[0] if types else None
+    dtype = None if first is None else _NAMES.get(first, first.lower())
+    kind = getattr(torch, dtype or "", None)
+    item = kind.itemsize if isinstance(kind, torch.dtype) else None
+    operation = name.rpartition(":")[2]
+    size = elements * item if item is not None else (0 if elements == 0 else None)
+    return _FlightKind(_PLAIN.get(operation, operation), dtype, elements, size)

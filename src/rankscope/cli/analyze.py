@@ -101,7 +101,11 @@ class TableOptions:
     limit: Annotated[int, typer.Option("--limit", help="Rows to show per table; 0 for all.", min=0)] = 50
     sort: Annotated[
         str | None,
-        typer.Option("--sort", metavar="COLUMN", help="Sort the rows by this column: numbers from the largest down."),
+        typer.Option(
+            "--sort",
+            metavar="COLUMN",
+            help="Sort the rows by this column: numbers descending, text ascending; -COLUMN: both descending.",
+        ),
     ] = None
     reverse: Annotated[bool, typer.Option("--reverse", help="Reverse the order of --sort.")] = False
 
@@ -160,7 +164,7 @@ def write_result(
 
 
 def _sorted(result: Result, options: TableOptions) -> Result:
-    """The rows sorted by the column of `--sort`: numbers descending, text ascending, null last.
+    """The rows sorted by the column of `--sort`: numbers descending, text ascending (descending if -COLUMN), null last.
 
     Raises:
         ConfigError: there is no such column.
@@ -170,11 +174,12 @@ def _sorted(result: Result, options: TableOptions) -> Result:
             raise ConfigError("--reverse goes with --sort", hint="name the column: --sort COLUMN")
         return result
     names = result.frame.columns
-    shown_as = (options.sort, f"{options.sort}_ns", f"{options.sort.removesuffix('_time')}_ns")  # headings have no unit
+    wanted = options.sort.removeprefix("-")
+    shown_as = (wanted, f"{wanted}_ns", f"{wanted.removesuffix('_time')}_ns")  # headings have no unit
     column = next((name for name in shown_as if name in names), None)
     if column is None:
-        raise ConfigError(f"{result.name} has no column {options.sort!r}", hint=f"columns: {', '.join(names)}")
-    descending = result.frame.schema[column].is_numeric() != options.reverse
+        raise ConfigError(f"{result.name} has no column {wanted!r}", hint=f"columns: {', '.join(names)}")
+    descending = (options.sort != wanted or result.frame.schema[column].is_numeric()) != options.reverse
     return replace(result, frame=result.frame.sort(column, descending=descending, nulls_last=True, maintain_order=True))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import socket
 import sys
 import threading
@@ -15,7 +14,7 @@ import webbrowser
 from dataclasses import asdict
 from multiprocessing import util
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -30,13 +29,12 @@ from rankscope.report.errors import print_error
 from rankscope.report.experiments.tables import jobs_of
 from rankscope.report.formatting import plain
 from rankscope.rundir.watch_files import WATCH_FOLDER
+from rankscope.web.listening import listen, run_app
 from rankscope.web.loading import LoadedRun
 from rankscope.web.runs import Runs
 from rankscope.web.security import LOCAL_NAMES, Gate, is_host_name
 from rankscope.web.server import make_app, token_address
 
-# After Ctrl-C, how long pending responses may take.
-GRACE_S = 2
 # Wait this long for the files to be read before printing the address: small or cached runs are ready by then, and their
 # errors end the command. Larger runs fill the page as they are read.
 READ_S = 1.5
@@ -94,7 +92,7 @@ def serve(
         if not follow or not all(Path(path).is_dir() for path in source):
             raise
     runs = Runs(list(source), options.run, follow=follow, **settings)
-    listener = _listen(host, port)
+    listener = listen(host, port)
     bound = listener.getsockname()[1]
     gate = Gate.of(allow_host or [], [public_host.strip("[]")] if public_host else [] if host in _ANY else [host])
     base = f"http://{public_host or _shown(host)}:{bound}"
@@ -112,7 +110,7 @@ def serve(
             threading.Thread(target=_say_failure, args=(loaded,), daemon=True).start()
         if show and _has_browser():
             webbrowser.open(address)
-        _run(make_app(runs, gate), listener)
+        run_app(make_app(runs, gate), listener)
     except KeyboardInterrupt:
         pass
     runs.stop()
@@ -124,23 +122,6 @@ def _say_failure(loaded: LoadedRun) -> None:
     loaded.wait_read()
     if isinstance(loaded.error, RankscopeError):
         print_error(loaded.error)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if sys.platform != "win32":
-            # Allow a port that was just released. On Windows this would let other programs share it.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}", hint="choose another --port, or 0 for any"
-        ) from error
-    return listener
 
 
 def _check_public_host(name: str | None, host: str) -> None:
@@ -186,39 +167,6 @@ def _say_next(address: str) -> None:
 def _has_browser() -> bool:
     # Without a display a text browser would take the terminal.
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
-def _run(app: object, listener: socket.socket) -> None:
-    """Serve until Ctrl-C, also if it comes before the server handles the signal."""
-    servers: list[Any] = []
-    interrupted: list[int] = []
-
-    def stop(number: int, _frame: object) -> None:
-        interrupted.append(number)
-        for server in servers:
-            server.should_exit = True
-
-    previous_handler = signal.signal(signal.SIGINT, stop)
-    try:
-        import uvicorn
-
-        config = uvicorn.Config(
-            app,  # type: ignore[arg-type]  # an ASGI application, whose protocol is not public
-            # Its warnings are about clients that request WebSockets or send no HTTP, which the user cannot change.
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            ws="none",
-            lifespan="off",
-            timeout_graceful_shutdown=GRACE_S,
-        )
-        servers.append(uvicorn.Server(config))
-        if not interrupted:
-            servers[0].run(sockets=[listener])
-    finally:
-        signal.signal(signal.SIGINT, previous_handler)
-        listener.close()
 
 
 def _leave() -> None:

@@ -41,6 +41,11 @@ _BUBBLE, _SLOW_LINK, _UNMATCHED, _SKEW = (
 PEERS = 3
 _COMPARED = 2
 """Ranks that are shown for comparison where no event of theirs is the same."""
+_SHOWN = (
+    "rank", "window", "step", "group", "collective", "name", "start_ns", "end_ns", "duration_ns", "match",
+    "transfer_ns", "wait_ns",
+)  # fmt: skip
+"""Of `collectives`, what anchors are chosen by: a copy of all columns of all ranks takes much memory."""
 _P2P = pl.col("collective").is_in((*POINT_TO_POINT, "send_recv"))
 _STEP = ("window", "step")
 
@@ -94,7 +99,7 @@ def collective_anchor(
         typical: whether to choose among the rows of the median step only.
     """
     frame = inputs.results.get("collectives")
-    known = rows.filter(pl.col("start_ns").is_not_null() & pl.col(by).is_not_null())
+    known = rows.select(_SHOWN).filter(pl.col("start_ns").is_not_null() & pl.col(by).is_not_null())
     if frame is None or known.is_empty():
         return None
     chosen = known
@@ -119,7 +124,9 @@ def exposed_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
         return None
     own = events.filter((pl.col("kind") == "exposed_communication") & (pl.col("rank") == rank))
     same = ["rank", "window", "name", "start_ns"]
-    rows = own.select(*same, "step", "cost_ns", "total_ns").join(collectives.drop("step"), on=same, how="inner")
+    rows = own.select(*same, "step", "cost_ns", "total_ns").join(
+        collectives.select(*same, "end_ns", "match", "transfer_ns"), on=same, how="inner"
+    )
     # Waiting is no transfer: where it is known, only the rest can overlap.
     rows = rows.with_columns(pl.min_horizontal("cost_ns", "transfer_ns").alias("exposed"))
     chosen = _typical(rows.unique(_STEP, maintain_order=True), rows, "total_ns")
@@ -169,6 +176,7 @@ def _anchor(finding: Finding, inputs: Inputs) -> Anchor | None:
     rows = inputs.results.get("collectives")
     if rows is None:
         return None
+    rows = rows.select(_SHOWN)
     if finding.id == _UNMATCHED:
         alone = rows.filter(pl.col("match").is_null() & pl.col("rank").is_in(finding.ranks))
         return collective_anchor(

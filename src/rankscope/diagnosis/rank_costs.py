@@ -102,8 +102,11 @@ def exposed_waits(inputs: Inputs) -> dict[int, float]:
     frame = _frame(inputs, "collectives")
     if frame is None:
         return {rank: float(value) for rank, value in exposed.items()}
-    possible = frame.filter(pl.col("step").is_not_null()).with_columns(
-        pl.coalesce("wait_ns", "duration_ns").alias("possible_ns")
+    possible = (
+        frame.lazy()
+        .filter(pl.col("step").is_not_null())
+        .select("rank", "window", "step", pl.coalesce("wait_ns", "duration_ns").alias("possible_ns"))
+        .collect()
     )
     most = per_step(possible, "possible_ns", inputs)
     return {rank: float(min(value, most.get(rank, value))) for rank, value in exposed.items()}

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rankscope.hang.arrivals import ROOTED, Arrivals, Stuck, world_size_of
+from rankscope.hang.backends import with_backends_apart
 from rankscope.hang.causes import Cause, Place, call_frame, place_of
 from rankscope.hang.earlier_jobs import of_the_latest_job
 from rankscope.hang.inspector import Completed, notes_on
@@ -60,6 +61,7 @@ def diagnose(
     """
     present = of_the_latest_job(list(dumps), list(heartbeats))
     by_rank, notes = assign_ranks(present.dumps)
+    by_rank = with_backends_apart(by_rank)
     notes += [*present.notes, *notes_on(completed)]
     beats = latest_heartbeats(present.heartbeats)
     size = max(world_size_of(by_rank), *(max(b.rank + 1, b.world_size or 0) for b in beats.values()), 0)

@@ -198,6 +198,7 @@ def _own_dump(dump: HangDump, source: str) -> RankDump:
         only_active=recorder.only_active,
         last_enqueued=recorder.last_enqueued,
         last_completed=recorder.last_completed,
+        by_backend=recorder.by_backend,
         sequences={group.name: group.sequence for group in dump.groups if group.sequence is not None},
         threads=dump.threads,
         step=dump.step,

@@ -13,14 +13,16 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from rankscope.hang.records import Call, Group, RankDump
+from rankscope.hang.records import Call, Group, RankDump, Status
 from rankscope.rundir import fields
 from rankscope.rundir.hang_dump import Frame
 
 MAX_ENTRIES = 1_000_000
+_MAX_RECORDERS = 8
 _PEER = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})")
 _RANKS = re.compile(r"\[[\d,\s]*\]")
 _DONE = "completed"
@@ -35,14 +37,45 @@ def read_flight_recorder(value: object, source: str) -> RankDump:
     """The groups and calls of one dump; anything unexpected in it is left out.
 
     Args:
-        value: the parsed dump.
+        value: the parsed dump; rankscope's have a list of ``recorders`` where several backends have one.
         source: the file, for messages.
     """
     dump = fields.mapping(value)
+    several = dump.get("recorders")
+    if not isinstance(several, list):
+        return _read_one(dump, source)
+    found = _read_one({}, source)
+    for each in several[:_MAX_RECORDERS]:
+        found = both_backends(found, _read_one(fields.mapping(each), source))
+    return found
+
+
+def both_backends(one: RankDump, other: RankDump) -> RankDump:
+    """What two recorders of one rank have, of different backends."""
+    if not one.calls or not other.calls:
+        return one if one.calls or not other.calls else other
+    calls = sorted((*one.calls, *other.calls), key=lambda call: call.created_ns)
+    return replace(
+        one,
+        candidates=one.candidates & other.candidates or one.candidates,
+        groups={**other.groups, **one.groups},
+        calls=tuple(replace(call, record=number) for number, call in enumerate(calls)),
+        only_active=one.only_active or other.only_active,
+        last_enqueued={**other.last_enqueued, **one.last_enqueued},
+        last_completed={**other.last_completed, **one.last_completed},
+        by_backend={**other.by_backend, **one.by_backend},
+    )
+
+
+def _read_one(dump: Mapping[str, object], source: str) -> RankDump:
+    """The dump of one recorder."""
     groups = _groups(dump.get("pg_config"))
     entries = [fields.mapping(entry) for entry in _entries(dump.get("entries"))]
     calls = sorted(filter(None, map(_call, entries)), key=lambda call: call.record)
     enqueued, completed = _status(dump.get("pg_status"), entries, groups, calls)
+    backends = {call.backend for call in calls}
+    # Of several in one recorder, it is not known which one a status is of.
+    by_backend = {backend: Status(enqueued, completed) for backend in backends} if len(backends) == 1 else {}
     return RankDump(
         source=source,
         candidates=_candidates(groups, calls),
@@ -52,6 +85,7 @@ def read_flight_recorder(value: object, source: str) -> RankDump:
         only_active=bool(groups) and not any(call.finished for call in calls) and _began_late(calls, enqueued),
         last_enqueued=enqueued,
         last_completed=completed,
+        by_backend=by_backend,
     )
 
 
@@ -87,7 +121,7 @@ def _call(entry: Mapping[str, object]) -> Call | None:
     name = fields.text(entry.get("profiling_name"))
     if not group or sequence is None or not name:
         return None
-    operation = name.rpartition(":")[2]
+    backend, _, operation = name.rpartition(":")
     pair = _PEER.fullmatch(operation)
     if entry.get("is_p2p") is True and pair is None:
         return None  # the end of a batch of sends and receives, which have entries of their own
@@ -105,6 +139,7 @@ def _call(entry: Mapping[str, object]) -> Call | None:
         record=fields.count(entry.get("record_id")) or 0,
         created_ns=fields.count(entry.get("time_created_ns")) or 0,
         started=entry.get("state") == "started" or bool(fields.count(entry.get("time_discovered_started_ns"))),
+        backend=sys.intern(backend),
         inputs=_shared(inputs),
         outputs=_shared(outputs),
         dtypes=_shared(dtypes),

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from rankscope.hang.flight_recorder import both_backends
 from rankscope.hang.records import RankDump
 
 T = TypeVar("T")
@@ -114,7 +115,11 @@ def _eliminate(left: dict[int, set[int]], found: dict[int, int], taken: set[int]
 def _joined(one: RankDump, other: RankDump) -> RankDump:
     """Two dumps of one rank: each part from the one that has more of it."""
     first, second = (one, other) if one.time_ns >= other.time_ns else (other, one)
-    calls = max((first, second), key=lambda dump: len(dump.calls))
+    backends = [{call.backend for call in dump.calls} for dump in (first, second)]
+    if backends[0] & backends[1]:
+        calls = max((first, second), key=lambda dump: len(dump.calls))
+    else:
+        calls = both_backends(first, second)
     return replace(
         first,
         host=first.host or second.host,
@@ -125,6 +130,7 @@ def _joined(one: RankDump, other: RankDump) -> RankDump:
         only_active=calls.only_active,
         last_enqueued=_merged(second.last_enqueued, first.last_enqueued),
         last_completed=_merged(second.last_completed, first.last_completed),
+        by_backend=_merged(second.by_backend, first.by_backend),
         sequences=_merged(second.sequences, first.sequences),
         threads=first.threads or second.threads,
         step=first.step if first.step is not None else second.step,

@@ -42,6 +42,8 @@ class Call:
     """Its position among the rank's calls."""
     created_ns: int = 0
     started: bool = False
+    backend: str = ""
+    """``nccl``, ``gloo``; each counts the collectives of a group by itself."""
     inputs: tuple[tuple[int, ...], ...] = ()
     outputs: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
@@ -56,6 +58,15 @@ class Call:
     def point_to_point(self) -> bool:
         """Whether it is a send or a receive."""
         return self.peer is not None
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a rank is in each group, by torch's status of the groups of one backend."""
+
+    enqueued: Mapping[str, int] = field(default_factory=dict)
+    """The number of the latest collective that was started."""
+    completed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,6 +95,8 @@ class RankDump:
     last_enqueued: Mapping[str, int] = field(default_factory=dict)
     """The latest number in each group, by torch's status of the group."""
     last_completed: Mapping[str, int] = field(default_factory=dict)
+    by_backend: Mapping[str, Status] = field(default_factory=dict)
+    """The same for each backend alone, which tells them apart in a group that has several."""
     sequences: Mapping[str, int] = field(default_factory=dict)
     """How many operations were started in each group, by the process group's own counter."""
     threads: tuple[ThreadStack, ...] = ()

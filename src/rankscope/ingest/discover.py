@@ -12,27 +12,44 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.errors import NoTracesError, RankscopeError, without_credentials
 from rankscope.ingest.manifests import why_no_traces
-from rankscope.ingest.run_files import HEAD_BYTES, is_manifest, is_rank_manifest_path, is_run_file_name, is_run_manifest
+from rankscope.ingest.perfetto import SUFFIXES as PERFETTO_SUFFIXES
+from rankscope.ingest.run_files import (
+    DATABASE_SUFFIXES,
+    HEAD_BYTES,
+    is_manifest,
+    is_rank_manifest_path,
+    is_run_file_name,
+    is_run_manifest,
+)
 from rankscope.ingest.source import is_url, local_path
 from rankscope.ingest.symlinks import Symlinks
 from rankscope.store.cache import Cache
 from rankscope.store.objects import Facts, file_system, listed_facts, repeated
 
-TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip")
+_PACKED = ("", ".gz", ".zst", ".zstd")
+# What Nsight Systems and rocprofv3 call their databases; others of these names are told apart by their tables.
+TRACE_SUFFIXES = (
+    ".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip", *DATABASE_SUFFIXES,
+    *(suffix + packed for suffix in PERFETTO_SUFFIXES for packed in _PACKED),
+)  # fmt: skip
 SNAPSHOT_SUFFIXES = (".memory.pickle", "memory_snapshot.pickle")
 # Memory snapshots as torchtitan and SGLang name them.
 _SNAPSHOT = re.compile(r"\d{6}_step_\d+\.pickle|.+-TP-\d+-memory(-\w+)?\.pickle", re.IGNORECASE)
+# torchtitan's structured logs, one per rank and source.
+_TITAN_LOG = re.compile(r".+\.global_rank_\d+\.[\w-]+\.jsonl")
 # SGLang puts the traces of all ranks into one more file.
 _MERGED = re.compile(r"merged-(.+)\.trace\.json(\.gz)?")
 
 # Dumps of the Flight Recorder, one per rank: TORCH_NCCL_DEBUG_INFO_TEMP_FILE and the number of the rank.
 _FLIGHT_RECORDER = re.compile(r"(.*(?:_dump|nccl_trace_rank|fr_trace|comm_lib_trace_rank)_)\d+")
+
+# Where a directory has no trace, so many directories in it are searched for what another command reads.
+_FOLDERS_FOR_HINT = 1000
 
 _CHECK_URL = "check the URL and the access to it"
 
@@ -51,6 +68,7 @@ class Found:
         doubled: files that repeat the traces of other files, and were left out.
         named: whether the user named each file, so that each must be a trace.
         objects: what identifies objects behind URLs, as far as listings show it.
+        logs: torchtitan's structured logs in the directories, which are read where there is no trace.
     """
 
     traces: list[str]
@@ -62,6 +80,7 @@ class Found:
     doubled: list[str] = field(default_factory=list)
     named: bool = False
     objects: dict[str, Facts] = field(default_factory=dict)
+    logs: list[str] = field(default_factory=list)
 
 
 def natural(path: str) -> tuple[object, ...]:
@@ -98,16 +117,22 @@ def find_traces(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
 def _other_reader_hint(folder: Path) -> str | None:
     """What reads a directory's files if they are Flight Recorder dumps, or pickles of any name; else None."""
     pickles: list[Path] = []
-    with suppress(OSError):
-        for path in folder.iterdir():
-            if _FLIGHT_RECORDER.fullmatch(path.name):
-                command = f"rankscope hang {shlex.quote(str(folder))}"
-                return f"{path.name} looks like a dump of the Flight Recorder; what it shows: {command}"
-            if path.name.endswith((".pickle", ".pkl")):
-                pickles.append(path)
+    dumps: list[Path] = []
+    for place, folders, files in itertools.islice(os.walk(folder), _FOLDERS_FOR_HINT):
+        folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural)
+        dumps += [Path(place, name) for name in files if _FLIGHT_RECORDER.fullmatch(name)][:1]
+        pickles += [Path(place, name) for name in files if name.endswith((".pickle", ".pkl"))]
+    if dumps:
+        jobs = [shlex.quote(str(path.parent)) for path in dumps]
+        if len(jobs) == 1:
+            return f"{dumps[0].name} looks like a dump of the Flight Recorder; what it shows: rankscope hang {jobs[0]}"
+        return (
+            f"{len(jobs)} directories in it have what looks like dumps of the Flight Recorder; read those of one job: "
+            f"rankscope hang {jobs[0]}"
+        )
     if not pickles:
         return None
-    first = min(pickles, key=lambda path: natural(path.name))
+    first = min(pickles, key=lambda path: natural(str(path)))
     return f"if {first.name} is a memory snapshot, name the file itself: rankscope summary {shlex.quote(str(first))}"
 
 
@@ -123,7 +148,7 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
         raise _denied(error, str(path)) from error
     if is_folder:
         denied = len(found.denied)
-        traces = list(_in_directory(path, found, links))
+        traces = list(_in_directory(path, found, links)) or found.logs
         if not traces and found.denied[denied:]:
             raise found.denied[denied]
         if not traces:
@@ -241,6 +266,8 @@ def _walk(directory: Path, found: Found, links: Symlinks, linked: list[Path]) ->
                 found.rank_manifests.append(str(path))
             elif _is_candidate(name) and links.may_read(path):
                 yield str(path)
+            elif _TITAN_LOG.fullmatch(name) and links.may_read(path):
+                found.logs.append(str(path))
 
 
 def _is_manifest(path: Path) -> bool:

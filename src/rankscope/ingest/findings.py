@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from rankscope.errors import RankscopeError, describe_error
+from rankscope.ingest.run_files import DATABASE_SUFFIXES
 from rankscope.results import NOT_ANALYZED, Evidence, Finding
 from rankscope.rundir.plurals import counted, plural
 from rankscope.store.trace_info import TraceInfo
@@ -205,7 +206,19 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
                 evidence=(file, *(Evidence(name, number, "count") for name, number in oddities.items())),
             )
         )
-    if info.others:
+    if info.others and info.path.lower().endswith(DATABASE_SUFFIXES):
+        findings.append(
+            Finding(
+                id="archive-holds-more",
+                severity="warning",
+                title=f"{_name(info.path)} holds {counted(info.others, 'more process', 'more processes')} with events: "
+                "only the busiest one was read",
+                ranks=ranks,
+                evidence=(file, Evidence("processes not read", info.others, "count")),
+                advice="Record one file per rank: start the profiler inside the launcher, for each rank.",
+            )
+        )
+    elif info.others:
         findings.append(
             Finding(
                 id="archive-holds-more",

@@ -17,8 +17,9 @@ import polars as pl
 from rankscope.errors import NotATraceError
 from rankscope.ingest.chunks import CHUNK_BYTES, EventStream
 from rankscope.ingest.links import linked_columns
+from rankscope.ingest.perfetto import PerfettoReader
 from rankscope.ingest.salvage import Losses
-from rankscope.ingest.source import Archived, open_trace
+from rankscope.ingest.source import Archived, HoldsMore, open_trace
 from rankscope.ingest.table_builder import TableBuilder
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.incomplete_steps import IncompleteStep, StepContents
@@ -138,10 +139,13 @@ def read_kineto(
             builder.add(chunk)
             del chunk  # else it stays in memory while the next one is decoded
         others = 0
-        if isinstance(reader, Archived):
+        if isinstance(reader, HoldsMore):
             others = reader.count_unread()
             if error := reader.checksum_error():
                 stream.losses.fail_checksum(error)
+        trace = reader.trace if isinstance(reader, Archived) else reader
+        if isinstance(trace, PerfettoReader):
+            builder.odd += trace.skipped
     if builder.counts and not any(phase for phase, _ in builder.counts):
         raise NotATraceError(
             "JSON, but not a trace: an array of something other than events (none has a `ph`)",

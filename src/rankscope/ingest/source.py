@@ -2,7 +2,7 @@
 
 In: a path or URL. Out: a reader of the decompressed JSON. Plain JSON, gzip (also with several members), zstandard, and
 archives (tar in either, zip) with the trace as a member. Archives are read as streams and nothing is extracted to disk,
-so paths in them have no effect.
+so paths in them have no effect. A Perfetto trace in any of these is read as the JSON of the same events.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast, runtime_checkable
 
 from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.decompress import (
@@ -28,7 +28,11 @@ from rankscope.ingest.decompress import (
     Unzstd,
     bomb,
 )
+from rankscope.ingest.perfetto import SUFFIXES as PERFETTO_SUFFIXES
+from rankscope.ingest.perfetto import PerfettoReader, is_perfetto
 from rankscope.ingest.run_files import HEAD_BYTES, is_run_file, starts_a_trace
+from rankscope.ingest.titan_log import MAGIC as TITAN_LOG
+from rankscope.ingest.titan_log import TitanLog
 from rankscope.rundir.archives import FREE_BYTES, GZIP, MAX_MEMBERS, MAX_RATIO, ZIP, ZSTD
 from rankscope.rundir.directory import path_of_file_url
 from rankscope.store.objects import open_object
@@ -36,6 +40,7 @@ from rankscope.store.objects import open_object
 _ENCRYPTED = 1  # a bit in a zip member's flags
 # A zstandard file may begin with a skippable frame: pzstd writes one before each frame.
 _SKIPPED = tuple(bytes([low]) + b"\x2a\x4d\x18" for low in range(0x50, 0x60))
+_SQLITE = b"SQLi"
 _OTHER_FORMATS = {b"\xfd7zX": "xz", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4", b"7z\xbc\xaf": "7z", b"Rar!": "rar"}
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 # An archive member shorter than this is read completely first: it may be a settings file.
@@ -98,6 +103,10 @@ def _decompressed(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
         return _zip_member(raw, path, stack)
     if start.startswith(_PICKLES):
         raise _pickle(path)
+    if start == _SQLITE:
+        from rankscope.ingest.sqlite_trace import open_sqlite  # few workers need it
+
+        return open_sqlite(path, stack)
     reader: Reader
     if start.startswith(GZIP):
         reader = Gunzip(Prefixed(start, raw), path)
@@ -111,7 +120,11 @@ def _decompressed(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
         reader = Prefixed(start, raw)
     head = _read_full(reader, 512)
     start_again = Prefixed(head, reader)
-    return _tar_member(start_again, path, stack) if head[257:262] == b"ustar" else start_again
+    if head[257:262] == b"ustar":
+        return _tar_member(start_again, path, stack)
+    if head.startswith(TITAN_LOG):
+        return TitanLog(start_again)
+    return PerfettoReader(start_again, path) if is_perfetto(head) else start_again
 
 
 def _read_full(reader: Reader, size: int) -> bytes:
@@ -129,7 +142,9 @@ def _read_full(reader: Reader, size: int) -> bytes:
 
 
 def _is_trace_name(name: str) -> bool:
-    return ".json" in name.lower() and not name.rsplit("/", 1)[-1].startswith(".")
+    return any(suffix in name.lower() for suffix in (".json", *PERFETTO_SUFFIXES)) and not name.rsplit("/", 1)[
+        -1
+    ].startswith(".")
 
 
 def _tar_member(reader: Reader, path: str, stack: ExitStack) -> Reader:
@@ -225,6 +240,19 @@ def _is_not_a_trace(text: bytes) -> bool:
     return not begin or (begin == b"{" and b'"traceEvents"' not in text)
 
 
+@runtime_checkable
+class HoldsMore(Protocol):
+    """A trace in a file that may hold more than it: an archive, or a database of several processes."""
+
+    def count_unread(self) -> int:
+        """How many other traces the file may hold; to be called after this one is read."""
+        ...
+
+    def checksum_error(self) -> str | None:
+        """The error if the file's checksum does not match."""
+        ...
+
+
 class Archived:
     """A trace in an archive, which may contain further traces.
 
@@ -237,6 +265,7 @@ class Archived:
 
     def __init__(self, trace: Reader, names: Iterator[str], skipped: int = 0, file: Reader | None = None) -> None:
         self._names, self._skipped, self._file = names, skipped, file
+        self.trace = trace
         self.read = trace.read
 
     def count_unread(self) -> int:
@@ -291,11 +320,14 @@ def _decompressed_member(member: Reader, path: str) -> Reader:
     start_again = Prefixed(start, member)
     if start.startswith(_PICKLES):
         raise _pickle(path)
+    reader: Reader = start_again
     if start.startswith(GZIP):
-        return Gunzip(start_again, path)
-    if start == ZSTD or start in _SKIPPED:
-        return Unzstd(start_again, path)
-    return start_again
+        reader = Gunzip(start_again, path)
+    elif start == ZSTD or start in _SKIPPED:
+        reader = Unzstd(start_again, path)
+    head = _read_full(reader, 512)
+    start_again = Prefixed(head, reader)
+    return PerfettoReader(start_again, path) if is_perfetto(head) else start_again
 
 
 def _pickle(path: str) -> NotATraceError:

@@ -23,7 +23,7 @@ def check(path: Path) -> None:
     """
     if path.suffix.lower() not in ENDINGS:
         raise ConfigError("a plot is written as .png, .svg or .pdf", path=path)
-    _figure()
+    figure_class()
 
 
 def draw(result: Scaling, path: Path) -> None:
@@ -37,7 +37,7 @@ def draw(result: Scaling, path: Path) -> None:
         raise RankscopeError(
             "there is no speed-up to plot", path=path, hint="at least T1 and one size must be measured"
         )
-    figure: Any = _figure()(figsize=(9.0, 4.0), layout="constrained")
+    figure: Any = figure_class()(figsize=(9.0, 4.0), layout="constrained")
     left, right = figure.subplots(1, 2)
     ranks = [size.ranks for size in sizes]
     last = max([*ranks, *([point.ranks for point in result.projection.points] if result.projection else [])])
@@ -91,7 +91,12 @@ def _errorbars(axes: Any, sizes: list[Any], field: str, marker: str, label: str)
     )
 
 
-def _figure() -> Any:
+def figure_class() -> Any:
+    """matplotlib's `Figure`.
+
+    Raises:
+        RankscopeError: it is not installed.
+    """
     try:
         # Without pyplot: no display is needed and no global state is shared.
         from matplotlib.figure import Figure

@@ -49,7 +49,8 @@ def straggler_sentence(late: LateRank) -> str:
     where = f", {number_of(late.phase_ns, 'ns')} of it in {late.phase}" if late.phase else ""
     if found.once:
         stall = number_of(found.excess_ns * found.compared, "ns")
-        return f"Rank {late.rank} stalled once, for {stall} in step {late.since_step}{where}"
+        steps = counted(found.compared, "step")
+        return f"Rank {late.rank} stalled once in {steps}: for {stall} in step {late.since_step}{where}"
     when = "" if found.lasting else f" in {len(found.steps)} of {found.compared} steps"
     since = f", since step {late.since_step}" if late.since_step is not None and found.lasting else ""
     excess = number_of(found.excess_ns, "ns")

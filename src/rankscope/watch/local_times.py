@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.watch.log import Call, Kind, RankLog, StepLine
+from rankscope.watch.steps_read import Lines, steps_read
 
 Int64 = npt.NDArray[np.int64]
 Float = npt.NDArray[np.float64]
@@ -47,8 +48,8 @@ ENOUGH = 8
 FEW = 0.1
 """Of a rank's steps: fewer with a collective before the backward pass are exceptions."""
 _OUTLIER = 5.0
-_LATEST_READ_NS = 120_000_000_000
-"""Collectives are in the log half a minute after their step, later on a busy machine."""
+_SPAN = 10
+"""Of so many times the wanted steps, those are taken whose collectives were read: what was long ago says little."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class LocalTimes:
             lacks the backward pass.
         arrivals: by group.
         unaligned: whether several hosts' clocks could not be aligned.
+        unread: whether the basis is phases only because of no step all collectives could be read.
     """
 
     ranks: tuple[int, ...]
@@ -92,12 +94,13 @@ class LocalTimes:
     basis: str
     arrivals: tuple[Arrivals, ...]
     unaligned: bool
+    unread: bool = False
 
 
 def local_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | None:
     """The times of the latest steps that all ranks have; None if there are none, or if there is one rank alone.
 
-    Steps that a profiler recorded are left out.
+    Steps that a profiler recorded are left out, and so are those whose collectives were not all read.
     """
     if len(logs) < 2:
         return None
@@ -105,19 +108,23 @@ def local_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | No
     lines = {rank: {line.step: line for line in log.steps} for rank, log in logs.items()}
     common = sorted(set.intersection(*(set(of_rank) for of_rank in lines.values())))
     common = [step for step in common if not any(lines[rank][step].profiled for rank in ranks)]
-    common = _with_calls(logs, lines, common)[-most_steps:]
+    whole = steps_read(logs, lines, common, _SPAN * most_steps)[-most_steps:]
+    unread = not whole
+    common = whole or common[-most_steps:]
     if not common:
         return None
     offsets, unaligned = _clock_offsets(logs, lines, common)
     matched = _matched(logs, offsets)
-    pieces, cut = _pieces(logs, lines, offsets, matched, set(common))
-    local = _local(pieces, ranks, [step for step in common if step not in cut])
+    pieces, cut = _pieces(logs, lines, offsets, matched, set(whole))
+    local = _local(pieces, ranks, [step for step in whole if step not in cut])
     if local is None:
         phases, steps = _phases(lines, ranks, common, None)
         total: Int64 = np.sum(list(phases.values()), axis=0) if phases else np.zeros((len(ranks), 0), dtype=np.int64)
         if not phases:
             return None
-        return LocalTimes(ranks, steps, _durations(lines, ranks, steps), total, phases, "phases", (), unaligned)
+        times = _durations(lines, ranks, steps)
+        unread = unread or any(log.gaps for log in logs.values())
+        return LocalTimes(ranks, steps, times, total, phases, "phases", (), unaligned, unread)
     known, values = local
     early = _calls_before_backward(logs, lines, matched, set(known))
     phases, steps = _phases(lines, ranks, known, values, waits_before_backward=early)
@@ -125,22 +132,7 @@ def local_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | No
     return LocalTimes(ranks, steps, _durations(lines, ranks, steps), values, phases, "collectives", arrivals, unaligned)
 
 
-Lines = Mapping[int, Mapping[int, StepLine]]
 Matched = Mapping[tuple[str, int], Mapping[int, int]]
-
-
-def _with_calls(logs: Mapping[int, RankLog], lines: Lines, steps: list[int]) -> list[int]:
-    """The steps less the latest, of which the collectives are not in the log yet; all if ranks have called none since.
-
-    Collectives are read much more rarely than steps are written.
-    """
-    if not steps or not all(log.calls for log in logs.values()):
-        return steps
-    read = {rank: log.calls[-1].at_ns for rank, log in logs.items()}
-    if any(lines[rank][steps[-1]].start_ns - at > _LATEST_READ_NS for rank, at in read.items()):
-        return steps
-    found = [step for step in steps if all(lines[rank][step].start_ns <= at for rank, at in read.items())]
-    return found or steps
 
 
 def _clock_offsets(logs: Mapping[int, RankLog], lines: Lines, steps: Sequence[int]) -> tuple[dict[int, int], bool]:

@@ -40,6 +40,7 @@ ALL_CALLS = 2_000_000
 LEAST_STEPS = 500
 LEAST_CALLS = 1000
 KEPT_NOTES = 100
+KEPT_GAPS = 10_000
 KEPT_OUTCOMES = 1000
 _MAX_LOGS = 100_000
 _MAX_KINDS = 10_000
@@ -101,6 +102,7 @@ class RankLog:
         notes: the latest events, in words, each after a step.
         outcomes: by request, what became of it on this rank.
         missed: collectives that the job had no time to read.
+        gaps: between which calls they were: the times of the calls before and after, ns.
         damaged: lines that could not be read.
         grew_at: when the file was last changed, seconds since 1970.
     """
@@ -112,6 +114,7 @@ class RankLog:
     notes: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=KEPT_NOTES))
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     missed: int = 0
+    gaps: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=KEPT_GAPS))
     damaged: int = 0
     grew_at: float = 0.0
     _kinds: dict[int, Kind] = field(default_factory=dict)
@@ -142,7 +145,6 @@ class RankLog:
         elif (note := text(fields.get("note"))) is not None:
             after = count(fields.get("slow_step"))
             self.notes.append((self.last_step or 0 if after is None else after, note[:500]))
-            self.missed += count(fields.get("missed")) or 0
             if (outcome := read(Outcome, fields)) is not None:
                 self.outcomes[outcome.request] = outcome
                 if len(self.outcomes) > KEPT_OUTCOMES:
@@ -164,6 +166,10 @@ class RankLog:
         if base is None or not isinstance(calls, list):
             self.damaged += 1
             return
+        if missed := count(fields.get("missed")):
+            self.missed += missed
+            if self.calls:
+                self.gaps.append((self.calls[-1].at_ns, base))
         for each in calls:
             if not isinstance(each, list) or len(each) != 3:
                 self.damaged += 1

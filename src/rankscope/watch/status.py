@@ -39,6 +39,7 @@ _LONG_SHARE = 0.3
 _MOST_LONG = 5
 _MOST_NOTES = 5
 _EXPLAINS = 0.5
+_FIRST_STEPS = 5
 _SILENT_S = 60.0
 _SILENT_STEPS = 10
 
@@ -64,18 +65,22 @@ def read_status(
     late: tuple[LateRank, ...] = ()
     verdicts: dict[int, Verdict] = {}
     least_delay_ns: int | None = None
+    step_time = _step_time(by_rank, judged_steps)
     unknown = _why_unknown(by_rank, times)
     if not unknown and times is not None and history is not None:
         compared = Comparison(_observations(times))
-        late, verdicts = _late_ranks(compared, times, history)
+        late, verdicts = _late_ranks(compared, times, history, step_time)
+        late = tuple(each for each in late if not (each.found.once and _is_early(by_rank, each.since_step)))
         least_delay_ns = _least_delay(compared, verdicts)
+        if times.basis == "phases" and not late:
+            unknown, verdicts, least_delay_ns = _why_no_rank(times), {}, None
     notes = dict.fromkeys(note for _, note in sorted(note for log in by_rank.values() for note in log.notes))
     return WatchStatus(
         header.run_id,
         header.world_size,
         logs.attempts(),
         states,
-        _step_time(by_rank, judged_steps),
+        step_time,
         _rank_times(by_rank, times, judged_steps),
         late,
         verdicts,
@@ -126,6 +131,13 @@ def _why_unknown(logs: Mapping[int, RankLog], times: LocalTimes | None) -> str:
     return ""
 
 
+def _why_no_rank(times: LocalTimes) -> str:
+    """Why no rank can be ruled out where only some phases were compared."""
+    why = "the job calls more collectives than can be read" if times.unread else "the log has no collectives"
+    compared = ", ".join(times.phases)
+    return f"{why}: only {compared} were compared, and no rank stands out in these; record a window: rankscope trigger"
+
+
 def _observations(times: LocalTimes) -> Observations:
     loading = times.phases.get("data loading", np.zeros_like(times.local_ns))
     loading = np.minimum(loading, times.local_ns)
@@ -141,7 +153,7 @@ def _least_delay(compared: Comparison, verdicts: Mapping[int, Verdict]) -> int |
 
 
 def _late_ranks(
-    compared: Comparison, times: LocalTimes, history: LocalTimes
+    compared: Comparison, times: LocalTimes, history: LocalTimes, step_time: StepTime | None
 ) -> tuple[tuple[LateRank, ...], dict[int, Verdict]]:
     verdicts = {times.ranks[row]: verdict for row, verdict in compared.verdicts().items()}
     found = []
@@ -151,7 +163,7 @@ def _late_ranks(
         row = each.ranks[0]
         late = np.isin(np.arange(times.steps.size), each.steps)
         phase, phase_ns = _phase(times, row, late, each.excess_ns)
-        since = _since(history, row) if each.lasting else int(times.steps[each.steps[0]])
+        since = _since(history, row, step_time) if each.lasting else int(times.steps[each.steps[0]])
         found.append(LateRank(each, times.ranks[row], phase, phase_ns, since))
     return tuple(found), verdicts
 
@@ -173,11 +185,21 @@ def _phase(
     return name, round(more[name])
 
 
-def _since(history: LocalTimes, row: int) -> int | None:
+def _is_early(logs: Mapping[int, RankLog], step: int | None) -> bool:
+    """Whether a step is one of the first, in which a rank that allocates or compiles is not stalled."""
+    first = max((log.steps[0].step for log in logs.values() if log.steps), default=0)
+    return step is not None and step < first + _FIRST_STEPS
+
+
+def _since(history: LocalTimes, row: int, step_time: StepTime | None) -> int | None:
     change = find_change(_excess(history.local_ns, row), float(np.median(history.step_ns)))
     if change is None or not change.verdict.significant or change.after <= change.before:
         return None
-    return int(history.steps[change.index])
+    before, first = history.steps[change.index - 1], int(history.steps[change.index])
+    # Between these two, some steps may not be known; the duration of steps is known of all.
+    longer = step_time is not None and step_time.change is not None and step_time.change.verdict.significant
+    at = step_time.changed_at if step_time is not None and longer else None
+    return at if at is not None and before < at <= first else first
 
 
 def _slowest(logs: Mapping[int, RankLog]) -> tuple[Int64, Int64]:
@@ -273,10 +295,10 @@ def _warnings(logs: Mapping[int, RankLog], states: Sequence[RankState], times: L
             has = "has" if len(ranks) == 1 else "have"
             found.append(f"{plural('rank', len(ranks))} {as_ranges(ranks)} {has} {text}")
     if missed := sum(each.missed for each in states):
-        found.append(f"{missed} collectives were not read: steps with them are not compared")
+        found.append(f"{missed} collectives were not read, to disturb the job less: steps with them are not compared")
     if damaged := sum(each.damaged for each in states):
         found.append(f"{damaged} lines of the logs cannot be read")
-    if times is not None and times.basis == "phases":
+    if times is not None and times.basis == "phases" and not times.unread:
         found.append("the log has no collectives: the backward pass is not compared")
     if times is not None and times.unaligned:
         found.append("the clocks of the hosts could not be aligned: arrivals are compared as the clocks are set")

@@ -156,7 +156,7 @@ class Runs:
         with self._lock:
             own = None if self._missed() else self._own()
             chosen = set() if self._missed() else {run.loaded.chosen}
-            keys = _keys(self.shown.loaded.known_runs, place)
+            keys = run_keys(self.shown.loaded.known_runs, place)
             if own is not None and self.shown.key == self._asked_key:
                 self.shown = replace(self.shown, key=keys[own.name])
             there = {known.name for known, _ in self._others.values()}
@@ -174,8 +174,13 @@ def _key(*parts: object) -> str:
     return hashlib.blake2b(repr(parts).encode("utf-8", "replace"), digest_size=6).hexdigest()
 
 
-def _keys(runs: Sequence[KnownRun], place: str) -> dict[str | None, str]:
-    """The key of each run by its name."""
+def run_keys(runs: Sequence[KnownRun], place: str) -> dict[str | None, str]:
+    """The key of each run by its name.
+
+    Args:
+        runs: all runs of a directory.
+        place: the directory, absolute.
+    """
     keys: dict[str | None, str] = {}
     for known in runs:
         # The name of a run without an id depends on which others there are: it is used only if nothing else identifies

@@ -71,7 +71,7 @@ def test_two_or_three_steps_of_two_ranks_tell_nothing(detector: Detector) -> Non
     more = {
         always_late: ([3.0, 3.01, 2.99], [[np.nan] * 3, [0.1, -0.1, 0.1]]),
         late_at_times: ([3.0, 0, 3.1, 0.1], QUIET * 5),
-        stalled_once: ([0.0, 9.0, 0.0, 0.0], [[np.nan] * 4]),
+        stalled_once: ([0.0, 9.0, 0.0, 0.0, 0.0], [[np.nan] * 5]),
     }
     assert detector(suspect(*more[detector]), LIMITS) is not None
 

@@ -227,28 +227,37 @@ def _uncaught() -> BaseException | None:
 def _add_call_stacks(path: Path, dump: HangDump, number: int) -> None:
     """Write a dump again, with the stacks of its calls, unless there is a newer one."""
     with suppress(Exception):
-        with_stacks = _entries(flight_recorder(stacks=True))
-        frames = {entry["record_id"]: entry["frames"] for entry in with_stacks if "frames" in entry}
-        for entry in _entries(dump.flight_recorder):
-            if entry["record_id"] in frames:
-                entry["frames"] = frames[entry["record_id"]]
+        frames = {}
+        # A recorder may have got its first call since: then this is another one, with calls at other times.
+        for recorder in _recorders(flight_recorder(stacks=True)):
+            for entry in recorder.get("entries", ()):
+                if "frames" in entry:
+                    frames[entry["record_id"], entry.get("time_created_ns")] = entry["frames"]
+        for recorder in _recorders(dump.flight_recorder):
+            for entry in recorder.get("entries", ()):
+                if (key := (entry["record_id"], entry.get("time_created_ns"))) in frames:
+                    entry["frames"] = frames[key]
         if frames and _latest.get(path) == number:
             write_atomic(path, dump.to_json())
 
 
-def _entries(recorder: Mapping[str, object]) -> list[dict[str, Any]]:
-    entries = recorder.get("entries")
-    return entries if isinstance(entries, list) else []
+def _recorders(recorder: Mapping[str, object]) -> list[Mapping[str, Any]]:
+    """The recorders in what `flight_recorder` returns."""
+    several = recorder.get("recorders")
+    return several if isinstance(several, list) else [recorder]
 
 
 def flight_recorder(*, stacks: bool) -> dict[str, object]:
-    """The Flight Recorders of NCCL and of the other backends as one, as far as this torch has them.
+    """The Flight Recorder, as far as this torch has it.
+
+    NCCL and the other backends each have their own, with numbers of its own for calls and groups. If both have calls,
+    they are a list: ``{"recorders": […, …]}``.
 
     Args:
         stacks: with the stacks of the callers.
     """
     native = getattr(torch._C, "_distributed_c10d", None)
-    found = []
+    found: list[dict[str, object]] = []
     for name in ("_dump_nccl_trace", "_dump_fr_trace"):
         dump = getattr(native, name, None)
         if dump is not None:
@@ -256,21 +265,18 @@ def flight_recorder(*, stacks: bool) -> dict[str, object]:
                 # Torch's own bytes, from this process: with calls, perhaps with stacks, and not only active ones.
                 value = pickle.loads(dump(True, stacks, False))
                 if value.get("entries"):
-                    found.append(value)
-    if not found:
-        return {}
-    entries = [entry for value in found for entry in value["entries"]]
+                    found.append(_recorder(value))
     if len(found) > 1:
-        entries.sort(key=lambda entry: entry["time_created_ns"])
-        entries = [{**entry, "record_id": number} for number, entry in enumerate(entries)]
-    groups = {name: group for value in found for name, group in value.get("pg_config", {}).items()}
-    # The numbers of groups in the status are those of one recorder.
-    status = found[0].get("pg_status", {}) if len(found) == 1 else {}
+        return {"recorders": found}
+    return found[0] if found else {}
+
+
+def _recorder(value: Mapping[str, Any]) -> dict[str, object]:
     return {
-        "version": str(found[0].get("version", "")),
-        "pg_config": groups,
-        "pg_status": {str(number): counts for number, counts in status.items()},
-        "entries": _shortened(entries[-_MAX_CALLS:]),
+        "version": str(value.get("version", "")),
+        "pg_config": value.get("pg_config", {}),
+        "pg_status": {str(number): counts for number, counts in value.get("pg_status", {}).items()},
+        "entries": _shortened(value["entries"][-_MAX_CALLS:]),
     }
 
 

@@ -11,7 +11,8 @@ marks a step that a profiler recorded. Collectives::
     {"kind":3,"group":"0","op":"allreduce","dtype":"float32","bytes":361200}
     {"calls":[[3,41,0],[3,42,1250]],"base_ns":…}
 
-A call is its kind, its sequence number in the group, and when this rank called it: µs after ``base_ns``.
+A call is its kind, its sequence number in the group, and when this rank called it: µs after ``base_ns``. ``missed``
+says how many calls before these could not be read.
 
 In: rows of steps, and calls. Out: lines.
 """
@@ -57,6 +58,7 @@ class LogLines:
         # Kept from the start: a short job may have destroyed its groups before their calls are read.
         self._ranks = _ranks_of_groups()
         self._thinned = False
+        self._missed = 0
         self.definitions: list[str] = []
         """Lines that others refer to, new since the caller has cleared them."""
 
@@ -87,17 +89,25 @@ class LogLines:
         }
         return one_line({name: value for name, value in fields.items() if value is not None})
 
-    def calls(self, calls: Iterable[FlightCall]) -> str | None:
+    def calls(self, calls: Iterable[FlightCall], missed: int = 0) -> str | None:
         """The line of calls in the order in which they were made; ``None`` if there are none.
 
         Where only some steps have lines, only their calls are in it.
+
+        Args:
+            calls: the calls.
+            missed: how many before them could not be read.
         """
+        self._missed += missed
         wanted = [call for call in calls if not self._thinned or self._in_a_step(call.at_ns)]
         if not wanted:
             return None
         base = wanted[0].at_ns
         found = [[self._kind(call), call.sequence, (call.at_ns - base) // 1000] for call in wanted]
-        return one_line({"calls": found, "base_ns": base})
+        line: dict[str, object] = {"calls": found, "base_ns": base}
+        if self._missed:
+            line["missed"], self._missed = self._missed, 0
+        return one_line(line)
 
     def _in_a_step(self, at_ns: int) -> bool:
         # Calls arrive in order: spans that have ended before the first of them are not needed any more.

@@ -110,7 +110,7 @@ class Watcher:
             self._hangs = HangWatch(rank.run_dir, timeout_s=config.hang_timeout, run_id=run_id)
         self.ended_by: Exception | None = None
         """What ended the loop, if that is known before `stop`."""
-        self._stopping = threading.Event()
+        self._stopping, self._wake = False, threading.Event()
         self._thread: threading.Thread | None = None
 
     # --- in the loop --------------------------------------------------------------------------------------------
@@ -129,6 +129,8 @@ class Watcher:
         """A step has ended; returns whether there are windows to take."""
         self._rows.append(self._phases.end_step(step, now, profiled=profiled))
         self._step, self._busy = step + 1, profiled
+        if self._step == self._ring.next_step:
+            self._wake.set()
         if self._hangs is not None:
             self._hangs.heartbeat()
         return bool(self._new)
@@ -144,7 +146,8 @@ class Watcher:
         unwatch_phases(self._phases)
         self._stop_listening()
         answer_no_requests(self._asked.append)
-        self._stopping.set()
+        self._stopping = True
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(STOP_LIMIT_S)
 
@@ -168,9 +171,12 @@ class Watcher:
 
     def _run(self) -> None:
         self._guarded("log", self._ring.skip)
-        while not self._stopping.wait(self._poll_s):
+        while not self._stopping:
+            woken = self._wake.wait(self._poll_s)
+            self._wake.clear()
             self._guarded("log", self._write_log)
-            self._guarded("requests", self._agree)
+            if not woken:
+                self._guarded("requests", self._agree)
         self._guarded("log", lambda: self._write_log(last=True))
 
     def _guarded(self, stage: str, action: Callable[[], None]) -> None:
@@ -182,6 +188,9 @@ class Watcher:
 
     def _write_log(self, *, last: bool = False) -> None:
         lines, self._notes = self._notes, []
+        # First: with few calls in the buffer, all ranks have to read it at the same step.
+        step, usual_ns = self._step, self._slow.median_ns
+        read = self._ring.read(step, usual_ns) if last or self._ring.due(step) else None
         offset = time.time_ns() - time.perf_counter_ns()
         for _ in range(len(self._rows)):
             row = self._rows.popleft()
@@ -190,12 +199,8 @@ class Watcher:
                 lines += self._note_slow(slow)
             if line := self._lines.step(row, offset, self._slow.median_ns, slow=slow is not None):
                 lines.append(line)
-        if self._ring.due or last:
-            read = self._ring.read()
-            if read.missed:
-                lines.append(one_line({"note": f"{read.missed} collectives were not read", "missed": read.missed}))
-            if line := self._lines.calls(read.calls):
-                lines.append(line)
+        if read is not None and (line := self._lines.calls(read.calls, read.missed)):
+            lines.append(line)
         definitions, self._lines.definitions = self._lines.definitions, []
         self._log.write(lines, definitions)
 

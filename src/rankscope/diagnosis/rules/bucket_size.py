@@ -146,7 +146,7 @@ def _without_waits(buckets: pl.DataFrame, collectives: pl.DataFrame | None, *, a
     if collectives is None or collectives.is_empty():
         return buckets if all_ranks else buckets.clear()
     where = ["rank", "window", "start_ns", "duration_ns"]
-    waits = collectives.drop_nulls("wait_ns").group_by(where).agg(pl.col("wait_ns").max())
+    waits = collectives.select(*where, "wait_ns").drop_nulls("wait_ns").group_by(where).agg(pl.col("wait_ns").max())
     joined = buckets.join(waits, on=where, how="left", maintain_order="left")
     known, transfer = pl.col("wait_ns").is_not_null(), pl.col("duration_ns") - pl.col("wait_ns")
     return joined.filter(known | all_ranks).with_columns(

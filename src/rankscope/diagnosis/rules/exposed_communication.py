@@ -136,7 +136,10 @@ def _finding(
 
 def _transfers(inputs: Inputs) -> pl.DataFrame | None:
     rows = inputs.results.get("collectives")
-    return None if rows is None or rows.is_empty() else rows.filter(pl.col("step").is_not_null())
+    if rows is None or rows.is_empty():
+        return None
+    rows = rows.select("step", "collective", "bytes", "group_size", "transfer_ns", "duration_ns")
+    return rows.filter(pl.col("step").is_not_null())
 
 
 def _heaviest(rows: pl.DataFrame | None) -> str | None:

@@ -109,7 +109,7 @@ def _ranks(inputs: Inputs, group: str) -> tuple[int, ...]:
     frame = inputs.results.get("collectives")
     if frame is None or group is None:
         return ()
-    return tuple(frame.filter(pl.col("group") == group)["rank"].unique().sort().to_list())
+    return tuple(frame["rank"].filter(frame["group"] == group).unique().sort().to_list())
 
 
 rule = Rule(

@@ -39,6 +39,12 @@ def starter(job: JobRequest) -> str:
     return job.mpi or "openmpi"
 
 
+def one_per_rank(job: JobRequest) -> JobRequest:
+    """The same job with a launcher that starts each rank, where torchrun would."""
+    kind = starter(job)
+    return replace(job, launcher=kind if kind in ("srun", "flux") else "mpiexec")
+
+
 def launch_words(job: JobRequest, exported: list[str], *, per_node: bool = False) -> str:
     """The launcher with its options: one process per rank, or one per node.
 

@@ -79,7 +79,7 @@ class JobRequest:
     local_dir: str = option("/tmp", "The local disk for --traces local.")
     nccl_debug: str | None = option(None, "Keep NCCL's log, one file per process: WARN or INFO.", metavar="LEVEL")
     report: bool = option(True, "End with a summary, and report.html in the run directory.")
-    analysis: str = option("node", "Where these are computed: node, the first one, or dask, all nodes of the job.")
+    analysis: str = option("node", "Where these are computed: node, the first one; dask or mpi, all nodes of the job.")
     capture: tuple[str, ...] = ()
     """Options of ``rankscope exec``."""
 
@@ -133,7 +133,7 @@ class JobRequest:
         _one_of("launcher", self.launcher or "", LAUNCHERS)
         _one_of("MPI", self.mpi or "", MPIS)
         _one_of("--traces", self.traces, ("shared", "local"))
-        _one_of("--analysis", self.analysis, ("node", "dask"))
+        _one_of("--analysis", self.analysis, ("node", "dask", "mpi"))
         fits = {"slurm": ("torchrun", "srun", "mpiexec"), "pbs": ("torchrun", "mpiexec"), "flux": ("torchrun", "flux")}
         if self.launcher not in fits[self.scheduler]:
             raise ConfigError(

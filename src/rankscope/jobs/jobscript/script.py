@@ -12,7 +12,7 @@ from itertools import islice
 from rankscope.jobs.exec import take_options
 from rankscope.jobs.jobscript.directives import directives
 from rankscope.jobs.jobscript.quoting import comment, expanded, quoted, words
-from rankscope.jobs.jobscript.ranks import binds_itself, launch_words, node_script, rank_script
+from rankscope.jobs.jobscript.ranks import binds_itself, launch_words, node_script, one_per_rank, rank_script
 from rankscope.jobs.jobscript.request import RUN_NAME_VARIABLES, JobRequest
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.schedule import AUTO_START_STEP, windows
@@ -298,13 +298,18 @@ def _afterwards(job: JobRequest, exported: list[str]) -> list[str]:
         ]
     lines += ["# Are all ranks there?", f'{gather} "$RUN_DIR" || true']
     if job.report and not job.rankscope_dir:
-        on_nodes = job.analysis == "dask"
-        where = ' --executor "dask:$RUN_DIR/dask.scheduler"' if on_nodes else ""
-        lines += _dask(job, exported, inside) if on_nodes else []
+        before, where, after = inside, "", []
+        if job.analysis == "dask":
+            lines += _dask(job, exported, inside)
+            where = ' --executor "dask:$RUN_DIR/dask.scheduler"'
+            after = ['kill "$WORKERS" "$SCHEDULER" 2>/dev/null || true', "wait"]
+        elif job.analysis == "mpi":
+            lines += ["# One process per rank: the first runs the command, the others read and analyze."]
+            before, where = f"{launch_words(one_per_rank(job), exported)} \\\n  {inside}", " --executor mpi"
         lines += [
-            f'{inside}rankscope summary "$RUN_DIR"{where} || true',
-            f'{inside}rankscope report "$RUN_DIR" -o "$RUN_DIR/report.html"{where} || true',
-            *(['kill "$WORKERS" "$SCHEDULER" 2>/dev/null || true', "wait"] if on_nodes else []),
+            f'{before}rankscope summary "$RUN_DIR"{where} || true',
+            f'{before}rankscope report "$RUN_DIR" -o "$RUN_DIR/report.html"{where} || true',
+            *after,
         ]
     else:
         lines += ['echo "on a machine with rankscope: rankscope summary $RUN_DIR; rankscope serve $RUN_DIR"']

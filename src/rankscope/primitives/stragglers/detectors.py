@@ -136,15 +136,18 @@ def stalled_once(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | N
     1. Only the local time is judged, and only if there are other steps to compare with.
     2. The step is longer than its peers' by a least share of a step or 20 ms, by several times chance, and by twice any
        other step of any rank.
+    3. Few other values give a poor estimate of chance: then it must exceed what Student's test needs of one value among
+       so many, 11 times chance with two ranks and five steps.
     """
     own, others = suspect.own[np.isfinite(suspect.own)], suspect.others[np.isfinite(suspect.others)]
-    if suspect.measure.name != LOCAL or suspect.too_few or own.size < 3:
+    rest = np.concatenate([np.sort(own)[:-1], others])
+    if suspect.measure.name != LOCAL or suspect.too_few or own.size < 3 or rest.size < TOO_FEW:
         return None
     step = int(np.nanargmax(suspect.own))
-    rest = np.concatenate([np.sort(own)[:-1], others])
     most = float(suspect.own[step])
     long = max(limits.stall * suspect.step_ns, min(limits.stall_share * suspect.step_ns, limits.stall_ns))
-    least = max(limits.stall_chance * root_mean_square(rest), 2 * float(rest.max()), long)
+    times = max(limits.stall_chance, student_quantile(rest.size, 1 - 2 * limits.by_chance / (rest.size + 1)))
+    least = max(times * root_mean_square(rest), 2 * float(rest.max()), long)
     return (np.arange(suspect.own.size) == step, most / least) if most > least else None
 
 

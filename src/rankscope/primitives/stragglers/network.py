@@ -83,7 +83,8 @@ def slow_links(rows: pl.DataFrame, step_ns: float) -> list[SlowLink]:
         step_ns: how long a step takes.
     """
     each = (
-        rows.filter(pl.col("transfer_ns").is_not_null() & pl.col("bytes").is_not_null())
+        rows.select("match", "group", "group_ranks", *KEY, "step", "transfer_ns")
+        .filter(pl.col("transfer_ns").is_not_null() & pl.col("bytes").is_not_null())
         .group_by("match")
         .agg(pl.col("group", "group_ranks", *KEY, "transfer_ns").first(), pl.col("step").max())
         .drop_nulls("step")

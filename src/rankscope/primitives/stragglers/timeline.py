@@ -121,12 +121,19 @@ def local_times(rows: pl.DataFrame) -> pl.DataFrame:
         rank, step, elapsed_ns, count (of the collectives that ended in it), collectives (of the step itself, that all
         have), own_ns, first (whether the step is cut at its beginning), and each of `PARTS`.
     """
-    whole = rows.filter(pl.col("whole") & pl.col("step").is_not_null())
     by = ["rank", "window", "step"]
     values = ["end_ns", "count", *PARTS]
-    ordered = whole.sort("end_ns")
-    last = ordered.group_by(by).agg(pl.col(values).last(), pl.len().alias("collectives")).sort(by)
-    first = ordered.group_by(by).agg(pl.col(values).first())
+    # Of each step two rows are needed: the others' parts are not copied.
+    row = pl.int_range(pl.len(), dtype=pl.UInt32)
+    whole = rows.select(*by, "end_ns", "whole", row.alias("row")).filter(pl.col("whole") & pl.col("step").is_not_null())
+    ends = (
+        whole.sort("end_ns")
+        .group_by(by)
+        .agg(pl.col("row").first().alias("first"), pl.col("row").last(), pl.len().alias("collectives"))
+        .sort(by)
+    )
+    last, first = (rows.select(values)[ends[name]].hstack(ends.select(by)) for name in ("row", "first"))
+    last = last.with_columns(ends["collectives"])
     before = pl.col("step").shift(1).over("rank", "window") == pl.col("step") - 1
     joined = last.join(first, on=by, suffix="_first").sort(by).with_columns(before.fill_null(False).alias("follows"))
 

@@ -150,16 +150,18 @@ def with_aligned_arrivals(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl
     """Matched collectives of at least two ranks, with arrivals on the common clock, and what each rank did before.
 
     Args:
-        stretches: as `with_time_breakdown` takes them, with step, without arrival_ns.
+        stretches: as `with_time_breakdown` takes them, with step, without arrival_ns. Columns of parts that are not
+            needed may be missing: rows of all ranks take much memory.
         clock: the analysis's result.
         base: base times of the files.
 
     Returns:
-        the rows with arrival_ns, residual_ns, what `with_time_breakdown` adds, event (from 0), event_step (its step)
+        rank, match, arrival_ns, residual_ns, what `with_time_breakdown` adds, event (from 0), event_step (its step)
         and step_index (from 0).
     """
     rows = (
-        with_arrivals(stretches, clock, base)
+        with_arrivals(stretches, clock.select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns"), base)
+        .drop("base_ns", "offset_ns", "drift_ppm", "at_ns")
         # A kernel without a launch has no step: it gets that of the same collective on other ranks.
         .with_columns(
             pl.col("step").max().over("match").alias("event_step"),
@@ -173,6 +175,7 @@ def with_aligned_arrivals(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl
     # How much was recorded before the first collective of a group differs between ranks.
     settled = rows.filter(pl.col("began_by") >= 0)
     rows = settled if settled.height else rows
+    rows = rows.select(pl.exclude("window", "step", "start_ns", *STARTED, *ENDED))
     return rows.with_columns(
         (pl.col("match").rank("dense").cast(pl.Int64) - 1).alias("event"),
         (pl.col("event_step").rank("dense").cast(pl.Int64) - 1).alias("step_index"),
@@ -229,24 +232,25 @@ def with_time_breakdown(rows: pl.DataFrame) -> pl.DataFrame:
 
     Args:
         rows: rank, window, match, previous (the match that each rank names, −1 for none), start_ns, end_ns,
-            arrival_ns (the start on the common clock), and the columns of `STARTED` and `ENDED`.
+            arrival_ns (the start on the common clock), and columns of `STARTED` and `ENDED`.
 
     Returns:
         the rows with began_by (a match), begin_ns (on the common clock), measured (whether the rank's trace has that
-        match), and what each of `PARTS` took between, ns.
+        match), and what each of `PARTS` took between, ns, if the rows have its columns.
     """
+    parts = [each for each in zip(PARTS, STARTED, ENDED, strict=True) if each[1] in rows.columns]
+    ended_by = [ended for _, _, ended in parts]
     begun = rows.with_columns(pl.col("previous").min().over("match").alias("began_by"))
-    began = rows.select("rank", "window", pl.col("match").alias("began_by"), pl.col("end_ns").alias("begin_ns"), *ENDED)
-    joined = begun.drop(ENDED).join(began, on=["rank", "window", "began_by"], how="left")
+    began = rows.select(
+        "rank", "window", pl.col("match").alias("began_by"), pl.col("end_ns").alias("begin_ns"), *ended_by
+    )
+    joined = begun.drop("previous", "end_ns", *ended_by).join(began, on=["rank", "window", "began_by"], how="left")
     return joined.with_columns(
         (pl.col("arrival_ns") - pl.col("start_ns") + pl.col("begin_ns").fill_null(pl.col("start_ns"))).alias(
             "begin_ns"
         ),
         pl.col("begin_ns").is_not_null().alias("measured"),
-        *(
-            (pl.col(started) - pl.col(ended)).fill_null(0).alias(part)
-            for part, started, ended in zip(PARTS, STARTED, ENDED, strict=True)
-        ),
+        *((pl.col(started) - pl.col(ended)).fill_null(0).alias(part) for part, started, ended in parts),
     )
 
 

@@ -17,7 +17,7 @@ test("a view goes into the URL and comes back", () => {
     window: { from: -20000, to: 123456789 }, selected: { lane: 4012, row: 99 }, measured: { from: 5, to: 17 }, open: new Set([3, 4, 5, 900]), tracks: new Set([7]),
     filter: "rank 3 <b>&?#", query: "</script>\u202e%", counters: false, at: { rank: 12, by: 40 },
     pinned: { ranks: new Set([4]), tracks: new Set([17, 18]) }, hidden: { ranks: new Set([0]), tracks: new Set<number>() }, minor: new Set([2]), order: "late" as const, groupBy: "pp", openGroups: new Set([1]), path: "all" as const,
-    calls: { shape: "tree" as const, by: "frames" as const, rank: 3, against: { run: "0a9f" }, inverted: true },
+    calls: { shape: "tree" as const, by: "frames" as const, rank: 3, against: { run: "0a9f" }, inverted: true, focus: "1a.2b", find: "a_b" },
     flags: [{ at: -5, text: "" }, { at: 1234567, text: "slow ~ here! 100 % & <b>" }],
     nameTracks: [{ name: "void f<int>(a&, b) [x] ~0!~ 100 %", ranks: null }, { name: "gemm", ranks: new Set([0, 1, 2, 40]) }],
   };
@@ -26,7 +26,7 @@ test("a view goes into the URL and comes back", () => {
 
 test("how calls are shown goes into the URL and comes back", () => {
   for (const against of [null, "others" as const, { rank: 12 }, { run: "9f" }]) for (const rank of [null, 0]) for (const inverted of [true, false]) {
-    const calls = { shape: "flame" as const, by: "modules" as const, rank, against, inverted };
+    const calls = { shape: "flame" as const, by: "modules" as const, rank, against, inverted, focus: "", find: "" };
     expect(roundTrip({ ...nothing, measured: { from: 5, to: 17 }, calls }).calls).toEqual(calls);
   }
   for (const text of ["", "flame", "pie_operators", "flame_kernels_1", "flame_operators_x_run-<b>"]) {

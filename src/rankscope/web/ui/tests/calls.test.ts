@@ -1,7 +1,8 @@
 import { expect, test } from "vitest";
 import { boxesOf, ROW } from "../src/calls/flame.ts";
 import { sameStep } from "../src/calls/other_run.ts";
-import { atPath, inverted, matched, more, pathOf, readTrees, treeOf, walk, weight, type Node, type Trees } from "../src/calls/tree.ts";
+import { FIRST, readChoice, writeChoice } from "../src/calls/choice.ts";
+import { atFocus, focusOf, inverted, matched, more, pathOf, readTrees, treeOf, walk, weight, type Node, type Trees } from "../src/calls/tree.ts";
 import { sentence, signOf } from "../src/calls/words.ts";
 import { ColumnFile } from "../src/data/column_file.ts";
 import { matcher } from "../src/format/pattern.ts";
@@ -26,6 +27,7 @@ const TWO = trees(["step", "mm", "launch", "add", "wait"], [[0, -1], [1, 0], [2,
   [0, 0, 1, 50, 100], [0, 1, 1, 50, 160], [1, 0, 2, 20, 30], [1, 1, 2, 60, 70], [2, 0, 2, 10, 10], [2, 1, 2, 10, 10], [3, 0, 1, 20, 20], [3, 1, 1, 20, 20], [4, 1, 1, 20, 20],
 ]);
 const part = (ranks: readonly number[], mean = false) => ({ trees: TWO, ranks: new Set(ranks), mean });
+const atPath = (root: Node, path: readonly string[]) => [...walk(root)].find((node) => pathOf(node).join("/") === path.join("/"))!;
 const shown = (root: Node) => Object.fromEntries([...walk(root)].map((node) => [pathOf(node).join("/"), [node.own.self, node.own.total, more(node)]]));
 
 test("ranks are added up", () => {
@@ -62,6 +64,19 @@ test("boxes fill the width by time, with callers over all of it", () => {
   const both = treeOf(part([0], true), part([1], true));
   expect(boxesOf(both, 260).map(({ node, width }) => [node.name, Math.round(width)])).toContainEqual(["wait", 20]);
   expect(weight(atPath(both, ["step"]))).toBe(260);
+});
+
+test("a link has the focus and the search, whatever letters they have", () => {
+  const root = treeOf(part([0, 1]), null);
+  for (const node of [root, ...walk(root)]) expect(atFocus(root, focusOf(node))).toBe(node);
+  // In a tree without that call: the innermost one around it.
+  const short = treeOf({ trees: trees(["step"], [[0, -1]], [[0, 0, 1, 50, 50]]), ranks: new Set([0]), mean: false }, null);
+  expect(atFocus(short, focusOf(atPath(root, ["step", "mm"]))).name).toBe("step");
+  for (const choice of [FIRST, { ...FIRST, inverted: true, find: "slow_loader_" }, { ...FIRST, rank: 1, against: "others" as const, focus: focusOf(atPath(root, ["step", "mm", "launch"])), find: "/^a_|b.c&=%/" }]) {
+    expect(readChoice(writeChoice(choice))).toEqual(choice);
+  }
+  expect(writeChoice({ ...FIRST, rank: 1, against: { rank: 0 } })).toBe("flame_operators_1_0");
+  expect(readChoice("flame_operators_all_none__A!")).toEqual(FIRST);
 });
 
 test("what matches is counted once where it is nested", () => {

@@ -1,4 +1,5 @@
 /** The flame graph: callers above what they call, a row for each depth, on a canvas that pointer and keyboard reach. */
+import { fitted } from "../charts/font.ts";
 import { h, styled } from "../components/dom.ts";
 import { foldedName } from "../format/short_name.ts";
 import { shownName } from "../format/text.ts";
@@ -170,16 +171,10 @@ function frame(context: CanvasRenderingContext2D, style: string, x: number, y: n
   context.strokeRect(x + line / 2, y + line / 2, Math.max(1, width - line), ROW - 1 - line);
 }
 
-/** As much of a text as there is room for. */
+/** As much of a text as there is room for, if that is more than a letter. */
 function label(context: CanvasRenderingContext2D, text: string, x: number, y: number, room: number): void {
-  if (context.measureText(text).width <= room) return context.fillText(text, x, y);
-  let [low, high] = [0, text.length];
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (context.measureText(`${text.slice(0, middle)}…`).width <= room) low = middle;
-    else high = middle - 1;
-  }
-  if (low > 1) context.fillText(`${text.slice(0, low)}…`, x, y);
+  const shown = fitted(context, text, room);
+  if (shown.length > 2 || shown === text) context.fillText(shown, x, y);
 }
 
 /** Names have hues of their own, all light (or dark) enough for text; differences are orange or blue. */

@@ -13,12 +13,13 @@ import type { Layout } from "../timeline/layout.ts";
 import type { Window } from "../timeline/window.ts";
 import { Flame } from "./flame.ts";
 import { otherWindow } from "./other_run.ts";
-import type { CallsChoice } from "./choice.ts";
+import { writeAgainst, type CallsChoice } from "./choice.ts";
 import { CallTable } from "./table.ts";
-import { atPath, inverted, matched, pathOf, readTrees, treeOf, type Node, type Part, type Trees } from "./tree.ts";
+import { atFocus, focusOf, inverted, matched, readTrees, treeOf, type Node, type Part, type Trees } from "./tree.ts";
 
 export interface CallsActs {
-  chosen(choice: CallsChoice): void;
+  /** The reader chose something: by a click (`leap`), which Back undoes, or by typing. */
+  chosen(choice: CallsChoice, leap: boolean): void;
   failed(error: unknown): void;
 }
 
@@ -46,7 +47,8 @@ export class CallsPane {
   readonly #controls = h("div", { class: "calls-bar" });
   #choice: CallsChoice;
   #root: Node | null = null;
-  #path: readonly string[] = [];
+  /** What the tree was made of, to turn it around without asking again. */
+  #answer: { readonly trees: Trees; readonly other: Trees | null } | null = null;
   #stop: () => void;
   #asked = 0;
 
@@ -58,10 +60,10 @@ export class CallsPane {
     this.#ranks = ranks;
     this.#choice = choice;
     this.#acts = acts;
-    const focus = (node: Node): void => { this.#path = pathOf(node); this.#draw(); };
+    const focus = (node: Node): void => this.#choose({ focus: focusOf(node) });
     this.#flame = new Flame(focus);
     this.#table = new CallTable(focus);
-    this.#search = h("input", { type: "search", placeholder: "Find a name", "aria-label": "Find in the calls; /…/ is a regular expression", "data-testid": "calls-search", input: () => this.#draw() });
+    this.#search = h("input", { type: "search", placeholder: "Find a name", "aria-label": "Find in the calls; /…/ is a regular expression", "data-testid": "calls-search", value: choice.find, input: () => this.#find() });
     this.#stop = onThemeChange(() => this.#flame.draw());
     this.element.append(this.#controls, this.#way, h("div", { class: "calls-body" }), this.#words);
     void this.#load();
@@ -72,22 +74,37 @@ export class CallsPane {
     this.#stop();
   }
 
-  show(shape: CallsChoice["shape"]): void {
-    this.#choice = { ...this.#choice, shape };
+  /** Shows another choice of the same range: what was fetched is used again where it can be. */
+  show(choice: CallsChoice): void {
+    const before = this.#choice;
+    this.#choice = choice;
+    if (this.#search.value.trim() !== choice.find) this.#search.value = choice.find;
+    const same = before.by === choice.by && before.rank === choice.rank && writeAgainst(before) === writeAgainst(choice);
+    if (!same || !this.#answer) return void this.#load();
+    if (before.inverted !== choice.inverted) {
+      this.#bar();
+      this.#made(this.#answer.trees, this.#answer.other);
+    }
     this.#draw();
   }
 
   #choose(changes: Partial<CallsChoice>): void {
-    const before = this.#choice;
-    this.#choice = { ...before, ...changes };
-    this.#acts.chosen(this.#choice);
-    if (changes.inverted !== undefined) this.#path = [];
-    void this.#load();
+    // Turned around, the paths are others.
+    const choice = { ...this.#choice, ...(changes.inverted === undefined ? {} : { focus: "" }), ...changes };
+    this.#acts.chosen(choice, true);
+    this.show(choice);
+  }
+
+  #find(): void {
+    this.#choice = { ...this.#choice, find: this.#search.value.trim() };
+    this.#acts.chosen(this.#choice, false);
+    this.#draw();
   }
 
   async #load(): Promise<void> {
     const asked = ++this.#asked;
     const choice = this.#choice;
+    this.#answer = null;
     this.#bar();
     try {
       const ask = async (api: Api, window: Window, ranks: readonly number[] | null): Promise<Trees> =>
@@ -100,6 +117,7 @@ export class CallsPane {
         other = await ask(api, window, choice.rank === null ? null : [choice.rank]);
       }
       if (asked !== this.#asked) return;
+      this.#answer = { trees, other };
       this.#made(trees, other);
       this.#draw();
     } catch (error) {
@@ -139,7 +157,7 @@ export class CallsPane {
     const root = this.#root;
     if (!root) return;
     const { shape } = this.#choice;
-    const focus = atPath(root, this.#path);
+    const focus = atFocus(root, this.#choice.focus);
     const matches = matcher(this.#search.value.trim());
     const found = matches ? matched(root, matches) : null;
     this.#matches.textContent = !found ? "" : `${counted(found.nodes.size, "match", "matches")}, ${formatDuration(found.time, 3)}${root.own.total > 0 ? ` (${formatRatio(found.time / root.own.total)})` : ""}`;
@@ -162,7 +180,7 @@ export class CallsPane {
 
   #wayTo(focus: Node): HTMLElement[] {
     if (!focus.around) return [];
-    return [h("span", {}, `Focused: ${shownName(focus.name, 60)}`), button({ class: "quiet" }, () => { this.#path = pathOf(focus).slice(0, -1); this.#draw(); }, "One up"), button({ class: "quiet", "data-testid": "calls-all" }, () => { this.#path = []; this.#draw(); }, "Show all")];
+    return [h("span", {}, `Focused: ${shownName(focus.name, 60)}`), button({ class: "quiet" }, () => this.#choose({ focus: focusOf(focus.around!) }), "One up"), button({ class: "quiet", "data-testid": "calls-all" }, () => this.#choose({ focus: "" }), "Show all")];
   }
 
   #bar(): void {
@@ -172,7 +190,7 @@ export class CallsPane {
     const runs: Choice[] = !isLive(served) ? [] : served.runs.filter(({ key }) => key !== (served.api.run ?? served.shown)).map(({ key, name }) => ({ value: `run-${key}`, label: `run ${shownName(name, 40)}` }));
     const versus: Choice[] = [{ value: "none", label: "nothing" }, ...(rank !== null && every.length > 1 ? [{ value: "others", label: "mean of the others" }] : []), ...(every.length > 1 ? every.filter(({ value }) => value !== String(rank)) : []), ...runs];
     const all = this.#ranks.length === this.#layout.ranks.length ? `all ${every.length} added up` : `${this.#ranks.length} shown, added up`;
-    const now = against === null ? "none" : against === "others" ? against : "rank" in against ? String(against.rank) : `run-${against.run}`;
+    const now = writeAgainst(this.#choice);
     const parts = [
       selector("calls-by", "Calls", Object.entries(CALLED).map(([value, label]) => ({ value, label })), by, (value) => this.#choose({ by: value as CallsChoice["by"] })),
       ...(every.length > 1 ? [selector("calls-rank", "Ranks", [{ value: "all", label: all }, ...every], rank === null ? "all" : String(rank), (value) => this.#choose({ rank: value === "all" ? null : Number(value), against: against === "others" && value === "all" ? null : against }))] : []),

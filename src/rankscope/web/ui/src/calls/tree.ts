@@ -96,21 +96,34 @@ export function* walk(root: Node): Generator<Node> {
   }
 }
 
-/** A node's path by name, outermost first: how it is found again in a tree that was made anew. */
+/** A node's path by name, outermost first. */
 export function pathOf(of: Node): string[] {
   const path: string[] = [];
   for (let at: Node | null = of; at?.around; at = at.around) path.unshift(at.name);
   return path;
 }
 
-export function atPath(root: Node, path: readonly string[]): Node {
+/** The same for an address: a few letters for each name. Empty for the root. */
+export function focusOf(of: Node): string {
+  return pathOf(of).map(hashOf).join(".");
+}
+
+/** The node that `focusOf` wrote; where it is not in the tree, the innermost one around it that is. */
+export function atFocus(root: Node, focus: string): Node {
   let at = root;
-  for (const name of path) {
-    const next = at.inside.find((each) => each.name === name);
+  for (const hash of focus === "" ? [] : focus.split(".")) {
+    const next = at.inside.find(({ name }) => hashOf(name) === hash);
     if (!next) return at;
     at = next;
   }
   return at;
+}
+
+/** FNV-1a of a name, 32 bits. */
+function hashOf(name: string): string {
+  let hash = 0x811c9dc5;
+  for (let i = 0; i < name.length; i++) hash = Math.imul(hash ^ name.charCodeAt(i), 0x01000193);
+  return (hash >>> 0).toString(36);
 }
 
 /** Total time of nodes that match and are in no other that does. */

@@ -3,7 +3,7 @@ import { h, styled } from "../components/dom.ts";
 import { color, isDark, onThemeChange } from "../theme/theme.ts";
 import { formatDuration } from "../format/units.ts";
 import type { ViewContext } from "../views/view.ts";
-import { FONT } from "./font.ts";
+import { fitted, FONT } from "./font.ts";
 
 export interface HeatSpec {
   readonly label: string;
@@ -160,12 +160,4 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
 /** The text in a cell: all of it, else the part before the colon. A number is never cut. */
 function whole(c: CanvasRenderingContext2D, label: string, width: number): string {
   return c.measureText(label).width <= width ? label : fitted(c, label.split(":")[0] ?? "", width);
-}
-
-/** A label cut to a width, its end marked. */
-function fitted(c: CanvasRenderingContext2D, label: string, width: number): string {
-  if (c.measureText(label).width <= width) return label;
-  let kept = label;
-  while (kept.length > 1 && c.measureText(`${kept}…`).width > width) kept = kept.slice(0, -1);
-  return `${kept}…`;
 }

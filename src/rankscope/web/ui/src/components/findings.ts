@@ -49,17 +49,28 @@ function largestSaving(findings: readonly Finding[]): number {
 function item(context: ViewContext, finding: Finding, here = true, brief = false): HTMLElement {
   const most = largestSaving(context.payload.findings);
   const evidence = facts(context, finding, here);
+  if (brief) return briefly(context, finding, evidence, most);
   return h("li", { class: `finding ${finding.severity}`, "data-testid": "finding", "data-finding": finding.id, tabindex: "-1" },
     h("div", { class: "finding-head" },
       h("span", { class: `severity ${finding.severity}` }, WORDS[finding.severity]),
-      h("h3", {}, named(finding.title, 240)),
-      brief ? null : gain(context, finding)),
-    brief && finding.saving_ns !== null && most > 0 ? h("div", { class: "meter", "aria-hidden": "true" }, styled(h("span", { class: "memory" }), { width: `${((100 * finding.saving_ns) / most).toFixed(2)}%` })) : null,
-    brief ? null : evidence,
-    here && !brief ? shown(context, finding) : null,
+      h("h3", {}, named(finding.title, 240)), gain(context, finding)),
+    evidence,
+    here ? shown(context, finding) : null,
     finding.advice === "" ? null : h("p", { class: "advice" }, inline(shownName(finding.advice, 1200))),
-    brief ? h("div", { class: "finding-more" }, gain(context, finding), here ? shown(context, finding) : null, evidence && h("details", { class: "notes" }, h("summary", {}, "Evidence"), evidence)) : null,
     finding.symptoms.length === 0 ? null : symptoms(context, finding.symptoms, here));
+}
+
+/** As low as it can be, so that the first three are in sight at once: what it costs and what to do, links, the rest folded. */
+function briefly(context: ViewContext, finding: Finding, evidence: HTMLElement | null, most: number): HTMLElement {
+  const gained = gain(context, finding);
+  const same = finding.symptoms.length;
+  return h("li", { class: `finding ${finding.severity}`, "data-testid": "finding", "data-finding": finding.id, tabindex: "-1" },
+    h("div", { class: "finding-head" }, h("span", { class: `severity ${finding.severity}` }, WORDS[finding.severity]), h("h3", {}, named(finding.title, 240))),
+    finding.saving_ns !== null && most > 0 ? h("div", { class: "meter", "aria-hidden": "true" }, styled(h("span", { class: "memory" }), { width: `${((100 * finding.saving_ns) / most).toFixed(2)}%` })) : null,
+    gained === null && finding.advice === "" ? null : h("p", { class: "advice" }, gained, gained === null || finding.advice === "" ? null : ". ", inline(shownName(finding.advice, 1200))),
+    h("div", { class: "finding-more" }, shown(context, finding, true),
+      evidence && h("details", { class: "notes" }, h("summary", {}, "Evidence"), evidence),
+      same > 0 && h("details", { class: "notes" }, h("summary", {}, `Same cause (${same})`), symptoms(context, finding.symptoms, true))));
 }
 
 /** What the finding would save, or what it costs. */
@@ -87,11 +98,11 @@ function symptoms(context: ViewContext, found: readonly Finding[], here: boolean
         symptom.advice === "" ? null : h("p", { class: "advice" }, inline(shownName(symptom.advice, 1200))))))));
 }
 
-/** Where a finding can be seen. */
-function shown(context: ViewContext, finding: Finding): HTMLElement | null {
+/** Where a finding can be seen; briefly without the ranks that are shown with it. */
+function shown(context: ViewContext, finding: Finding, brief = false): HTMLElement | null {
   const { rank, step } = placeOf(finding);
-  const calls = finding.ranks.length === 1 ? callsLink(context, rank, step) : null;
-  const link = eventOf(context, finding, calls);
+  const calls = finding.ranks.length === 1 ? callsLink(context, rank, step, brief) : null;
+  const link = eventOf(context, finding, calls, brief);
   if (link) return link;
   if (!context.served || (rank === null && step === null) || (rank !== null && !context.payload.run.ranks.includes(rank))) return null;
   return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", { ...(rank === null ? {} : { rank }), ...(step === null ? {} : { step }) }), "data-testid": "finding-place" },
@@ -99,19 +110,19 @@ function shown(context: ViewContext, finding: Finding): HTMLElement | null {
 }
 
 /** What ran in the step of a finding on its one rank, compared with the other ranks. */
-function callsLink(context: ViewContext, rank: number | null, step: number | null): Child {
+function callsLink(context: ViewContext, rank: number | null, step: number | null, brief: boolean): Child {
   const { ranks } = context.payload.run;
   if (!context.served || rank === null || step === null || ranks.length < 2 || !ranks.includes(rank)) return null;
   return [" · ", h("a", { href: context.router.href("timeline", { rank, step, calls: writeChoice({ ...CALLS_AT_FIRST, rank, against: "others" }) }), "data-testid": "finding-calls" },
-    `Compare what ran in step ${step}`)];
+    brief ? `Compare step ${step}` : `Compare what ran in step ${step}`)];
 }
 
 /** The event that proves a finding, with the ranks to compare it with. */
-function eventOf(context: ViewContext, finding: Finding, more: Child = null): HTMLElement | null {
+function eventOf(context: ViewContext, finding: Finding, more: Child = null, brief = false): HTMLElement | null {
   const event = finding.place?.event;
   if (!hasTimeline(context) || !event || !context.payload.run.ranks.includes(event.rank)) return null;
   return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", eventParams(event)), "data-testid": "finding-event" },
-    `Show the event: rank ${event.rank}${event.peers.length > 0 ? `, with rank${event.peers.length > 1 ? "s" : ""} ${formatRanks(event.peers)}` : ""}`), more);
+    brief ? `Show the event on rank ${event.rank}` : `Show the event: rank ${event.rank}${event.peers.length > 0 ? `, with rank${event.peers.length > 1 ? "s" : ""} ${formatRanks(event.peers)}` : ""}`), more);
 }
 
 function facts(context: ViewContext, finding: Finding, here: boolean): HTMLElement | null {

@@ -10,7 +10,7 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["W S, + −", "zoom in, out"], ["A D, ← →", "pan left, right"], ["↑ ↓, Page", "scroll up, down"],
   ["F", "focus: zoom to the selection"], ["M", "mark: measure the selection or the visible range"], ["0", "entire run"], ["C", "critical path of the step in view"],
   ["/", "find by name"], ["N, Shift + N", "next, previous match"], ["[ ]", "previous, next event with this name"], ["T, Shift + T", "all events with this name as a track, of all ranks"],
-  [", .", "previous, next event in the lane"], ["J K", "lane below, above"], ["E", "select the event in the middle of the view"], ["{ }", "previous, next step"],
+  [", .", "previous, next event in the lane"], ["J K", "lane below, above"], ["E", "select: in the middle of the focused or pinned rank, else of the view"], ["{ }", "previous, next step"],
   ["P H", "pin, hide the focused name or the selection’s lane"], ["Shift + M", "set a flag with a note"],
   ["Enter", "go to the selection’s pane; in the flame graph: focus"], ["Escape", "close the measurement or selection"], ["?", "this help"],
 ];

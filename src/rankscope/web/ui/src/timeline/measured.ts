@@ -24,6 +24,8 @@ export class Measured {
   readonly #find: (name: string) => void;
   readonly #place = h("div", { class: "tl-measured" });
   #calls: CallsPane | null = null;
+  /** The range and the ranks of the calls that are shown. */
+  #callsOf = "";
   /** What the reader chose last, for when the calls are shown again. */
   #last: CallsChoice = FIRST;
 
@@ -40,6 +42,7 @@ export class Measured {
     const model = this.#model;
     const [from, to] = [Math.max(0, Math.round(window.from)), Math.round(window.to)];
     const exact = model.measured = { from, to: Math.max(from + 1, to) };
+    if (history && model.calls !== null) model.calls = { ...model.calls, focus: "", find: "" }; // which were chosen in another range
     model.changed();
     if (history) this.#permalink.push();
     try {
@@ -76,10 +79,20 @@ export class Measured {
       this.#place.replaceChildren(...summaryOf(this.#context, model, exact, file, { find: this.#find }));
       return;
     }
-    this.#end();
     this.#last = choice;
-    this.#calls = new CallsPane(this.#context, model.api, model.layout, exact, this.#ranks(), choice, {
-      chosen: (now) => { this.#last = model.calls = now; this.#permalink.note(); }, failed: (error) => this.#notice.say(error),
+    const ranks = this.#ranks();
+    const of = `${exact.from} ${exact.to} ${ranges(ranks)}`;
+    if (this.#calls && this.#callsOf === of) return this.#calls.show(choice); // Back within the same calls
+    this.#end();
+    this.#callsOf = of;
+    this.#calls = new CallsPane(this.#context, model.api, model.layout, exact, ranks, choice, {
+      chosen: (now, leap) => {
+        const change = (): void => { this.#last = model.calls = now; };
+        if (leap) return this.#permalink.leap(change);
+        change();
+        this.#permalink.note();
+      },
+      failed: (error) => this.#notice.say(error),
     });
     this.#place.replaceChildren(this.#calls.element);
   }
@@ -100,16 +113,13 @@ export class Measured {
 
   async #turn(exact: Window, shape: Shape | null): Promise<void> {
     const model = this.#model;
-    const calls = model.calls !== null && shape !== null;
-    model.calls = shape === null ? null : { ...this.#last, shape };
-    if (calls && this.#calls) this.#calls.show(shape);
+    this.#permalink.leap(() => { model.calls = shape === null ? null : { ...this.#last, shape }; });
     try {
-      if (!calls) await this.#fill(exact);
+      await this.#fill(exact);
     } catch (error) {
       if (!isAbort(error)) this.#notice.say(error);
     }
     this.#frame(exact);
-    this.#permalink.note();
   }
 
   #along(event: KeyboardEvent, tabs: readonly HTMLElement[]): void {

@@ -2,14 +2,28 @@
 import { h, named } from "../components/dom.ts";
 import { ApiError } from "../data/api.ts";
 
+const HINT_MS = 5000;
+
 export class Notice {
   readonly element = h("div", { class: "tl-notice", role: "status", hidden: true });
   readonly live = h("p", { class: "unseen", role: "status", "data-testid": "live" });
+  /** Over the picture: what a key did, or what it needs. */
+  readonly toast = h("p", { class: "tl-busy tl-toast", "aria-hidden": "true", hidden: true, "data-testid": "hint" });
+  #hiding = 0;
   /** It is about the requested place, and remains when the server answers. */
   #stays = false;
 
   announce(text: string): void {
     this.live.textContent = text;
+  }
+
+  /** The same for a moment also over the picture. */
+  hint(text: string): void {
+    this.announce(text);
+    this.toast.textContent = text;
+    this.toast.hidden = false;
+    clearTimeout(this.#hiding);
+    this.#hiding = window.setTimeout(() => { this.toast.hidden = true; }, HINT_MS);
   }
 
   /** A message about the requested place: shown until another is opened. */
@@ -27,6 +41,10 @@ export class Notice {
 
   answered(): void {
     this.element.hidden ||= !this.#stays;
+  }
+
+  end(): void {
+    clearTimeout(this.#hiding);
   }
 
   left(): void {

@@ -34,12 +34,19 @@ export class Permalink {
     this.#router.push(this.#address());
   }
 
+  /** A change that Back undoes: it leads to where the reader was just before. */
+  leap(change: () => void): void {
+    this.#router.note(this.#address());
+    change();
+    this.push();
+  }
+
   /** Shows a window, as a leap from where the reader is now. */
   go(window: Window): void {
-    this.#router.note(this.#address());
-    delete this.#stage.element.dataset["settled"];
-    this.#model.show(window);
-    this.push();
+    this.leap(() => {
+      delete this.#stage.element.dataset["settled"];
+      this.#model.show(window);
+    });
   }
 
   /** The address is left true to the last view. */

@@ -8,7 +8,7 @@ import { grouped } from "../format/units.ts";
 import type { EventDetail } from "./detail.ts";
 import { askedHit, hitAt, type Hit, type Part } from "./hit.ts";
 import { rowUnder } from "./input.ts";
-import type { Place } from "./layout.ts";
+import { rankIndex, type Place } from "./layout.ts";
 import type { Model } from "./model.ts";
 import type { Notice } from "./notice.ts";
 import { ranksOfTrack, toggled } from "./name_tracks.ts";
@@ -73,7 +73,7 @@ export class Selection {
       detail = await model.api.json<EventDetail>(...model.nameLanes.event(place));
     } catch (error) {
       if (error instanceof ApiError && error.status === 404) {
-        if (history) this.#notice.announce("No more events in this lane.");
+        if (history) this.#notice.hint("No more events in this lane.");
         else this.#notice.tell("The event in the link does not exist.", "The link may belong to another run. Its time range is shown.");
       }
       else this.#notice.say(error);
@@ -130,7 +130,7 @@ export class Selection {
 
   zoomTo(): void {
     const { detail, layout } = this.#model;
-    if (!detail) return;
+    if (!detail) return this.#notice.hint("Select an event first: click one, or press E.");
     this.#model.reveal(detail.lane);
     this.#stage.scrollToRow(standIn(layout, this.#model.rows, detail.lane));
     this.#permalink.go(around(detail.start_ns, detail.end_ns, layout.span, 0.6));
@@ -147,10 +147,10 @@ export class Selection {
   toggleTrack({ all }: { all: boolean }): void {
     const model = this.#model;
     const { detail, layout } = model;
-    if (!detail) return this.#notice.announce("Select an event first.");
+    if (!detail) return this.#notice.hint("Select an event first: click one, or press E.");
     model.setNameTracks(toggled(model.nameTracks, { name: detail.name, ranks: all ? null : ranksOfTrack(layout, detail.rank, model.pinned.ranks) }));
     this.#permalink.push();
-    this.#notice.announce(model.nameTracks.some(({ name }) => name === detail.name) ? "All events with this name are pinned to the top as a track." : "The track was removed.");
+    this.#notice.hint(model.nameTracks.some(({ name }) => name === detail.name) ? "All events with this name are pinned to the top as a track." : "The track was removed.");
   }
 
   /** The next or previous event of the same name on the same rank. */
@@ -164,20 +164,21 @@ export class Selection {
       // From a rank's summary, the first is the event itself in its own lane.
       const itself = first.hit?.lane !== detail.lane && first.hit?.start_ns === after && first.hit.end_ns === end_ns && layout.tracks[layout.laneTrack[detail.lane] ?? 0]?.kind === "rank";
       const { hit, hits, index } = first.hit && itself ? await from(first.hit) : first;
-      if (!hit) return this.#notice.announce(`No ${direction} event of this name on rank ${rank}.`);
+      if (!hit) return this.#notice.hint(`No ${direction} event with this name on rank ${rank}.`);
       await this.select(hit);
-      this.#notice.announce(`${grouped(index + 1)} of ${grouped(hits)} events of this name on rank ${rank}.`);
+      this.#notice.hint(`${grouped(index + 1)} of ${grouped(hits)} events with this name on rank ${rank}.`);
     } catch (error) {
       this.#notice.say(error);
     }
   }
 
-  /** Selects on another lane what runs when the selected event does; with 0, in the middle of the first lane visible. */
+  /** Selects on another lane what runs when the selected event does; without a selection, in the middle of the row that `#start` gives. */
   async across(by: number): Promise<void> {
     const { rows, selected, detail, window, layout, api, nameLanes } = this.#model;
     const at = detail ? (detail.start_ns + detail.end_ns) / 2 : (window.from + window.to) / 2;
-    let row = selected ? standIn(layout, rows, selected.lane) + by : this.#stage.frame?.first ?? 0;
-    for (; row >= 0 && row < rows.length; row += by < 0 ? -1 : 1) {
+    const first = selected ? standIn(layout, rows, selected.lane) + by : this.#start();
+    const [down, up] = [Array.from({ length: Math.max(0, rows.length - first) }, (_, i) => first + i), Array.from({ length: Math.max(0, first) }, (_, i) => first - 1 - i)];
+    for (const row of selected ? (by < 0 ? [first, ...up] : down) : [...down, ...up]) {
       const lane = rows.lane[row] ?? -1;
       if (lane < 0) continue;
       // The server takes whole nanoseconds; what touches the instant comes first, else what follows it.
@@ -187,7 +188,21 @@ export class Selection {
       if (next !== undefined) return this.select({ lane, row: next });
       if (!file) return;
     }
-    this.#notice.announce("No other lane has an event here.");
+    this.#notice.hint(selected ? "No other lane has an event here." : "No lane has an event at or after the middle of this window.");
+  }
+
+  /** The row of the name that has the focus, else of the rank that was jumped to, else pinned at the top, else the one in the middle of those in view. */
+  #start(): number {
+    const { rows, layout, jumped } = this.#model;
+    const frame = this.#stage.frame;
+    if (!frame) return 0;
+    const name = document.activeElement instanceof HTMLElement ? /^([rt])(\d{1,9})$/.exec(document.activeElement.dataset["row"] ?? "") : null;
+    const number = Number(name?.[2]);
+    const focused = !name ? -1 : name[1] === "r" ? rows.rowOfRank[rankIndex(layout, number)] ?? -1 : standIn(layout, rows, layout.tracks[number]?.firstLane ?? -1);
+    if (focused >= 0) return focused;
+    const asked = jumped === null ? -1 : rows.rowOfRank[jumped] ?? -1;
+    if (asked >= 0 && (asked < rows.pinned || (asked >= frame.first && asked < frame.last))) return asked;
+    return rows.pinned > 0 ? 0 : (frame.first + Math.max(frame.first, frame.last - 1)) >> 1;
   }
 
   /** As `under`; where the bin there names an event of the row's other part, or one that may be, the server is asked for the events. */

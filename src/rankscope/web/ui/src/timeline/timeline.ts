@@ -103,11 +103,11 @@ export class Timeline {
       counters: (shown) => { model.showCounters = shown; model.refold(); permalink.note(); },
       order: (order) => void this.#arrange(order, model.groupBy).then(() => permalink.note()), group: (by) => { model.openGroups.clear(); void this.#arrange(model.order, by).then(() => permalink.note()); }, showHidden: () => this.#rowActions.showAll(),
       help: () => this.#help.toggle(), path: () => path.toggle(),
-      measure: () => { this.#input.measuring = true; notice.announce("Drag across the timeline to measure."); stage.element.focus({ preventScroll: true }); },
+      measure: () => { this.#input.measuring = true; notice.hint("Drag across the timeline to measure."); stage.element.focus({ preventScroll: true }); },
     });
     const minimap = new Minimap(model, () => permalink.note());
     stage.afterFrame(() => minimap.draw());
-    const frame = h("div", { class: "tl-frame" }, minimap.element, stage.box, api.element, this.#rowActions.element, this.#flags.element, this.#tip.element);
+    const frame = h("div", { class: "tl-frame" }, minimap.element, stage.box, api.element, notice.toast, this.#rowActions.element, this.#flags.element, this.#tip.element);
     for (const names of [gutter.element, gutter.pins]) this.#rowActions.watch(names, frame);
     const used = (pane: HTMLElement): void => { for (const each of [selection.element, measured.element]) each.dataset["used"] = String(each === pane); };
     for (const pane of [selection.element, measured.element]) for (const event of ["pointerdown", "focusin", "filled"]) pane.addEventListener(event, () => used(pane));
@@ -128,7 +128,7 @@ export class Timeline {
       clearTimeout(this.#later);
       watch.disconnect();
       stop();
-      for (const part of [permalink, stage, loader, names, counters, minimap, path, this.#input]) part.end();
+      for (const part of [notice, permalink, stage, loader, names, counters, minimap, path, this.#input]) part.end();
     };
   }
 
@@ -270,6 +270,12 @@ export class Timeline {
     else this.#notice.tell(`There is no step ${step}${rank === null ? "" : ` on rank ${rank}`}.`, "Showing the entire run. The Step menu lists the recorded steps.");
   }
 
+  #onRow(what: string, act: (row: string) => void): void {
+    const row = this.#rowActions.current();
+    if (row) act(row);
+    else this.#notice.hint(`To ${what} a rank or lane, select an event of it or go to its name with Tab.`);
+  }
+
   #key(event: KeyboardEvent): boolean {
     const act = this.#act(event.key.length === 1 ? event.key.toLowerCase() : event.key, event.shiftKey);
     act?.();
@@ -287,7 +293,7 @@ export class Timeline {
       case "f": return () => selection.zoomTo();
       case "0": case "Home": return () => jump.toWindow(whole(model.layout.span));
       case "/": return () => this.#bar.search.focus();
-      case "n": return () => void this.#search.find(model.query, shift ? "previous" : "next");
+      case "n": return () => (model.query === "" ? this.#notice.hint("Type a name to find first: key /.") : void this.#search.find(model.query, shift ? "previous" : "next"));
       case "c": return () => this.#path.toggle();
       case "[": return () => void selection.alike("previous");
       case "]": return () => void selection.alike("next");
@@ -295,8 +301,8 @@ export class Timeline {
       case "}": return () => jump.byStep(1);
       case "t": return () => selection.toggleTrack({ all: shift });
       case "?": return () => this.#help.toggle();
-      case "p": return () => { const row = this.#rowActions.current(); if (row) this.#rowActions.pin(row); };
-      case "h": return () => { const row = this.#rowActions.current(); if (row) this.#rowActions.hideRow(row); };
+      case "p": return () => this.#onRow("pin", (row) => this.#rowActions.pin(row));
+      case "h": return () => this.#onRow("hide", (row) => this.#rowActions.hideRow(row));
       case "m": return shift ? () => this.#flags.open(Math.round(model.detail?.start_ns ?? (model.window.from + model.window.to) / 2)) : () => void this.#measured.show(model.detail ? { from: model.detail.start_ns, to: model.detail.end_ns } : model.window);
       case "Enter": return () => (model.detail ? selection.enter() : void selection.across(0));
       case "Escape": return () => (model.measured ? this.#measured.close() : selection.clear({ history: true }));

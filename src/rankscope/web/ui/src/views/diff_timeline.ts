@@ -1,5 +1,5 @@
 /** One step of both sides of a diff, one below the other on one scale: the lanes of a rank, from its step's start. */
-import { FONT } from "../charts/font.ts";
+import { fitted, FONT } from "../charts/font.ts";
 import { button, selector } from "../components/controls.ts";
 import { h, named, styled } from "../components/dom.ts";
 import { emptyState, workingState } from "../components/notes.ts";
@@ -30,6 +30,8 @@ const LANES_AT_MOST = 14;
 const HOST_LANES = 4;
 const EVENTS_AT_MOST = 60_000;
 const WIDEST_STRIP = 12;
+/** The parameters that choose a step of each side by its order, from 1, where they are not to have the same number. */
+const OWN_STEP = ["stepa", "stepb"] as const;
 
 export interface DiffTimeline {
   readonly element: HTMLElement;
@@ -44,7 +46,7 @@ export function diffTimeline(context: ViewContext, sides: readonly [DiffSide, Di
   let redraw: () => void = () => undefined;
   let left = false;
   context.onLeave(() => { left = true; });
-  Promise.all(sides.map((side) => load(context, side))).then((found) => {
+  Promise.all(sides.map((side, index) => load(context, side, OWN_STEP[index]!))).then((found) => {
     if (left) return;
     const [a, b] = found;
     if (!a || !b) place.replaceChildren(emptyState("No step of both sides can be drawn.", "Steps have to be recorded on both sides: call `.step()` once per iteration."));
@@ -53,14 +55,14 @@ export function diffTimeline(context: ViewContext, sides: readonly [DiffSide, Di
   return { element, highlight: (name) => { chosen = name; context.router.note({ name: name ?? "" }); redraw(); } };
 }
 
-/** A side's rank, its step of the address (else the one in the middle), and that step's events; null without steps. */
-async function load(context: ViewContext, side: DiffSide): Promise<Loaded | null> {
+/** A side's rank, its step of the address (by its own order, else by number, else the one in the middle), and that step's events; null without steps. */
+async function load(context: ViewContext, side: DiffSide, own: string): Promise<Loaded | null> {
   const api = new ServerApi(side.run);
   const layout = readLayout(await api.json("timeline"));
   const { params } = context.place;
   const stepped = layout.ranks.filter(({ steps }) => steps.length > 0);
   const rank = stepped.find((row) => row.rank === (side.rank ?? Number(params.get("diffrank") ?? stepped[0]?.rank))) ?? stepped[0];
-  const step = rank?.steps.find((each) => String(each.step) === params.get("step")) ?? rank?.steps[Math.floor(rank.steps.length / 2)];
+  const step = rank?.steps[Number(params.get(own) ?? 0) - 1] ?? rank?.steps.find((each) => String(each.step) === params.get("step")) ?? rank?.steps[Math.floor(rank.steps.length / 2)];
   if (!rank || !step) return null;
   const lanes = lanesOf(layout, rank.rank);
   const names = new Names();
@@ -138,12 +140,31 @@ function pictures(context: ViewContext, sides: readonly [Loaded, Loaded], chosen
 
 function controls(context: ViewContext, sides: readonly [Loaded, Loaded], zoom: (factor: number) => void): HTMLElement {
   const [a] = sides;
-  const steps = a.rank.steps.filter(({ step }) => step !== null && sides.every(({ rank }) => rank.steps.some((each) => each.step === step)));
   const ranks = a.side.rank === null ? a.layout.ranks.filter(({ rank }) => sides[1].layout.ranks.some((each) => each.rank === rank)) : [];
   return h("div", { class: "controls" },
-    steps.length > 1 && selector("diff-step", "Step", steps.map(({ step }) => ({ value: String(step), label: String(step) })), String(a.step.step), (step) => context.router.update({ step })),
+    steps(context, sides),
     ranks.length > 1 && selector("diff-rank", "Rank", ranks.map(({ rank }) => ({ value: String(rank), label: String(rank) })), String(a.rank.rank), (rank) => context.router.update({ diffrank: rank })),
     h("span", {}, button({ class: "quiet", "aria-label": "Zoom in" }, () => zoom(1 / 1.5), "+"), " ", button({ class: "quiet", "aria-label": "Zoom out" }, () => zoom(1.5), "−"), " ", button({ class: "quiet" }, () => zoom(1e9), "Entire step")));
+}
+
+const APART = "apart";
+
+/** One step of both by its number, or one of each by its order: runs may have no number in common, or the steps in question other numbers. */
+function steps(context: ViewContext, sides: readonly [Loaded, Loaded]): (HTMLElement | false)[] {
+  const [a, b] = sides;
+  const { router, place: { params } } = context;
+  const common = a.rank.steps.filter(({ step }) => step !== null && b.rank.steps.some((each) => each.step === step));
+  const order = ({ rank, step }: Loaded): string => String(rank.steps.indexOf(step) + 1);
+  const several = sides.some(({ rank }) => rank.steps.length > 1);
+  if (common.length > 0 && !OWN_STEP.some((name) => params.has(name))) {
+    const options = common.map(({ step }) => ({ value: String(step), label: String(step) }));
+    return [several && selector("diff-step", "Step", [...options, { value: APART, label: "one of each …" }], String(a.step.step),
+      (step) => router.update(step === APART ? { step: "", stepa: order(a), stepb: order(b) } : { step }))];
+  }
+  const choose = (side: Loaded, name: string): HTMLElement | false => side.rank.steps.length > 1 && selector(`diff-${name}`, `Step of ${shownName(side.side.name, 30)}`,
+    side.rank.steps.map(({ step, start, end }, index) => ({ value: String(index + 1), label: `${index + 1} of ${side.rank.steps.length}: ${step === null ? "no number" : `step ${step}`}, ${formatDuration(end - start)}` })), order(side), (value) => router.update({ step: "", [name]: value }));
+  return [choose(a, OWN_STEP[0]), choose(b, OWN_STEP[1]),
+    common.length > 0 ? h("span", {}, button({ class: "quiet", "data-testid": "diff-same-step" }, () => router.update({ stepa: "", stepb: "" }), "Same step of both")) : h("p", { class: "quiet-line" }, "No step number is in both.")];
 }
 
 /** The event at an instant of the step in a lane; −1 for none. */
@@ -175,11 +196,11 @@ function paint(canvas: HTMLCanvasElement, { events, step, lanes, layout, names }
     c.fillStyle = colors[events.category[i]!] ?? ink;
     c.fillRect(left, events.lane[i]! * LANE_PX + 1, Math.max(0.6, right - left), LANE_PX - 2);
     if (right - left < WIDEST_STRIP * 2.5) continue;
-    const text = labelName(name).slice(0, Math.floor((right - left - 6) / 6));
+    const text = fitted(c, labelName(name), right - left - 8);
     if (text.length < 3) continue;
     c.fillStyle = page;
     c.globalAlpha *= 0.78;
-    c.fillRect(left + 2, events.lane[i]! * LANE_PX + 3, Math.min(right - left - 4, c.measureText(text).width + 4), LANE_PX - 6);
+    c.fillRect(left + 2, events.lane[i]! * LANE_PX + 3, c.measureText(text).width + 4, LANE_PX - 6);
     c.globalAlpha = chosen === null || name === chosen ? 1 : 0.4;
     c.fillStyle = ink;
     c.fillText(text, left + 4, events.lane[i]! * LANE_PX + LANE_PX / 2);

@@ -71,7 +71,7 @@ export function order(context: ViewContext): HTMLElement | null {
   const pick = (column: string): (number | null)[] => rows.map((row) => table.number(row, column));
   const choose = groups.length > 1 && h("div", { class: "controls" }, selector("arrivals-group", "Group", groups.map((value) => ({ value, label: shownName(value, 60) })), group, (value) => context.router.update({ group: value })));
   return h("div", {}, choose, stackedChart(context, {
-    label: "Arrival order.", title: "Arrival order", testId: "chart-arrivals", axis: "Rank",
+    label: "Arrival order.", title: "Arrival order, number of collectives", testId: "chart-arrivals", axis: "Rank",
     bars: rows.map((row) => String(table.cell(row, "rank"))), format: (value) => String(value),
     segments: [{ category: "transfer", label: "First", values: pick("first") }, { category: "idle", label: "In between or too close to tell", values: pick("between") }, { category: "waiting", label: "Last", values: pick("last") }],
     totals: { label: "Collectives", values: pick("collectives") },

@@ -1,0 +1,187 @@
+"""Nsight Systems: what ``nsys export --type sqlite`` writes, as events of a Kineto trace.
+
+Kernels, copies and fills (`CUPTI_ACTIVITY_KIND_*`), calls of the CUDA runtime and driver, and NVTX ranges. Ranges that
+torch's `emit_nvtx` names after operators become operators. Where no range is called ``ProfilerStep#N``, those that
+count steps (``step 7``, ``iteration_7``) are the steps. A report of several processes is read as its busiest one.
+
+In: the tables of such a file. Out: the keys and events of a trace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rankscope.ingest.event_types import PROFILER_STEP
+from rankscope.ingest.sqlite_trace import Database, Translation, busiest, event, whole
+
+_KINDS = "CUPTI_ACTIVITY_KIND_"
+_KERNEL, _COPY, _FILL, _RUNTIME = (_KINDS + kind for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME"))
+_NVTX = "NVTX_EVENTS"
+# `CUpti_ActivityMemcpyKind`.
+_COPIES = {
+    1: "HtoD",
+    2: "DtoH",
+    3: "HtoA",
+    4: "AtoH",
+    5: "AtoA",
+    6: "AtoD",
+    7: "DtoA",
+    8: "DtoD",
+    9: "HtoH",
+    10: "PtoP",
+}
+_RANGE_TYPES = (59, 60)  # pushed and popped; started and ended
+_VERSION = re.compile(r"_v\d+$")
+_DRIVER = re.compile(r"cu[A-Z]")
+_STEP = re.compile(
+    r"(?P<word>(?:train(?:ing)?[ _-]?)?(?:step|iter(?:ation)?))[ _#:=-]*(?P<number>\d{1,18})", re.IGNORECASE
+)
+_OPERATOR = re.compile(r"(?P<name>\w+::\w+)(?:, seq = (?P<sequence>\d{1,18}))?(?:, (?:op_id|sizes|seq).*)?", re.DOTALL)
+_ID_BITS = 0xFFFFFF
+
+
+def reads(database: Database) -> bool:
+    """Whether the tables are those of Nsight Systems."""
+    return "StringIds" in database.tables and bool(database.tables & {_KERNEL, _COPY, _RUNTIME, _NVTX})
+
+
+def translate(database: Database) -> Translation:
+    """The keys of the trace and its events."""
+    strings = database.texts("StringIds", "id", "value")
+    process, others = busiest(
+        _pid(row["globalPid"]) for table in (_KERNEL, _COPY) for row in database.rows(table, "globalPid")
+    )
+    started = next(iter(database.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")), {})
+    host = next(
+        (row["value"] for row in database.rows("TARGET_INFO_SYSTEM_ENV", "name", "value") if row["name"] == "Hostname"),
+        None,
+    )
+    ranks = {_pid(row["globalPid"]): whole(row["rank"]) for row in database.rows("MPI_RANKS", "globalPid", "rank")}
+    head: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": list(_devices(database)), "others": others}
+    if (epoch := whole(started.get("utcEpochNs"))) is not None:
+        head["baseTimeNanoseconds"] = epoch
+    if isinstance(host, str):
+        head["host_name"] = host
+    if isinstance(process, int) and (rank := ranks.get(process)) is not None:
+        head["distributedInfo"] = {"rank": rank}
+    return head, _events(database, strings, process)
+
+
+def _devices(database: Database) -> Iterator[dict[str, Any]]:
+    for row in database.rows("TARGET_INFO_GPU", "id", "name", "totalMemory", "smCount", "computeMajor", "computeMinor"):
+        yield {
+            "id": whole(row["id"]),
+            "name": row["name"] if isinstance(row["name"], str) else "",
+            "totalGlobalMem": whole(row["totalMemory"]),
+            "numSms": whole(row["smCount"]),
+            "computeMajor": whole(row["computeMajor"]),
+            "computeMinor": whole(row["computeMinor"]),
+        }
+
+
+def _pid(identifier: object) -> int | None:
+    """The process of a serialized id: 24 bits above the 24 of the thread."""
+    return identifier >> 24 & _ID_BITS if isinstance(identifier, int) else None
+
+
+def _events(database: Database, strings: dict[Any, str], process: object) -> Iterator[str]:
+    for row in _of(database, process, _KERNEL, "globalPid", "demangledName", "shortName", *_LAUNCH):
+        shared = [
+            size for key in ("staticSharedMemory", "dynamicSharedMemory") if (size := whole(row[key])) is not None
+        ]
+        args = _device_args(row) | {
+            "grid": _triple(row, "grid"),
+            "block": _triple(row, "block"),
+            "registers per thread": whole(row["registersPerThread"]),
+            "shared memory": sum(shared) if shared else None,
+            "graph node id": whole(row["graphNodeId"]),
+        }
+        name = strings.get(row["demangledName"]) or strings.get(row["shortName"])
+        yield _on_device("kernel", name, row, args)
+    for row in _of(database, process, _COPY, "globalPid", "copyKind", "bytes", *_ACTIVITY):
+        kind = _COPIES.get(row["copyKind"], "of an unknown kind")
+        yield _on_device("gpu_memcpy", f"Memcpy {kind}", row, _device_args(row) | {"bytes": whole(row["bytes"])})
+    for row in _of(database, process, _FILL, "globalPid", "bytes", *_ACTIVITY):
+        yield _on_device("gpu_memset", "Memset", row, _device_args(row) | {"bytes": whole(row["bytes"])})
+    for row in _of(database, process, _RUNTIME, "globalTid", "start", "end", "correlationId", "nameId"):
+        name = _VERSION.sub("", strings.get(row["nameId"], ""))
+        category = "cuda_driver" if _DRIVER.match(name) else "cuda_runtime"
+        yield _on_host(category, name, row, {"correlation": whole(row["correlationId"])})
+    yield from _ranges(database, strings, process)
+
+
+_SHARED = ("staticSharedMemory", "dynamicSharedMemory")
+_ACTIVITY = ("start", "end", "deviceId", "contextId", "streamId", "correlationId")
+_LAUNCH = (
+    *_ACTIVITY, "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread", "graphNodeId",
+    *_SHARED,
+)  # fmt: skip
+
+
+def _of(database: Database, process: object, table: str, identifier: str, *columns: str) -> Iterator[dict[str, Any]]:
+    """The rows of one process; all if the file names none."""
+    for row in database.rows(table, identifier, *columns):
+        if process is None or row[identifier] is None or _pid(row[identifier]) == process:
+            yield dict(row)
+
+
+def _device_args(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "device": whole(row["deviceId"]),
+        "context": whole(row["contextId"]),
+        "stream": whole(row["streamId"]),
+        "correlation": whole(row["correlationId"]),
+    }
+
+
+def _triple(row: dict[str, Any], name: str) -> list[int] | None:
+    values = [size for axis in "XYZ" if (size := whole(row[name + axis])) is not None]
+    return values if len(values) == 3 else None
+
+
+def _on_device(category: str, name: str | None, row: dict[str, Any], args: dict[str, Any]) -> str:
+    track = {"pid": whole(row["deviceId"]), "tid": whole(row["streamId"])}
+    return event(category, name, row["start"], row["end"], **track, args=args)
+
+
+def _on_host(category: str, name: str, row: dict[str, Any], args: dict[str, Any]) -> str:
+    thread = row["globalTid"]
+    track = {"pid": _pid(thread), "tid": thread & _ID_BITS if isinstance(thread, int) else None}
+    return event(category, name, row["start"], row["end"], **track, args=args)
+
+
+def _ranges(database: Database, strings: dict[Any, str], process: object) -> Iterator[str]:
+    """NVTX ranges as operators, steps and annotations."""
+    named = [
+        (row, row["text"] if isinstance(row["text"], str) else strings.get(row["textId"], ""))
+        for row in _of(database, process, _NVTX, "globalTid", "start", "end", "eventType", "text", "textId")
+        if row["eventType"] in _RANGE_TYPES or row["eventType"] is None
+    ]
+    word = None
+    if not any(PROFILER_STEP.match(name) for _, name in named):
+        word = step_word([(row["start"], name) for row, name in named])
+    for row, name in named:
+        operator = _OPERATOR.fullmatch(name)
+        if operator is not None:
+            sequence = operator["sequence"]
+            yield _on_host("cpu_op", operator["name"], row, {"Sequence number": int(sequence) if sequence else None})
+        else:
+            yield _on_host("user_annotation", counted_step(name, word), row, {})
+
+
+def step_word(ranges: Sequence[tuple[object, str]]) -> str | None:
+    """The word by which ranges count the steps: of several the one that begins first, as it is around the others.
+
+    Args:
+        ranges: start and name of each.
+    """
+    found = [(start, match["word"].lower()) for start, name in ranges if (match := _STEP.fullmatch(name))]
+    return min(((start, word) for start, word in found if isinstance(start, int)), default=(0, None))[1]
+
+
+def counted_step(name: str, word: str | None) -> str:
+    """The name of a range, as torch's profiler writes it if it counts steps by this word."""
+    step = _STEP.fullmatch(name) if word is not None else None
+    return name if step is None or step["word"].lower() != word else f"ProfilerStep#{int(step['number'])}"

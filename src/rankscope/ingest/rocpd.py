@@ -1,0 +1,162 @@
+"""ROCm's rocpd: the SQLite database of ``rocprofv3 --output-format rocpd``, as events of a Kineto trace.
+
+Kernels, copies, calls of HIP and HSA, and roctx ranges, from the tables of schema 3, whose names end in the id of the
+process. Calls and device events have the same correlation id (`stack_id`). A merged database of several processes is
+read as its busiest one. Ranges called ``step 7`` or ``iteration_7`` are the steps, as in `nsight`.
+
+In: the tables of such a file. Out: the keys and events of a trace.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from rankscope.errors import NotATraceError
+from rankscope.ingest.event_types import PROFILER_STEP
+from rankscope.ingest.nsight import counted_step, step_word
+from rankscope.ingest.sqlite_trace import Database, Translation, busiest, event, whole
+
+_DISPATCH = "rocpd_kernel_dispatch"
+_COPY, _REGION = "rocpd_memory_copy", "rocpd_region"
+_SUFFIXED = re.compile(r"rocpd_(?:kernel_dispatch|memory_copy|region)(_\w*)?")
+_DIRECTIONS = {"HOST_TO_DEVICE": "HtoD", "DEVICE_TO_HOST": "DtoH", "DEVICE_TO_DEVICE": "DtoD", "HOST_TO_HOST": "HtoH"}
+
+
+def reads(database: Database) -> bool:
+    """Whether the tables are rocpd's."""
+    return any(_SUFFIXED.fullmatch(table) for table in database.tables)
+
+
+def translate(database: Database) -> Translation:
+    """The keys of the trace and its events.
+
+    Raises:
+        NotATraceError: the tables are of another version of the schema.
+    """
+    suffixes = sorted({match[1] or "" for table in database.tables if (match := _SUFFIXED.fullmatch(table))})
+    counted = (
+        suffix for suffix in suffixes for name in (_DISPATCH, _REGION) for _ in database.rows(name + suffix, "id")
+    )
+    suffix, others = busiest(counted)
+    chosen = _Process(database, str(suffix if suffix is not None else suffixes[0]))
+    for name in (_DISPATCH, _REGION, _COPY):
+        columns = database.columns(name + chosen.suffix)
+        if columns and "start" not in columns:
+            raise NotATraceError(
+                f"a rocpd database of an unknown schema: {name} has no column `start`",
+                path=database.path,
+                hint="rankscope reads schema 3, as rocprofv3 of ROCm 7 writes it",
+            )
+    head: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": chosen.devices(), "others": others}
+    hosts = database.texts("rocpd_info_node" + chosen.suffix, "id", "hostname")
+    if hosts:
+        head["host_name"] = next(iter(hosts.values()))
+    return head, chosen.events()
+
+
+class _Process:
+    """The tables of one process."""
+
+    def __init__(self, database: Database, suffix: str) -> None:
+        self.suffix = suffix
+        self._database = database
+        self._strings = database.texts("rocpd_string" + suffix, "id", "string")
+        self._pids = self._numbers("rocpd_info_process", "pid")
+        self._tids = self._numbers("rocpd_info_thread", "tid")
+        self._agents = {
+            row["id"]: (row["type"], whole(row["type_index"]))
+            for row in self._rows("rocpd_info_agent", "id", "type", "type_index")
+        }
+
+    def _rows(self, table: str, *columns: str) -> Iterator[dict[str, Any]]:
+        return (dict(row) for row in self._database.rows(table + self.suffix, *columns))
+
+    def _numbers(self, table: str, column: str) -> dict[Any, int | None]:
+        return {row["id"]: whole(row[column]) for row in self._rows(table, "id", column)}
+
+    def devices(self) -> list[dict[str, Any]]:
+        """The GPUs."""
+        rows = self._rows("rocpd_info_agent", "type", "type_index", "product_name", "name")
+        return [
+            {"id": whole(row["type_index"]), "name": next((n for n in (row["product_name"], row["name"]) if n), "")}
+            for row in rows
+            if row["type"] == "GPU"
+        ]
+
+    def events(self) -> Iterator[str]:
+        """The events of all tables."""
+        # One number an event: what it was called by, and for regions what it is and says.
+        called: dict[Any, int | None] = {}
+        about: dict[Any, tuple[str, str | None]] = {}
+        for row in self._rows("rocpd_event", "id", "stack_id", "category_id", "extdata"):
+            called[row["id"]] = whole(row["stack_id"]) or None
+            category = self._strings.get(row["category_id"], "")
+            about[row["id"]] = category, _message(row["extdata"]) if "MARKER" in category else None
+        yield from self._kernels(called)
+        yield from self._copies(called)
+        yield from self._regions(called, about)
+
+    def _kernels(self, called: dict[Any, int | None]) -> Iterator[str]:
+        symbols = {
+            row["id"]: row["display_name"] or row["kernel_name"]
+            for row in self._rows("rocpd_info_kernel_symbol", "id", "display_name", "kernel_name")
+        }
+        # Streams are recorded only if the application's calls are; otherwise all have the same.
+        streams = any(row["stream_id"] for row in self._rows(_DISPATCH, "stream_id"))
+        sizes = [f"{name}_size_{axis}" for name in ("grid", "workgroup") for axis in "xyz"]
+        columns = ("start", "end", "agent_id", "kernel_id", "queue_id", "stream_id", "group_segment_size", "event_id")
+        for row in self._rows(_DISPATCH, *columns, *sizes):
+            work, block = ([whole(row[size]) or 0 for size in part] for part in (sizes[:3], sizes[3:]))
+            grid = [total // size if size else total for total, size in zip(work, block, strict=True)]
+            args = {"grid": grid, "block": block, "shared memory": whole(row["group_segment_size"])}
+            stream = whole(row["stream_id" if streams else "queue_id"])
+            device = self._agents.get(row["agent_id"], (None, None))[1]
+            yield _on_device("kernel", symbols.get(row["kernel_id"]), row, device, stream, called, args)
+
+    def _copies(self, called: dict[Any, int | None]) -> Iterator[str]:
+        columns = ("start", "end", "name_id", "dst_agent_id", "src_agent_id", "size", "queue_id", "stream_id")
+        for row in self._rows(_COPY, *columns, "event_id"):
+            written = self._strings.get(row["name_id"], "")
+            kind = next((short for long, short in _DIRECTIONS.items() if written.endswith(long)), None)
+            ends = [self._agents.get(row[end], (None, None)) for end in ("dst_agent_id", "src_agent_id")]
+            device = next((index for kind_, index in ends if kind_ == "GPU"), None)
+            stream = whole(row["stream_id"]) or whole(row["queue_id"])
+            name = written if kind is None else f"Memcpy {kind}"
+            yield _on_device("gpu_memcpy", name, row, device, stream, called, {"bytes": whole(row["size"])})
+
+    def _regions(self, called: dict[Any, int | None], about: dict[Any, tuple[str, str | None]]) -> Iterator[str]:
+        columns = ("start", "end", "name_id", "pid", "tid", "event_id")
+        messages = [
+            (row["start"], about.get(row["event_id"], ("", None))[1] or "") for row in self._rows(_REGION, *columns)
+        ]
+        word = None if any(PROFILER_STEP.match(name) for _, name in messages) else step_word(messages)
+        for row in self._rows(_REGION, *columns):
+            category, message = about.get(row["event_id"], ("", None))
+            track = {"pid": self._pids.get(row["pid"]), "tid": self._tids.get(row["tid"])}
+            name = message or self._strings.get(row["name_id"], "")
+            kind = "hip_runtime" if category.startswith("HIP") else "driver" if category.startswith("HSA") else None
+            args = {"correlation": called.get(row["event_id"])} if kind is not None else {}
+            if kind is None:
+                name = counted_step(name, word)
+            yield event(kind or "user_annotation", name, row["start"], row["end"], **track, args=args)
+
+
+def _on_device(
+    category: str, name: object, row: dict[str, Any], device: int | None, stream: int | None,
+    called: dict[Any, int | None], args: dict[str, Any],
+) -> str:  # fmt: skip
+    more = {"device": device, "stream": stream, "correlation": called.get(row["event_id"])}
+    return event(category, name, row["start"], row["end"], pid=device, tid=stream, args=args | more)
+
+
+def _message(extdata: object) -> str | None:
+    """What a marker says."""
+    try:
+        values = json.loads(extdata) if isinstance(extdata, str) else None
+    except (ValueError, RecursionError):
+        return None
+    message = values.get("message") if isinstance(values, dict) else None
+    return message if isinstance(message, str) else None

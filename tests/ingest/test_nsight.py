@@ -1,0 +1,204 @@
+"""Exports of Nsight Systems, made here after NVIDIA's published SQLite schema: no real file was to be had.
+
+The columns and types are those of the "SQLite Export Schema Reference": of each table those that are read, and more.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rankscope
+from rankscope.errors import NotATraceError, TraceError
+from rankscope.ingest.kineto import read_kineto
+
+SCHEMA = """
+CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT);
+CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT);
+CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, totalMemory INTEGER, smCount INTEGER, computeMajor INTEGER,
+  computeMinor INTEGER, pwGpuId INTEGER);
+CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT);
+CREATE TABLE TARGET_INFO_SYSTEM_ENV (globalVid INTEGER, devStateName TEXT, name TEXT, nameEnum INTEGER, value TEXT);
+CREATE TABLE MPI_RANKS (globalPid INTEGER, rank INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
+  contextId INTEGER NOT NULL, greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER,
+  globalPid INTEGER, demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, gridX INTEGER NOT NULL,
+  gridY INTEGER NOT NULL, gridZ INTEGER NOT NULL, blockX INTEGER NOT NULL, blockY INTEGER NOT NULL,
+  blockZ INTEGER NOT NULL, staticSharedMemory INTEGER NOT NULL, dynamicSharedMemory INTEGER NOT NULL,
+  registersPerThread INTEGER, graphNodeId INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
+  contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
+  bytes INTEGER NOT NULL, copyKind INTEGER NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
+  contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, bytes INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER,
+  globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL);
+CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, rangeId INTEGER,
+  text TEXT, globalTid INTEGER, textId INTEGER, domainId INTEGER);
+"""
+EPOCH = 1_764_000_000_123_456_789
+NAMES = {
+    1: "void gemm<float>(float const*)", 2: "gemm", 3: "cudaLaunchKernel_v7000", 4: "cuLaunchKernelEx",
+    5: "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 6: "ncclDevKernel_AllReduce",
+    7: "forward", 8: "cudaMemcpyAsync_v3020",
+}  # fmt: skip
+
+
+def process(pid: int) -> int:
+    """A serialized process: a flag in bit 48, as real files have it, above 24 bits each of process and thread."""
+    return 1 << 48 | pid << 24
+
+
+def export(path: Path, *, pid: int = 4242, rank: int | None = 3, late: int = 0) -> Path:
+    """Two steps of a rank: each a copy, a kernel, a fill and a collective."""
+    database = sqlite3.connect(path)
+    database.executescript(SCHEMA)
+
+    def put(table: str, *rows: dict[str, Any]) -> None:
+        for row in rows:
+            columns = ", ".join(f'"{name}"' for name in row)
+            marks = ", ".join("?" * len(row))
+            database.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", list(row.values()))
+
+    put("StringIds", *({"id": key, "value": value} for key, value in NAMES.items()))
+    put("TARGET_INFO_GPU", {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalMemory": 85_000_000_000, "smCount": 132,
+                            "computeMajor": 9, "computeMinor": 0})  # fmt: skip
+    put("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": EPOCH, "utcTime": "x", "localTime": "x"})
+    put("TARGET_INFO_SYSTEM_ENV", {"name": "Hostname", "value": "node7"}, {"name": "Secret", "value": "token"})
+    if rank is not None:
+        put("MPI_RANKS", {"globalPid": process(pid), "rank": rank})
+    thread = process(pid) | 77
+    for step in (0, 1):
+        at = 1_000_000_000 + step * 1_000_003 + late
+        put("NVTX_EVENTS",
+            {"start": at, "end": at + 900_001, "eventType": 59, "text": f"step {step + 5}", "globalTid": thread},
+            {"start": at + 10, "end": at + 400_000, "eventType": 59, "textId": 7, "globalTid": thread},
+            {"start": at + 20, "end": at + 300_000, "eventType": 59, "globalTid": thread,
+             "text": "aten::mm, seq = 41, op_id = 9, sizes = [[2, 2], [2, 2]]"},
+            {"start": at + 30, "end": None, "eventType": 34, "text": "mark", "globalTid": thread})  # fmt: skip
+        launches = [(100_000, 3, 11), (200_000, 8, 12), (310_000, 4, 13)]
+        for offset, name, correlation in launches:
+            put("CUPTI_ACTIVITY_KIND_RUNTIME",
+                {"start": at + offset, "end": at + offset + 5_001, "globalTid": thread, "nameId": name,
+                 "correlationId": correlation + 10 * step, "returnValue": 0})  # fmt: skip
+        device = {"deviceId": 0, "contextId": 1, "globalPid": process(pid)}
+        block = {"gridX": 8, "gridY": 2, "gridZ": 1, "blockX": 128, "blockY": 1, "blockZ": 1, "staticSharedMemory": 16,
+                 "dynamicSharedMemory": 32, "registersPerThread": 64}  # fmt: skip
+        put("CUPTI_ACTIVITY_KIND_KERNEL",
+            {"start": at + 150_000, "end": at + 350_007, "streamId": 7, "correlationId": 11 + 10 * step,
+             "demangledName": 1, "shortName": 2, **device, **block},
+            {"start": at + 400_000, "end": at + 600_000, "streamId": 20, "correlationId": 13 + 10 * step,
+             "demangledName": 5, "shortName": 6, **device, **block})  # fmt: skip
+        put("CUPTI_ACTIVITY_KIND_MEMCPY",
+            {"start": at + 210_000, "end": at + 260_000, "streamId": 7, "correlationId": 12 + 10 * step,
+             "bytes": 4096, "copyKind": 1, **device})  # fmt: skip
+        put("CUPTI_ACTIVITY_KIND_MEMSET",
+            {"start": at + 700_000, "end": at + 700_500, "streamId": 7, "bytes": 64, **device})  # fmt: skip
+    database.commit()
+    database.close()
+    return path
+
+
+def test_tables_are_those_of_a_trace(tmp_path: Path) -> None:
+    trace = read_kineto(str(export(tmp_path / "r.sqlite")))
+    at = 1_000_000_000
+    device = trace.tables["device_events"]
+    assert device.select("start_ns", "end_ns", "name", "kind", "stream", "correlation", "bytes").rows()[:4] == [
+        (at + 150_000, at + 350_007, NAMES[1], "kernel", 7, 11, None),
+        (at + 210_000, at + 260_000, "Memcpy HtoD", "memcpy", 7, 12, 4096),
+        (at + 400_000, at + 600_000, NAMES[5], "kernel", 20, 13, None),
+        (at + 700_000, at + 700_500, "Memset", "memset", 7, None, 64),
+    ]
+    first = device.row(0, named=True)
+    assert (first["grid"], first["block"], first["registers"], first["shared_memory"]) == (
+        "[8,2,1]",
+        "[128,1,1]",
+        64,
+        48,
+    )
+    assert first["launch_ns"] == at + 100_000
+    calls = trace.tables["runtime_calls"]
+    assert calls["name"].to_list()[:3] == ["cudaLaunchKernel", "cudaMemcpyAsync", "cuLaunchKernelEx"]
+    assert calls.select("pid", "tid").unique().rows() == [(4242, 77)]
+    ranges = trace.tables["annotations"].select("name", "step", "start_ns", "end_ns").rows()
+    assert ranges[:2] == [("ProfilerStep#5", 5, at, at + 900_001), ("forward", None, at + 10, at + 400_000)]
+    operators = trace.tables["host_ops"].select("name", "sequence", "depth").rows()
+    assert operators == [("aten::mm", 41, 0)] * 2
+    assert trace.metadata["baseTimeNanoseconds"] == EPOCH
+    assert "token" not in str(trace.metadata)
+
+
+def test_ranks_of_several_files_are_one_run(tmp_path: Path, shared_cache: Path) -> None:
+    for rank in (0, 1):
+        export(tmp_path / f"report{rank}.sqlite", pid=100 + rank, rank=rank, late=rank * 50_000)
+    (tmp_path / "settings.db").write_bytes(b"SQLite format 3\0" + bytes(84))
+    run = rankscope.open(tmp_path, executor="serial")
+    assert run.ranks == [0, 1]
+    assert run.about()["devices"] == ["NVIDIA H100 80GB HBM3"]
+    assert run.about()["hosts"] == ["node7"]
+    steps = run.step_time()
+    assert steps.select("rank", "step").rows() == [(0, 5), (0, 6), (1, 5), (1, 6)]
+    # 200,007 ns of the kernel and 200,000 of the collective, apart in time.
+    assert steps["compute_ns"].to_list() == [200_007] * 4
+    assert steps["exposed_communication_ns"].to_list() == [200_000] * 4
+    assert run.kernels()["calls"].sum() == 16
+
+
+def test_of_several_processes_the_busiest_is_read(tmp_path: Path, shared_cache: Path) -> None:
+    path = export(tmp_path / "all.sqlite", pid=5, rank=None)
+    database = sqlite3.connect(path)
+    other = process(6)
+    database.execute(
+        "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY (start, end, deviceId, contextId, streamId, globalPid, bytes, copyKind)"
+        " VALUES (1, 2, 0, 1, 7, ?, 1, 1)", (other,)
+    )  # fmt: skip
+    database.commit()
+    database.close()
+    run = rankscope.open(path, executor="serial").load()
+    (found,) = [finding for finding in run.findings if finding.id == "archive-holds-more"]
+    assert "1 more process" in found.title
+    assert read_kineto(str(path)).tables["device_events"].height == 8
+
+
+@pytest.mark.parametrize("value", ["'soon'", "NULL", "1e300", "x'00ff'", "9223372036854775807"])
+def test_values_of_any_type_lose_their_event_only(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "odd.sqlite"
+    database = sqlite3.connect(path)
+    database.executescript(SCHEMA.replace(" NOT NULL", "").replace(" INTEGER", ""))
+    columns = "start, end, deviceId, streamId, demangledName, gridX"
+    database.execute(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL ({columns}) VALUES (1000, 2000, 0, 7, 1, 1)")
+    database.execute(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL ({columns}) VALUES ({', '.join([value] * 6)})")
+    database.execute(
+        f"INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid) VALUES ({', '.join([value] * 5)})"
+    )
+    database.commit()
+    database.close()
+    trace = read_kineto(str(path))
+    assert trace.tables["device_events"]["start_ns"].to_list() == [1000]
+    assert trace.losses.events >= 1
+
+
+def test_views_and_virtual_tables_are_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "views.sqlite"
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+    database.execute(
+        "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE n(start) AS "
+        "(SELECT 1 UNION ALL SELECT start + 1 FROM n) SELECT start, start AS end FROM n"
+    )
+    database.commit()
+    database.close()
+    with pytest.raises(NotATraceError, match="not one of Nsight Systems or rocprofv3: it has 'StringIds'"):
+        read_kineto(str(path))
+
+
+def test_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = export(tmp_path / "r.sqlite")
+    whole = path.read_bytes()
+    for cut in (100, 4096, len(whole) // 2):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(TraceError, match=r"r\.sqlite"):
+            read_kineto(str(path))
