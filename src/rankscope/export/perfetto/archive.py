@@ -27,7 +27,7 @@ import numpy as np
 
 from rankscope import __version__
 from rankscope.errors import ConfigError, RankscopeError
-from rankscope.export.perfetto.naming import rank_name
+from rankscope.export.perfetto.ranks import first_instant, rank_name
 from rankscope.ingest.source import open_trace
 from rankscope.pipeline import Run
 from rankscope.rundir.atomic import atomic_file
@@ -87,9 +87,7 @@ def write_archive(run: Run, output: Path, *, keep_paths: bool = False) -> Archiv
     if not members:
         raise ConfigError("the run has no trace with events", hint="Perfetto does not read memory snapshots")
     offsets = {name: _offset(clock.ranks[rank], window, trace) for rank, window, name, trace in members}
-    reference = min(
-        members, key=lambda each: (clock.ranks[each[0]].file_start(each[1], each[3].info.start_ns) or 0, each[2])
-    )[2]
+    reference = min(members, key=lambda each: (first_instant(clock.ranks[each[0]], each[1], each[3]), each[2]))[2]
     files = [
         {"path": name, "machine": {"name": rank_name(rank, trace.info.mesh)}, **_sync(name, reference, offsets)}
         for rank, window, name, trace in members
