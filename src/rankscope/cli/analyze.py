@@ -1,6 +1,6 @@
 """`rankscope analyze`.
 
-In: a run, an analysis and its options. Out: the result as a table, CSV, JSON or Parquet.
+In: a run, an analysis and its options. Out: the result as a table, CSV, JSON, Parquet or Arrow.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class Format(str, Enum):
     json = "json"
     csv = "csv"
     parquet = "parquet"
+    arrow = "arrow"
 
 
 @dataclass(frozen=True)
