@@ -73,8 +73,8 @@ def write_archive(run: Run, output: Path, *, keep_paths: bool = False) -> Archiv
     clock = clock_of(run)
     members: list[tuple[int, int, str, CachedTrace]] = []
     for rank, traces in run.loaded.ranks.items():
-        files = [(window, trace) for window, trace in enumerate(traces) if not trace.info.is_snapshot]
-        for window, trace in files:
+        of_rank = [(window, trace) for window, trace in enumerate(traces) if not trace.info.is_snapshot]
+        for window, trace in of_rank:
             if trace.info.json_bytes > _MAX_MEMBER_BYTES:
                 raise ConfigError(
                     f"the trace of rank {rank} has {trace.info.json_bytes:,} bytes: more than a member of the archive",
@@ -82,7 +82,7 @@ def write_archive(run: Run, output: Path, *, keep_paths: bool = False) -> Archiv
                     hint="write one trace with --merged",
                 )
             members.append(
-                (rank, window, f"rank{rank}.json" if len(files) == 1 else f"rank{rank}.{window}.json", trace)
+                (rank, window, f"rank{rank}.json" if len(of_rank) == 1 else f"rank{rank}.{window}.json", trace)
             )
     if not members:
         raise ConfigError("the run has no trace with events", hint="Perfetto does not read memory snapshots")

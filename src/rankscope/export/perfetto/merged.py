@@ -232,7 +232,8 @@ def _write_file(writer: Writer, own: _RankFile, tracks: _Tracks, written: Merged
     columns = (order.tolist(), lanes, track[order].tolist(), table[order].tolist(), row[order].tolist())
     for number, (place, lane, which, of_table, of_row) in enumerate(zip(*columns, strict=True)):
         begin, name, category, phase, args = rows[of_table].get(of_row)
-        on = tracks.number(*threads_by_track[which], lane)
+        pid, tid = threads_by_track[which]
+        on = tracks.number(pid, tid, lane)
         span = int(start[place]), int(end[place])
         if phase in ("i", "I"):
             writer.instant(on, span[0], name, category, args)
