@@ -59,7 +59,7 @@ def _query(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
     sources = (f"tables of docs/tables.md, schema version {SCHEMA_VERSION}", "command: rankscope query")
     notes = ["Instants of events are on the clock of their file: compare ranks by durations, or use the tool events."]
     part = Rows(columns, rows, None, offset, result.truncated)
-    return Answer(data, part, sources, opened.page("overview"), notes=notes)
+    return Answer(data, part, sources, opened.page("query", {"sql": given["sql"]}), notes=notes)
 
 
 LIST_TABLES = Tool(

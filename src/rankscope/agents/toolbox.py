@@ -13,8 +13,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotDoneError
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,14 +78,12 @@ class Toolbox:
         """The reply to a call of a tool."""
         try:
             future, key = self._started(name, given)
-            try:
-                answer = future.result(self._patience_s)
-            except NotDoneError:
-                if future.done():
-                    raise
+            wait([future], self._patience_s)
+            if not future.done():
                 return Reply(as_text(self._working()))
             with self._lock:
                 self._calls.pop(key, None)
+            answer = future.result()
             value = to_json(answer)
             text = as_text(value)
             if len(text) > MAX_CHARACTERS:
