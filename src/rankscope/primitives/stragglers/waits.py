@@ -241,17 +241,16 @@ def with_time_breakdown(rows: pl.DataFrame) -> pl.DataFrame:
     parts = [each for each in zip(PARTS, STARTED, ENDED, strict=True) if each[1] in rows.columns]
     ended_by = [ended for _, _, ended in parts]
     begun = rows.with_columns(pl.col("previous").min().over("match").alias("began_by"))
-    began = rows.select("rank", "window", pl.col("match").alias("began_by"), pl.col("end_ns").alias("begin_ns"), *ended_by)
+    began = rows.select(
+        "rank", "window", pl.col("match").alias("began_by"), pl.col("end_ns").alias("begin_ns"), *ended_by
+    )
     joined = begun.drop("previous", "end_ns", *ended_by).join(began, on=["rank", "window", "began_by"], how="left")
     return joined.with_columns(
         (pl.col("arrival_ns") - pl.col("start_ns") + pl.col("begin_ns").fill_null(pl.col("start_ns"))).alias(
             "begin_ns"
         ),
         pl.col("begin_ns").is_not_null().alias("measured"),
-        *(
-            (pl.col(started) - pl.col(ended)).fill_null(0).alias(part)
-            for part, started, ended in parts
-        ),
+        *((pl.col(started) - pl.col(ended)).fill_null(0).alias(part) for part, started, ended in parts),
     )
 
 
