@@ -181,7 +181,7 @@ def _sorted(result: Result, options: TableOptions) -> Result:
     if column is None:
         raise ConfigError(f"{result.name} has no column {wanted!r}", hint=f"columns: {', '.join(names)}")
     descending = (options.sort != wanted or result.frame.schema[column].is_numeric()) != options.reverse
-    return replace(result, frame=result.frame.sort(column, descending=descending, nulls_last=True, maintain_order=True))
+    return replace(result, rows=result.frame.sort(column, descending=descending, nulls_last=True, maintain_order=True))
 
 
 def _device_name(devices: list[str]) -> str:
