@@ -221,7 +221,13 @@ def test_the_field_leads_to_its_rank(opened: Callable[..., Page], runs: Callable
 
 def test_two_runs_side_by_side(tmp_path: Path, opened: Callable[..., Page], shared_cache: Path) -> None:
     for number, name in enumerate(("first", "second")):
-        events = [{**each, "ts": each["ts"] + 5e6 * number} for each in small_step(number=number, waiting=9 * number)]
+        events = [
+            event
+            for later in (0, 1)  # no step of one run has a number of the other
+            for event in small_step(
+                5e6 * number + 100 * later, number + 2 * later, correlation=1 + 3 * later, waiting=9 * number
+            )
+        ]
         content = trace(events, rank=0, rankscope={"schema_version": 1, "run_id": f"{name}-id"})
         write(tmp_path / "runs" / name / "rank0.json", content)
     page = opened(tmp_path / "runs")
@@ -250,7 +256,12 @@ def test_two_runs_side_by_side(tmp_path: Path, opened: Callable[..., Page], shar
     page.id("diff-section").select_option("kernels")
     page.id("diff-strip-b").wait_for()
     said = [str(page.id(f"diff-strip-{side}").get_attribute("aria-label")) for side in ("a", "b")]
-    assert [label.partition(": ")[0] for label in said] == ["first, rank 0, step 0", "second, rank 0, step 1"]
+    assert [label.partition(": ")[0] for label in said] == ["first, rank 0, step 2", "second, rank 0, step 3"]
+    page.id("diff-stepa").select_option("1")
+    page.tab.wait_for_function(
+        "() => document.querySelector('[data-testid=diff-strip-a]')?.ariaLabel.startsWith('first, rank 0, step 0: ')"
+    )
+    assert str(page.id("diff-strip-b").get_attribute("aria-label")).startswith("second, rank 0, step 3: ")
     before = page.tab.evaluate("() => new URLSearchParams(location.hash.split('?')[1]).get('run')")
     page.id("diff-open-a").click()
     page.settled()
