@@ -36,11 +36,21 @@ def on_files(files: Files, config: Any) -> Files:
     listed = files.get_file_from_path("llms.txt")
     if listed is not None:
         files.remove(listed)
-        text = (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8")
-        files.append(File.generated(config, "llms.txt", content=text.replace(".md)", ".html)")))
+        files.append(File.generated(config, "llms.txt", content=llms_text()))
     for source, name in PAGES.items():
         files.append(File.generated(config, name, content=(ROOT / source).read_text(encoding="utf-8")))
     return files
+
+
+def llms_text() -> str:
+    """docs/llms.txt with links to pages of the site, and with the guides that it does not list."""
+    text = (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8")
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    more = [page for page in pages if f"({page.name})" not in text]
+    titles = [page.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for page in more]
+    listed = "".join(f"- [{title}]({page.name})\n" for page, title in zip(more, titles, strict=True))
+    text += f"\n## More\n\n{listed}" if listed else ""
+    return text.replace("README.md)", "index.html)").replace(".md)", ".html)")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:

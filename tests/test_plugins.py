@@ -1,9 +1,10 @@
-"""The package of docs/plugins.md, installed into a fresh environment, appears wherever analyses and rules do."""
+"""The package in examples/plugin, installed into a fresh environment, appears wherever analyses and rules do."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -16,6 +17,7 @@ from tests.report.reading import read_report
 from tests.tutorials.blocks import read
 
 ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples" / "plugin"
 # What the page is given, asked of the server as the page asks it.
 ASK_PAGE = """
 import json, sys
@@ -31,10 +33,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment that sees this one's packages and has the example installed."""
     folder = tmp_path_factory.mktemp("plugins")
     example = folder / "example"
-    for block in read((ROOT / "docs" / "plugins.md").read_text(encoding="utf-8"))[0]:
-        file = example / block.file
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(block.text, encoding="utf-8")
+    shutil.copytree(EXAMPLE, example)  # pip builds in it
     venv.create(folder / "env", symlinks=os.name == "posix")
     found = folder / "env" / ("bin/python" if os.name == "posix" else "Scripts/python.exe")
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
@@ -60,6 +59,12 @@ def run(python: Path, *arguments: str) -> str:
     done = subprocess.run([python, *arguments], cwd=ROOT, capture_output=True, text=True, encoding="utf-8", timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_the_docs_show_the_files_of_the_example() -> None:
+    shown = {block.file: block.text for block in read((ROOT / "docs" / "plugins.md").read_text(encoding="utf-8"))[0]}
+    written = [file for pattern in ("*.toml", "*/*.py") for file in EXAMPLE.glob(pattern)]
+    assert {file.relative_to(EXAMPLE).as_posix(): file.read_text(encoding="utf-8") for file in written} == shown
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """How often the right rank and the right cause are named: simulated jobs, perturbed real traces, real jobs.
 
-`python -m benchmarks diagnosis` runs all three; `python -m benchmarks.diagnosis simulated --seeds 0:100 --keep DIR`
+`python -m benchmarks diagnosis` runs all four; `python -m benchmarks.diagnosis simulated --seeds 0:100 --keep DIR`
 one of them, with options. What counts as right stands in `scoring`.
 """
 
@@ -33,7 +33,9 @@ def show(title: str, cases: Sequence[Case], *, least: float = 0.05) -> None:
 def main(arguments: Sequence[str] | None = ()) -> None:
     """Run the given parts; ``None``: those of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis", description=__doc__)
-    parser.add_argument("parts", nargs="*", default=[], choices=["simulated", "perturbed", "jobs", "ablation", []])
+    parser.add_argument(
+        "parts", nargs="*", default=[], choices=["simulated", "stages", "perturbed", "jobs", "ablation", []]
+    )
     parser.add_argument("--seeds", default="5000:5200", help="simulated: from:to")
     parser.add_argument("--clean", default="5000:5120", help="simulated: seeds run without their faults")
     parser.add_argument("--lean", action="store_true", help="simulated: steps leaner than those of any real set")
@@ -55,12 +57,13 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     from benchmarks.diagnosis.perturbed import SETS, run_sets
     from benchmarks.diagnosis.replay import ablation, read
     from benchmarks.diagnosis.simulated import job_of, run_seeds, size_of
+    from benchmarks.diagnosis.stages import run_stages
 
     if given.parts == ["ablation"]:
         for line in ablation([*read(given.keep / "records")]):
             print(line, flush=True)
         return
-    wanted = given.parts or ["simulated", "perturbed", "jobs"]
+    wanted = given.parts or ["simulated", "stages", "perturbed", "jobs"]
     with tempfile.TemporaryDirectory() as temporary:
         if "simulated" in wanted:
             drawn = {name: getattr(given, name) for name in ("lean", "host_bound", "steps", "ranks")}
@@ -83,6 +86,8 @@ def main(arguments: Sequence[str] | None = ()) -> None:
             print("\n".join(table(cases, by=lambda done: done.when, least=0.05)))
             print("\nClean runs:\n")
             print("\n".join(clean_by_steps(cases)))
+        if "stages" in wanted:
+            show("Simulated pipelines", [*run_stages(given.keep, given.workers)])
         if "perturbed" in wanted and given.traces:
             traces, keep = Path(given.traces), given.keep or Path(temporary)
             cases = [*run_sets(traces, keep, given.workers, given.sets or SETS, given.draw)]

@@ -180,8 +180,8 @@ def variants() -> Iterator[tuple[str, list[tuple[Any, str, Any]]]]:
 
 def ablation(records: Sequence[Record], least: float = 0.05) -> Iterator[str]:
     """Lines of Markdown: by variant and set the right ranks and causes, and the clean runs with a straggler."""
-    yield "| | simulated: rank, cause | clean: straggler, stall | perturbed, 3 ranks and more | two ranks |"
-    yield "|---|---|---|---|---|"
+    yield "| | simulated: rank, cause | clean: straggler, stall | pipelines | clean | three real ranks | two |"
+    yield "|---|---|---|---|---|---|---|"
     before: tuple[str, ...] = ()
     prepared = [Prepared.of(record) for record in records]
     for label, changes in variants():
@@ -190,15 +190,14 @@ def ablation(records: Sequence[Record], least: float = 0.05) -> Iterator[str]:
                 stack.enter_context(patch.object(owner, name, value))
             cases = scores(prepared)
         simulated = [case for case in cases if case.name.startswith(("seed", "clean"))]
-        others = [case for case in cases if case not in simulated]
+        pipelines = [case for case in cases if case.name.startswith("stages")]
+        others = [case for case in cases if case not in simulated and case not in pipelines]
         two = [case for case in others if "2ranks" in case.name]
-        clean = [case for case in simulated if not case.done]
-        accused, stalled = (
-            sum(any(said.stall is stall for said in case.said) for case in clean) for stall in (False, True)
-        )
         told = (
             _right(simulated, least),
-            f"{accused}, {stalled} of {len(clean)}",
+            _accused(simulated),
+            _right(pipelines, least),
+            _accused(pipelines),
             _right([case for case in others if case not in two], least),
             _right(two, least),
         )
@@ -210,3 +209,11 @@ def ablation(records: Sequence[Record], least: float = 0.05) -> Iterator[str]:
 def _right(cases: Sequence[Case], least: float) -> str:
     found = [verdict for case in cases for verdict in verdicts(case) if verdict.done.cost >= least]
     return f"{sum(each.rank for each in found)}, {sum(each.cause for each in found)} of {len(found)}"
+
+
+def _accused(cases: Sequence[Case]) -> str:
+    clean = [case for case in cases if not case.done]
+    accused, stalled = (
+        sum(any(said.stall is stall for said in case.said) for case in clean) for stall in (False, True)
+    )
+    return f"{accused}, {stalled} of {len(clean)}"

@@ -166,18 +166,22 @@ def size_of(job: Job) -> int:
 
 
 def case_of(seed: int, keep: Path | None = None, **drawn: Any) -> Case:
-    """Simulate, write, open and diagnose. Files are kept in ``keep`` for the next time.
+    """The case of a seed's job.
 
     Args:
         seed: of the job.
         keep: where files are kept.
         drawn: what `job_of` takes.
     """
-    begun = time.process_time()
-    job = job_of(seed, **drawn)
-    truth = simulate_timing(job)
     name = f"{'clean ' if drawn.get('clean') else ''}seed {seed}"
     name += "".join(f" {key} {value}" for key, value in drawn.items() if key != "clean" and value)
+    return case_of_job(name, job_of(seed, **drawn), keep)
+
+
+def case_of_job(name: str, job: Job, keep: Path | None = None) -> Case:
+    """Simulate, write, open and diagnose. Files are kept in ``keep`` for the next time."""
+    begun = time.process_time()
+    truth = simulate_timing(job)
     out = (keep or Path(tempfile.mkdtemp())) / name.replace(" ", "-")
     os.environ["RANKSCOPE_CACHE"] = str(out / "cache")
     try:
@@ -193,15 +197,11 @@ def case_of(seed: int, keep: Path | None = None, **drawn: Any) -> Case:
         if keep is None:
             shutil.rmtree(out.parent)
     sizes = "·".join(f"{dim}{size}" for dim, size in job.mesh.items())
-    faults = "; ".join(f"{f.kind}/{f.style} {f.ranks} {f.magnitude:.2f} steps {f.steps} {f.dim}" for f in job.faults)
-    return Case(
-        name,
-        done_to(job, truth),
-        said,
-        f"{sizes} {faults}",
-        time.process_time() - begun,
-        job.steps,
+    faults = "; ".join(
+        f"{f.kind}/{f.style} {f.ranks or dict(f.where)} {f.magnitude:.2f} steps {f.steps} {f.dim}" for f in job.faults
     )
+    note, seconds = f"{sizes} {faults}", time.process_time() - begun
+    return Case(name, done_to(job, truth), said, note, seconds, job.steps)
 
 
 def run_seeds(seeds: Iterable[int], keep: Path | None = None, workers: int = 2, **drawn: Any) -> Iterator[Case]:

@@ -110,5 +110,12 @@ def _show_runs_in_notebooks() -> None:
     Run.to_html = to_html
 
 
+def load_ipython_extension(shell: object) -> None:
+    """What `%load_ext rankscope` calls: adds the magic `%rankscope`."""
+    from rankscope.report.magic import register
+
+    register(shell)  # type: ignore[arg-type]  # IPython's shell; its types are not installed everywhere
+
+
 def __dir__() -> list[str]:
     return sorted(__all__)

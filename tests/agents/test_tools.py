@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.agents.conftest import ORDER, Call
+from tests.watch.jobs import MS, SimulatedJob
 
 import rankscope
 from rankscope.agents import toolbox as toolbox_module
@@ -17,6 +18,8 @@ from rankscope.agents.job_tools import guide
 from rankscope.agents.roots import Roots
 from rankscope.agents.tool import Tool
 from rankscope.agents.toolbox import TOOLS, Toolbox
+from rankscope.errors import NoTracesError
+from rankscope.hang import read as read_hang
 from rankscope.pipeline import Run
 from rankscope.web.runs import Runs
 
@@ -127,6 +130,19 @@ def test_statistics_of_a_range_are_unions(call: Call) -> None:
     assert (0, "memory") not in rows
 
 
+def test_a_query_has_the_rows_of_the_run_in_parts(call: Call, run: Run) -> None:
+    sql = "SELECT rank, name, start_ns FROM device_events WHERE kind = 'kernel' ORDER BY rank, start_ns"
+    expected = [list(row) for row in run.sql(sql).iter_rows()]
+    first = call("query", sql=sql, limit=3)
+    assert first["columns"][2]["unit"] == "ns"
+    assert any("offset=3" in note for note in first["notes"])
+    rest = call("query", sql=sql, limit=100, offset=3)
+    assert not [note for note in rest["notes"] if "offset=" in note]
+    assert [row[::2] for row in first["rows"] + rest["rows"]] == [row[::2] for row in expected]
+    columns = {row[0]: row for row in call("list_tables", table="device_events")["rows"]}
+    assert columns["start_ns"][2] == "ns"
+
+
 def test_names_from_traces_are_inert_short_and_marked(call: Call) -> None:
     answer = call("analyze", name="kernels", match="SYSTEM:", columns=["name"])
     (row,) = answer["rows"]
@@ -141,6 +157,7 @@ def test_no_answer_is_too_long(toolbox: Toolbox) -> None:
     asked: dict[str, dict[str, Any]] = {
         "guide": {}, "list_runs": {"limit": 500}, "summary": {}, "findings": {"limit": 500}, "list_analyses": {},
         "analyze": {"name": "kernels", "limit": 500}, "diff": {"ranks": [0, 1], "limit": 500},
+        "list_tables": {}, "query": {"sql": "SELECT * FROM device_events", "limit": 500},
         "events": {"limit": 500}, "event": {"lane": 1, "row": 0}, "range_statistics": {"limit": 500},
         "timeline_picture": {}, "hang": {"folder": "run"}, "watch": {"folder": "run"},
     }  # fmt: skip
@@ -171,6 +188,10 @@ def test_no_answer_is_too_long(toolbox: Toolbox) -> None:
         ("events", {"from_ns": 1 << 50, "to_ns": 1 << 51}, "outside of the run"),
         ("events", {"match": "(", "regex": True}, "not a valid regular expression"),
         ("event", {"lane": 999, "row": 0}, "no such event"),
+        ("list_tables", {"table": "nothing"}, "no table"),
+        ("query", {"sql": "DELETE FROM device_events"}, "only SELECT is allowed"),
+        ("query", {"sql": "SELECT * FROM read_csv('/etc/passwd')"}, "read_csv"),
+        ("query", {"sql": "SELECT 1", "offset": 1 << 20}, "offset"),
         ("nothing", {}, "no such tool"),
     ],
 )
@@ -202,6 +223,50 @@ def test_slow_work_continues_and_the_same_call_returns_it(folder: Path, monkeypa
     next(iter(box._calls.values())).result()
     assert json.loads(box.call("slow", {}).text)["data"] == {"done": 1}
     assert len(calls) == 1
+    box.close()
+
+
+def test_an_error_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes = iter([NoTracesError("no trace yet"), TimeoutError("slow disk"), None])
+
+    def at_last(runs: object, given: object) -> Answer:
+        error = next(outcomes)
+        if error is not None:
+            raise error
+        return Answer({"done": 1})
+
+    monkeypatch.setattr(toolbox_module, "TOOLS", {"later": Tool("later", "", (), at_last)})
+    box = Toolbox(Roots([str(folder)]), executor="serial", patience_s=600)
+    assert "no trace yet" in error(box, "later")
+    assert "internal error" in error(box, "later")
+    assert json.loads(box.call("later", {}).text)["data"] == {"done": 1}
+    box.close()
+
+
+def test_the_state_of_a_watched_job(tmp_path: Path) -> None:
+    def slow(rank: int, step: int, place: str) -> int:
+        return 20 * MS if rank == 2 and place == "forward" else 0
+
+    SimulatedJob(slow=slow, forward=2).write(tmp_path / "jobs" / "night")
+    box = Toolbox(Roots([str(tmp_path / "jobs")]), executor="serial", patience_s=600)
+    listed = json.loads(box.call("list_runs", {}).text)["data"]
+    assert listed["jobs"] == [{"folder": "jobs/night", "watched": True, "hang": False}]
+    assert listed["unreadable"][0]["directory"] == "jobs"
+    answer = json.loads(box.call("watch", {"folder": "jobs/night"}).text)
+    assert [each["rank"] for each in answer["data"]["stragglers"]] == [2]
+    assert [row["rank"] for row in answer["rows"]] == [0, 1, 2, 3]
+    box.close()
+
+
+def test_why_a_job_hangs_from_real_dumps(shared_traces: Path) -> None:
+    place = shared_traces / "flight-recorder"
+    verdict = read_hang(place / "lock_gil_1st")
+    box = Toolbox(Roots([str(place)]), executor="serial", patience_s=600)
+    answer = json.loads(box.call("hang", {"folder": "flight-recorder/lock_gil_1st", "limit": 3}).text)
+    assert answer["data"]["found"] is True
+    assert answer["data"]["culprits"] == list(verdict.culprits)
+    assert [row["rank"] for row in answer["rows"]] == [each.rank for each in verdict.ranks[:3]]
+    assert answer["total_rows"] == len(verdict.ranks) == 16
     box.close()
 
 

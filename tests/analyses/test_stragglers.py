@@ -306,17 +306,21 @@ def test_a_rank_that_is_not_the_only_slow_one_saves_nothing_by_itself() -> None:
     assert none.evidence[-2].value == "4, 7"
 
 
-@pytest.mark.parametrize("steps", [None, (11, 14)])
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [("slow_device", None), ("slow_device", (11, 14)), pytest.param("more_work", (11, 14), marks=pytest.mark.slow)],
+)
 def test_a_stage_of_one_rank_is_held_against_other_stages_and_its_own_steps(
-    tmp_path: Path, steps: tuple[int, ...] | None
+    tmp_path: Path, kind: str, steps: tuple[int, ...] | None
 ) -> None:
-    fault = Fault("slow_device", ranks=(2,), magnitude=0.3, steps=steps)
+    fault = Fault(kind, ranks=(2,), magnitude=0.3, steps=steps)
     simulate(tmp_path, Job(ranks=4, mesh={"pp": 4}, steps=6, layers=1, seed=3, faults=(fault,)), costs=False)
     run = rankscope.open(tmp_path, executor="serial")
     found = run.stragglers()
-    assert dict(found.select("rank", "cause").drop_nulls().rows()) == {2: "slow_device"}
+    assert dict(found.select("rank", "cause").drop_nulls().rows()) == {2: kind}
     (finding,) = [each for each in run.findings if each.id == "straggler"]
     assert finding.steps == (steps or ())
+    assert finding.saving_ns
 
 
 def test_a_stage_whose_ranks_are_all_as_slow_is_held_against_the_other_stages(tmp_path: Path) -> None:

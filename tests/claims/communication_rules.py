@@ -158,6 +158,8 @@ def small_collectives(claim: Claim, raw: Raw) -> None:
     for rank in raw.ranks:
         by_step: dict[int | None, list[Exchange]] = defaultdict(list)
         for row in known.of_rank(rank, steps):
+            if row.kind in ("send", "recv"):
+                continue
             if row.kind == "barrier" or (row.bytes is not None and row.bytes <= SMALL):
                 by_step[row.step].append(row)
                 kinds[row.kind] += 1

@@ -35,15 +35,24 @@ def pageable_copies(claim: Claim, raw: Raw) -> None:
     exposed, calls, moved, lasted = {}, {}, {}, {}
     for rank, files in raw.files.items():
         alone = count = size = total = 0
+        number = step_count(raw, rank, steps)
+        copied: dict[str, list[tuple[File, Event]]] = defaultdict(list)
         for file in files:
-            others = union(e.span for e in file.plain.device if "memcpy" not in e.category)
             for event in file.plain.device:
                 if "memcpy" in event.category and PAGEABLE.search(event.name) and owned(file, event, steps):
-                    alone += length(less([event.span], others))
-                    count += 1
-                    size += int(event.args.get("bytes") or 0)
-                    total += event.end - event.start
-        exposed[rank] = alone / step_count(raw, rank, steps)
+                    copied[event.name].append((file, event))
+        for rows in copied.values():
+            which = {(f.path, f.step_at(e.launch)) for f, e in rows if f.plain.steps}
+            # What happens in fewer than half of the steps costs a usual step nothing.
+            if which and 2 * len(which) < number:
+                continue
+            for file, event in rows:
+                others = union(e.span for e in file.plain.device if "memcpy" not in e.category)
+                alone += length(less([event.span], others))
+                count += 1
+                size += int(event.args.get("bytes") or 0)
+                total += event.end - event.start
+        exposed[rank] = alone / number
         calls[rank], moved[rank], lasted[rank] = count, size, total
     step = step_of(claim, raw)
     worst = worst_of(claim, exposed)

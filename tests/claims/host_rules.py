@@ -303,6 +303,17 @@ def waits(file: File, steps: tuple[int, ...]) -> list[tuple[Event, int]]:
     return found
 
 
+def innermost(ranges: list[Event], call: Event) -> str:
+    """The name of the latest range to start around a call, on its thread; empty if there is none."""
+    around = [one for one in ranges if one.thread == call.thread and one.start <= call.start < one.end]
+    return max(around, key=lambda one: (one.start, -one.end)).name if around else ""
+
+
+def user_ranges(file: File) -> list[Event]:
+    """Ranges of the user, without steps."""
+    return [one for one in file.plain.named if not one.name.startswith("ProfilerStep#")]
+
+
 def raw_steps(file: File) -> set[int]:
     return {number for number, _, _ in file.plain.steps}
 
@@ -315,10 +326,16 @@ def synchronizing_calls(claim: Claim, raw: Raw) -> None:
     places: dict[int, dict[str, list[int]]] = {}
     for rank, files in raw.files.items():
         number = max(sum(len(raw_steps(file) & set(steps or raw_steps(file))) for file in files), 1)
-        own: dict[str, list[int]] = defaultdict(list)
+        found: dict[tuple[str, str, str], dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
         for file in files:
             for call, dry in waits(file, steps):
-                own[call.name].append(dry)
+                where = (call.name, innermost(file.plain.operators, call), innermost(user_ranges(file), call))
+                found[where][file.plain.steps and (file.path, file.step_at(call.start))].append(dry)
+        own: dict[str, list[int]] = defaultdict(list)
+        for (name, _, _), by_step in found.items():
+            # What happens in fewer than half of the steps costs a usual step nothing.
+            if not all(by_step) or 2 * len(by_step) >= number:
+                own[name] += [dry for each in by_step.values() for dry in each]
         places[rank] = own
         idle[rank] = sum(sum(found) for found in own.values()) / number
     step = step_of(claim, raw)

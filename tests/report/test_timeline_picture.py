@@ -12,12 +12,13 @@ import rankscope
 from rankscope.report import timeline_picture as module
 from rankscope.report.timeline_picture import timeline_picture
 from rankscope.timeline.build import clock_of, draw_run
+from rankscope.timeline.categories import CATEGORIES
 from rankscope.timeline.timeline import Timeline
 
 
 @pytest.fixture
 def timeline(tmp_path: Path) -> Timeline:
-    """In 1,024 µs rank 0 computes in the first half, rank 1 communicates in the last quarter; both end with an event."""
+    """In 1,024 µs rank 0 computes in the first half, rank 1 communicates in the last quarter; both have an end."""
     mark = kernel("mark", 1023, 1)
     ranks = {
         0: [kernel("gemm", 0, 512), mark],
@@ -66,3 +67,11 @@ def test_tall_runs_are_bounded(timeline: Timeline, monkeypatch: pytest.MonkeyPat
     lanes, labels, of_rank = module._rows(timeline, [0, 1], False)
     assert (len(lanes), labels, of_rank) == (1, ["rank 0"], [0])
     assert np.unique(lanes).size == 1
+
+
+def test_colours_are_those_of_the_page() -> None:
+    theme = Path(module.__file__).parents[1] / "web" / "ui" / "src" / "theme" / "theme.css"
+    css = theme.read_text(encoding="utf-8").partition("--cat-compute")
+    light = "".join(css[1:])[:1500]
+    for (name, _), colour in zip(CATEGORIES, module._COLOURS, strict=True):
+        assert f"--cat-{name.replace('_', '-')}: {colour};" in light, name

@@ -37,14 +37,16 @@ class Rows:
     Attributes:
         columns: name, unit and meaning of each value of a row; of rows that are objects, of their fields.
         rows: the rows from `offset` on, in order.
-        total: how many there are in all.
+        total: how many there are in all; None if that is not known.
         offset: the number of the first one.
+        more: whether there are rows after these, where the total is not known.
     """
 
     columns: Sequence[Mapping[str, str]]
     rows: Sequence[Any]
-    total: int
+    total: int | None
     offset: int = 0
+    more: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,12 @@ def to_json(answer: Answer) -> dict[str, Any]:
         cut = cut or cut_rows
         first, last = answer.rows.offset, answer.rows.offset + len(rows)
         value |= {"columns": columns, "rows": rows, "total_rows": answer.rows.total}
-        if last < answer.rows.total:
-            shown = f"{len(rows)} of {answer.rows.total} rows, from number {first} on"
-            notes.append(f"Shown are {shown}: call again with offset={last} for the next.")
+        total = answer.rows.total
+        if last < total if total is not None else answer.rows.more or len(rows) < len(answer.rows.rows):
+            of = "" if total is None else f" of {total}"
+            notes.append(
+                f"Shown are {len(rows)}{of} rows, from number {first} on: call again with offset={last} for the next."
+            )
     if cut:
         notes.append("Long texts and lists are cut: they end in … or name what was left out.")
     value |= {"notes": notes, "sources": [plain(each, limit=300) for each in answer.sources], "page": answer.page}

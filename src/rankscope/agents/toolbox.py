@@ -13,13 +13,13 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotDoneError
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
 from rankscope.agents.answers import MAX_CHARACTERS, Answer, as_text, to_json
 from rankscope.agents.job_tools import GUIDE, HANG, WATCH
+from rankscope.agents.query_tools import LIST_TABLES, QUERY
 from rankscope.agents.roots import Roots
 from rankscope.agents.run_tools import ANALYZE, DIFF, FINDINGS, LIST_ANALYSES, LIST_RUNS, SUMMARY
 from rankscope.agents.runs import AgentRuns
@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 TOOLS: Mapping[str, Tool] = {
     tool.name: tool
     for tool in (
-        GUIDE, LIST_RUNS, SUMMARY, FINDINGS, LIST_ANALYSES, ANALYZE, DIFF, EVENTS, EVENT, RANGE_STATISTICS,
-        TIMELINE_PICTURE, HANG, WATCH,
+        GUIDE, LIST_RUNS, SUMMARY, FINDINGS, LIST_ANALYSES, ANALYZE, DIFF, LIST_TABLES, QUERY, EVENTS, EVENT,
+        RANGE_STATISTICS, TIMELINE_PICTURE, HANG, WATCH,
     )
 }  # fmt: skip
 PATIENCE_S = 40.0
@@ -78,14 +78,12 @@ class Toolbox:
         """The reply to a call of a tool."""
         try:
             future, key = self._started(name, given)
-            try:
-                answer = future.result(self._patience_s)
-            except NotDoneError:
-                if future.done():
-                    raise
+            wait([future], self._patience_s)
+            if not future.done():
                 return Reply(as_text(self._working()))
             with self._lock:
                 self._calls.pop(key, None)
+            answer = future.result()
             value = to_json(answer)
             text = as_text(value)
             if len(text) > MAX_CHARACTERS:

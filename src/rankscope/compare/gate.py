@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -122,6 +122,32 @@ class Condition:
         if not names:
             return f"no {self.section} at all"
         return f"nearest of the {len(names_in_section)} {self.section}: {', '.join(names)}"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A condition, and what became of it.
+
+    Attributes:
+        condition: the condition.
+        breach: the change that exceeds it; None if none does.
+        error: why it cannot be judged; None if it can.
+    """
+
+    condition: Condition
+    breach: Breach | None = None
+    error: ConfigError | None = None
+
+
+def judge(conditions: Iterable[Condition], diff: Diff) -> list[Judged]:
+    """What becomes of each condition."""
+    judged = []
+    for condition in conditions:
+        try:
+            judged.append(Judged(condition, condition.fails(diff)))
+        except ConfigError as error:
+            judged.append(Judged(condition, error=error))
+    return judged
 
 
 def parse_condition(text: str) -> Condition:

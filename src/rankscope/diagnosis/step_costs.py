@@ -94,12 +94,12 @@ def within_available(costs: Mapping[int, int], columns: Sequence[str], inputs: I
 
     Args:
         costs: ns by rank: totals divided by the number of steps, which an unusual step may affect.
-        columns: of `step_time`: what the saving is taken from. The bound is their sum, mean over steps, and the step.
+        columns: of `step_time`: what the saving is taken from. The bound is their sum, median over steps, and the step.
     """
     frame, step = inputs.results.get("step_time"), step_ns(inputs)
     if frame is None or step is None:
         return dict(costs)
-    have = frame.group_by("rank").agg(pl.sum_horizontal(*columns).mean())
+    have = frame.group_by("rank").agg(pl.sum_horizontal(*columns).median())
     most = {int(rank): min(step, round(value)) for rank, value in have.iter_rows()}
     bounded = {rank: min(cost, most.get(rank, step)) for rank, cost in costs.items()}
     return dict(sorted(bounded.items(), key=lambda each: (-each[1], each[0])))
@@ -110,8 +110,8 @@ def unrecorded_ranks(inputs: Inputs) -> int:
 
     Without them, waiting for a rank and transferring data cannot be separated in a collective.
     """
-    rows = inputs.results.get("collectives")
-    largest = None if rows is None or rows.is_empty() else rows["group_size"].max()
+    known = "collectives" in inputs.results
+    largest = inputs.columns("collectives", "group_size")["group_size"].max() if known else None
     size = max(inputs.world_size or 0, largest if isinstance(largest, int) else 0, 2)
     cut = {info.rank for info in inputs.traces if info.is_incomplete}
     return max(0, size - len({info.rank for info in inputs.traces} - cut))
@@ -193,6 +193,16 @@ def step_counts(inputs: Inputs) -> dict[int, int]:
     if frame is None or frame.is_empty():
         return {}
     return {int(rank): int(count) for rank, count in frame.group_by("rank").len().sort("rank").iter_rows()}
+
+
+def in_most_steps(rows: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
+    """The rows that concern at least half of their rank's steps: what others cost is none of a usual step's time.
+
+    Args:
+        rows: rank, and steps: in how many it happens; 0 if the trace has none.
+    """
+    count = pl.col("rank").replace_strict(step_counts(inputs), default=0, return_dtype=pl.Int64)
+    return rows.filter((pl.col("steps") == 0) | (2 * pl.col("steps") >= count))
 
 
 def per_step(by_rank: pl.DataFrame, column: str, inputs: Inputs) -> dict[int, int]:

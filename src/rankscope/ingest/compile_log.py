@@ -56,10 +56,11 @@ def _headline(frame: pl.DataFrame) -> Headline | None:
     if frame.is_empty():
         return None
     again = frame["recompile_reason"].is_not_null().sum()
+    total = frame.select(pl.col("compile_ns").sum() + pl.col("backward_ns").sum()).item()
     return Headline.of(
         "{compiled} compilations took {time}; {again} were recompilations.",
         compiled=(frame.height, ""),
-        time=(int(frame["compile_ns"].sum() + frame["backward_ns"].sum()), "ns"),
+        time=(int(total), "ns"),
         again=(int(again), ""),
     )
 

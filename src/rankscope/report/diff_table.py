@@ -80,6 +80,24 @@ def diff_tables(diff: Diff, limit: int | None, width: int) -> RenderableType:
     return Group(*parts)
 
 
+def verdict_of(diff: Diff) -> str:
+    """How much longer or shorter a step is, in one line; empty if the runs have no steps in common."""
+    step = diff.section("steps").filter(pl.col("name") == "step_time")
+    return _verdict(diff, step.row(0, named=True)).plain if step.height else ""
+
+
+def row_texts(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
+    """A row's values in both runs, its change with and without the unit's share, and the mark of its significance."""
+    mark = _MARKS[row["significant"]] if row["verdict"] else ""
+    return (
+        _value(row["a"], row["unit"]).plain,
+        _value(row["b"], row["unit"]).plain,
+        _signed(row).plain,
+        _share(row).plain,
+        mark,
+    )
+
+
 def breach_line(breach: Breach) -> str:
     """A change beyond a limit, its size, and whether it is significant."""
     if breach.name == "findings":

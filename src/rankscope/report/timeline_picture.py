@@ -23,8 +23,9 @@ from rankscope.timeline.timeline import Timeline
 
 MAX_LANES = 200
 _COLOURS = (
-    "#3b7dd8", "#d1495b", "#8a63d2", "#b79ce6", "#7a8794", "#e3a008", "#3fa796", "#c2cad3", "#a0c878", "#8d8d8d",
+    "#0072b2", "#d55e00", "#009e73", "#4f7d2c", "#e69f00", "#b8578f", "#56b4e9", "#c9b458", "#b3a5d6", "#8b95a1",
 )  # fmt: skip
+"""Of each category, as on the page (`--cat-…` in its `theme.css`)."""
 _DPI = 100
 _ROW_PX = 16
 _EDGE_PX = 110

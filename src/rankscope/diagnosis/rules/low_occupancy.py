@@ -1,7 +1,8 @@
 """Kernels with too few blocks to fill the device.
 
 Fires if compute kernels of 10 µs or more have less than one block per multiprocessor. The saving is their time on
-multiprocessors without a block, `time · (1 − blocks per SM)`: the work spread over all of them. Only time in which
+multiprocessors without a block, `time · (1 − blocks per SM)`: the work spread over all of them; at most the compute
+of a usual step. Only time in which
 nothing else runs on the device counts: another kernel may use these multiprocessors. Shorter kernels are covered by
 `small_kernels`. A low occupancy with enough blocks is a property of the kernel: it has no saving here.
 """
@@ -11,7 +12,15 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.anchors import event_anchor
-from rankscope.diagnosis.step_costs import per_step, relevant_ranks, step_ns, step_words, steps_of, worst_rank
+from rankscope.diagnosis.step_costs import (
+    per_step,
+    relevant_ranks,
+    step_ns,
+    step_words,
+    steps_of,
+    within_available,
+    worst_rank,
+)
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rundir.plurals import counted
@@ -32,12 +41,13 @@ def find(inputs: Inputs) -> list[Finding]:
         & (pl.col("blocks_per_sm") < 1)
         & (pl.col("unfilled_ns") > 0)
     )
-    savings = per_step(few, "unfilled_ns", inputs)
+    lost = per_step(few, "unfilled_ns", inputs)
+    savings = within_available(lost, ("compute_ns",), inputs)
     worst = worst_rank(savings, step)
     if worst is None:
         return []
     shown = few.filter(pl.col("rank") == worst.rank).sort("unfilled_ns", "name", descending=[True, False]).head(_SHOWN)
-    evidence = [Evidence(f"time without blocks, nothing else running ({unit.per}, worst rank)", worst.saving_ns, "ns")]
+    evidence = [Evidence(f"time without blocks, nothing else running ({unit.per}, worst rank)", lost[worst.rank], "ns")]
     for row in shown.iter_rows(named=True):
         said = f"{row['name'][:120]}: {row['blocks_per_sm']:.2f} blocks per SM, {counted(row['calls'], 'call')}"
         evidence.append(Evidence(said, row["total_ns"], "ns"))

@@ -1,7 +1,8 @@
 """Copies from or to pageable memory.
 
 Fires if copies between the device and pageable host memory have enough exposed time. From pinned memory they would
-overlap with compute and run at the link's speed; the saving is all of that time, on the rank with the most.
+overlap with compute and run at the link's speed; the saving is all of that time, on the rank with the most. Kinds of
+copies that fewer than half of the steps make, such as those of a checkpoint, are left out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import MEMORY_CALLS
 from rankscope.diagnosis.step_costs import (
+    in_most_steps,
     on_worst_rank,
     step_ns,
     step_words,
@@ -28,7 +30,7 @@ def find(inputs: Inputs) -> list[Finding]:
     unit = step_words(inputs)
     if frame is None or step is None:
         return []
-    pageable = frame.filter(pl.col("pageable").fill_null(False))
+    pageable = in_most_steps(frame.filter(pl.col("pageable").fill_null(False)), inputs)
     if pageable.is_empty():
         return []
     by_rank = (

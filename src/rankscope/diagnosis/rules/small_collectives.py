@@ -4,7 +4,8 @@ Fires if a step has two or more collectives of 4 KiB or less, or barriers: a los
 micro-step. Each delays all ranks until the last one arrives; with a single one at the end of a step, delays on
 different ranks would cancel out. The saving is the time in them on the rank with the least, less the shortest
 of each step, which stays: a rank that is always late costs as much with a single one, and is covered by `stragglers`.
-Time that overlaps with compute is no saving. If ranks are missing, none is stated: all of it may be waiting for them.
+Time that overlaps with compute is no saving, and messages between two ranks (send, recv) do not count. If ranks are
+missing, none is stated: all of it may be waiting for them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
-from rankscope.diagnosis.anchors import collective_anchor
+from rankscope.diagnosis.anchors import collective_anchor, collectives_of
 from rankscope.diagnosis.step_costs import (
     severity_of,
     step_counts,
@@ -22,6 +23,7 @@ from rankscope.diagnosis.step_costs import (
     unrecorded_ranks,
     within_available,
 )
+from rankscope.primitives.communicators import POINT_TO_POINT
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 SMALL = 4096
@@ -30,12 +32,15 @@ _OFTEN = 2
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    step, frame, counts = step_ns(inputs), inputs.results.get("collectives"), step_counts(inputs)
+    step, frame, counts = step_ns(inputs), collectives_of(inputs), step_counts(inputs)
     unit = step_words(inputs)
     if frame is None or step is None or frame.is_empty():
         return []
     small = frame.filter(
-        pl.col("step").is_not_null() & ((pl.col("bytes") <= SMALL) | (pl.col("collective") == "barrier"))
+        pl.col("step").is_not_null()
+        & ((pl.col("bytes") <= SMALL) | (pl.col("collective") == "barrier"))
+        # A pipeline's stages wait for each other by design, and only these two.
+        & ~pl.col("collective").is_in(POINT_TO_POINT)
     )
     steps = small.group_by("rank", "window", "step").agg(
         pl.len().alias("calls"), pl.col("duration_ns").sum().alias("total"), pl.col("duration_ns").min().alias("one")

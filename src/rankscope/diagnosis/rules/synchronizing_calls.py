@@ -2,7 +2,7 @@
 
 Fires if calls such as `.item()`, `.cpu()`, `nonzero` or an explicit synchronize leave the device idle: the host
 launches nothing while it waits. The saving is the device's idle time after them (`synchronization`), on the rank with
-the most.
+the most. Places in the code with such a call in fewer than half of the steps are left out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import LATE_DATA, LOADING, MEMORY_CALLS, SLOW_HOST
 from rankscope.diagnosis.step_costs import (
     IDLE,
+    in_most_steps,
     on_worst_rank,
     step_ns,
     step_words,
@@ -31,8 +32,9 @@ def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run, naming the places that cost most."""
     step, frame = step_ns(inputs), inputs.results.get("synchronization")
     unit = step_words(inputs)
-    if frame is None or step is None or frame.is_empty():
+    if frame is None or step is None:
         return []
+    frame = in_most_steps(frame, inputs)
     by_rank = dict(frame.group_by("rank").agg(pl.col("per_step_ns").sum()).iter_rows())
     savings = within_available(by_rank, IDLE, inputs)
     worst = worst_rank(savings, step)

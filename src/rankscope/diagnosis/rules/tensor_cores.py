@@ -2,8 +2,8 @@
 
 Fires if operators that tensor cores support ran products or convolutions on the ordinary cores (`matrix_work`), on a
 device whose peaks are known. Kernels whose names do not show where they compute do not count either way. The
-saving is that time less what it would be by the ratio of the device's peaks: TF32 for 32-bit numbers, if
-the device has TF32. Memory-bound kernels gain less.
+saving is that time less what it would be by the ratio of the device's peaks (TF32 for 32-bit numbers, if the device has
+it), at most the compute of a usual step. Memory-bound kernels gain less.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import polars as pl
 
 from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.anchors import event_anchor
-from rankscope.diagnosis.step_costs import per_step, relevant_ranks, step_ns, steps_of, worst_rank
+from rankscope.diagnosis.step_costs import per_step, relevant_ranks, step_ns, steps_of, within_available, worst_rank
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
@@ -22,7 +22,7 @@ def find(inputs: Inputs) -> list[Finding]:
     if frame is None or step is None:
         return []
     known = frame.filter(pl.col("saving_ns").is_not_null() & (pl.col("number") != "float64"))
-    savings = per_step(known, "saving_ns", inputs)
+    savings = within_available(per_step(known, "saving_ns", inputs), ("compute_ns",), inputs)
     worst = worst_rank(savings, step)
     if worst is None:
         return []

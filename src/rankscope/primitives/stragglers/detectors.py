@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rankscope.primitives.statistics import student_quantile, student_tail
+from rankscope.primitives.statistics import student_quantile
 from rankscope.primitives.stragglers.hosts import caused_by_host, idle_excess
 from rankscope.primitives.stragglers.measures import ALLOCATION, LOCAL, Measure, measures
 from rankscope.primitives.stragglers.observations import Observations
@@ -43,51 +43,47 @@ CANDIDATES = 3  # by each order of each measure, for speed: 1 and 100 give the s
 
 
 def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | None:
-    """Late in every step: the mean excess in standard errors.
+    """Late in every step: the mean excess is larger than chance and the rank's own spread allow (`least_mean`).
 
-    1. Chance is that of the other ranks. The standard error of the mean includes it and the rank's own spread, so one
-       long step is not enough.
-    2. Of a single complete step only a device's work and copies are judged, and they must be half of the delay: a
+    1. Of a single complete step only a device's work and copies are judged, and they must be half of the delay: a
        hiccup in that step looks like a slow host, and shifted boundaries bring other kernels into it.
-    3. If there are too few others to estimate chance from, Student's test of its own excesses decides (`_by_student`).
-    4. The local time must be longer, too, if it is known.
+    2. The local time must be longer, too, if it is known.
     """
     values, total = suspect.excess[suspect.judged], suspect.own[suspect.judged & np.isfinite(suspect.own)]
     if not total.size:
         return None
-    measure, step_ns = suspect.measure, suspect.step_ns
-    single = values.size == 1
-    mean, spread = centre_and_spread(values)
-    left, unsure = centre_and_spread(total)
-    if single and not (measure.device and measure.once and mean >= limits.left * left):
+    measure, (mean, _), (left, unsure) = suspect.measure, centre_and_spread(values), centre_and_spread(total)
+    if values.size == 1 and not (measure.device and measure.once and mean >= limits.left * left):
         return None
-    if suspect.few:
-        score = _by_student(suspect, values, limits)
-    else:
-        chance, _ = suspect.chance(limits)
-        needed = limits.standard_errors_single if single else limits.standard_errors
-        score = mean / math.sqrt((chance**2 + spread**2) / values.size) / needed
     unsure /= math.sqrt(total.size)
-    least = limits.least * step_ns
+    least = limits.least * suspect.step_ns
     if measure.of_host:
         # A slow host costs only the time that its device waits for it.
-        enough = left - (unsure if suspect.few else 0) > limits.least_lost * step_ns
+        enough = left - (unsure if suspect.few else 0) > least
     else:
         enough = left > 0 and left + (2 if measure.steady else 1) * unsure > max(least, limits.left * mean)
+    score = (float(values.mean()) if suspect.few else mean) / least_mean(suspect, limits)
     return (np.isfinite(suspect.own), score) if score > 1 and mean > least and enough else None
 
 
-def _by_student(suspect: Suspect, values: Float, limits: Thresholds) -> float:
-    """By how many times the mean exceeds what Student's test needs; two or three steps must all be far beyond hiccups.
+def least_mean(suspect: Suspect, limits: Thresholds) -> float:
+    """The mean excess from which on a rank is late in every step, ns; infinite if no excess would do.
 
-    The variance is that of the rank's own steps, pooled with that of the others.
+    1. Chance is that of the other ranks. The standard error of the mean includes it and the rank's own spread, so one
+       long step is not enough.
+    2. If there are too few others to estimate chance from, the quantile of Student's distribution, with the variance of
+       the rank's own steps pooled with that of the others. Two or three steps must all be far beyond hiccups.
     """
+    values = suspect.excess[suspect.judged]
+    if not suspect.few:
+        needed = limits.standard_errors_single if values.size == 1 else limits.standard_errors
+        return needed * math.hypot(suspect.chance(limits)[0], centre_and_spread(values)[1]) / math.sqrt(values.size)
     floor = suspect.floor_few(limits) * suspect.step_ns
-    if suspect.too_few or values.mean() <= floor or (values.size < TOO_FEW and values.min() <= limits.far * floor):
-        return 0.0
-    alpha = limits.significance if suspect.measure.name == LOCAL else limits.significance_part
     error, freedom = suspect.error(values)
-    return alpha / max(student_tail(float(values.mean()) / error, freedom) / 2, 1e-9) if freedom else 0.0
+    if suspect.too_few or not freedom or (values.size < TOO_FEW and values.min() <= limits.chance * floor):
+        return math.inf
+    alpha = limits.significance if suspect.measure.name == LOCAL else limits.significance_part
+    return max(student_quantile(freedom, 1 - 2 * alpha) * error, floor)
 
 
 def late_at_times(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | None:
@@ -109,7 +105,7 @@ def late_at_times(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | 
     part = limits.least if calls else limits.least_passing
     excess, own = np.where(seen, suspect.excess, -np.inf), np.where(seen, suspect.own, -np.inf)
     late = (excess > max(limits.chance * chance, part * step_ns)) & (
-        own > (limits.least_lost * step_ns if measure.of_host else limits.left * excess)
+        own > (limits.least * step_ns if measure.of_host else limits.left * excess)
     )
     count = int(late.sum())
     if count < (1 if measure.once else 2) or (calls and own[late].mean() <= limits.least_passing * step_ns):
@@ -146,7 +142,7 @@ def stalled_once(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | N
     step = int(np.nanargmax(suspect.own))
     most = float(suspect.own[step])
     long = max(limits.stall * suspect.step_ns, min(limits.stall_share * suspect.step_ns, limits.stall_ns))
-    times = max(limits.stall_chance, student_quantile(rest.size, 1 - 2 * limits.by_chance / (rest.size + 1)))
+    times = max(limits.chance, student_quantile(rest.size, 1 - 2 * limits.by_chance / (rest.size + 1)))
     least = max(times * root_mean_square(rest), 2 * float(rest.max()), long)
     return (np.arange(suspect.own.size) == step, most / least) if most > least else None
 
@@ -160,47 +156,19 @@ TESTS = {
 
 def detectable(seen: Observations, limits: Thresholds) -> Float:
     """(ranks,) The least mean excess of the local time that would make each rank `always_late`, ns; inf: none would."""
-    local = next((each for each in measures(seen) if each.name == LOCAL), None)
     found = np.full(seen.ranks.size, np.inf)
+    local = next((each for each in measures(seen) if each.name == LOCAL), None)
     if local is None:
         return found
-    if seen.ranks.size > MANY_RANKS:
-        return _detectable_among_many(seen, local, limits)
+    excess = excess_over_peers(local.value, seen.role, np.zeros(seen.ranks.size, dtype=np.bool_))
     for row in range(seen.ranks.size):
         out = np.arange(seen.ranks.size) == row
-        excess = excess_over_peers(local.value, seen.role, out)
-        suspect = Suspect(
-            row, local, excess[row], excess[~out], excess[row], seen.whole[row], seen.step_ns, seen.on_host
-        )
-        values = suspect.excess[suspect.judged]
-        if values.size < TOO_FEW:
-            continue
-        if suspect.few:
-            error, freedom = suspect.error(values)
-            times = student_quantile(freedom, 1 - 2 * limits.significance)
-            found[row] = max(times * error, suspect.floor_few(limits) * seen.step_ns)
-        else:
-            chance, spread = suspect.chance(limits)[0], centre_and_spread(values)[1]
-            found[row] = limits.standard_errors * math.sqrt((chance**2 + spread**2) / values.size)
-    return found
-
-
-def _detectable_among_many(seen: Observations, local: Measure, limits: Thresholds) -> Float:
-    """`detectable` in linear time: leaving out one of many ranks hardly changes the others' medians."""
-    excess = excess_over_peers(local.value, seen.role, np.zeros(seen.ranks.size, dtype=np.bool_))
-    known = np.isfinite(excess)
-    squares, count = np.where(known, excess, 0.0) ** 2, known.sum(axis=1)
-    total, values = squares.sum(axis=1), int(count.sum())
-    found = np.full(seen.ranks.size, np.inf)
-    for row in range(seen.ranks.size):
-        suspect = Suspect(row, local, excess[row], excess[:0], excess[row], seen.whole[row], seen.step_ns, seen.on_host)
-        judged = suspect.excess[suspect.judged]
-        if judged.size < TOO_FEW:
-            continue
-        others = (total.sum() - total[row]) / max(values - int(count[row]), 1)
-        chance = max(math.sqrt(others), limits.floor_host * seen.step_ns)
-        spread = centre_and_spread(judged)[1]
-        found[row] = limits.standard_errors * math.sqrt((chance**2 + spread**2) / judged.size)
+        # Leaving out one of many hardly changes the others' median.
+        if seen.ranks.size <= MANY_RANKS:
+            excess = excess_over_peers(local.value, seen.role, out)
+        suspect = Suspect(local, excess[row], excess[~out], excess[row], seen.whole[row], seen.step_ns, seen.on_host)
+        if suspect.judged.sum() >= TOO_FEW:
+            found[row] = least_mean(suspect, limits)
     return found
 
 
@@ -281,14 +249,15 @@ def _judge_rank(
             continue
         # A host's own time is also known in steps in which the rank lost events and cannot be compared.
         mine: Float = np.where(np.isfinite(own) | measure.of_host, excess[row], np.nan)
-        suspect = Suspect(row, measure, mine, excess[~out], own, seen.whole[row], seen.step_ns, seen.on_host)
+        suspect = Suspect(measure, mine, excess[~out], own, seen.whole[row], seen.step_ns, seen.on_host)
         for order, detector in enumerate(DETECTORS):
             if (result := detector(suspect, limits)) is None:
                 continue
             late, score = result
             lost = mean_known(excess[row, late]) if measure.name == "steady" else 0.0
             each = Late(row, measure.name, late, detector.__name__, own, score, lost)
-            begins_anew = seen.host_waits[row] and not measure.steady and not suspect.of_two
+            # Its host starts each step with its device. In some steps only, waits may hide the peers' idle time.
+            begins_anew = detector is always_late and seen.host_waits[row] and not measure.steady and not suspect.of_two
             if measure.of_host or begins_anew or detector is stalled_once or caused_by_host(each, seen, out, limits):
                 found.append((-order, score, each))
             elif measure.device:

@@ -1,8 +1,8 @@
 """Stragglers: the ranks that stand out, why, and the potential saving; and slices of the mesh that are late as one.
 
 1. `find_late_ranks` compares the ranks of each program.
-2. A rank alone in its program is compared with its own other steps and, for kernels that other programs launch too,
-   with their pace; so is a program whose ranks are all equally slow (a stage on one slow host).
+2. A rank alone in its program is compared with its own other steps. For kernels that other programs launch too, the
+   pace of a program is compared with theirs: all of its ranks may be equally slow (a stage on one slow host).
 3. The cause of each comes from its late steps alone (`causes`).
 4. Its saving is what a step would gain if it took no longer than the slowest of the others.
 """
@@ -108,7 +108,8 @@ class Comparison:
         self.late: list[Late] = []
         if seen.enough:
             self.late = find_late_ranks(seen, self.limits)
-            self.late += [*self._without_peers(), *([] if seen.on_host else self._slow_programs())]
+            self.late += self._late_alone()
+            self.late += self._slow_programs()
             self.late.sort(key=lambda each: -each.weight)
         self._out: Bool = np.zeros(seen.ranks.size, dtype=np.bool_)
         self._out[[each.row for each in self.late]] = True
@@ -131,35 +132,29 @@ class Comparison:
         )
         return find_late_ranks(alike, self.limits) if rows.size > 1 else []
 
-    def _without_peers(self) -> list[Late]:
-        """Ranks alone in their program: late compared with their own other steps, or slow at work that others do."""
-        seen, rows = self.seen, np.flatnonzero(self.seen.alone)
-        if not rows.size:
-            return []
-        own = np.where(seen.known, seen.local, np.nan)
-        pace, ratio = self._pace()
-        at_times = [each for each in self._found_in((own - usual(own))[rows], rows) if not each.lasting]
-        always = [each for each in self._found_in(pace[rows], rows) if each.lasting]
-        found = {int(rows[each.row]): replace(each, row=int(rows[each.row])) for each in [*always, *at_times]}
-        self._slow |= {row: float(np.nanmedian(ratio[row])) for row, each in found.items() if each.lasting}
-        return list(found.values())
+    def _late_alone(self) -> list[Late]:
+        """Ranks alone in their program that are late in some steps, compared with their own others."""
+        rows = np.flatnonzero(self.seen.alone)
+        own = np.where(self.seen.known, self.seen.local, np.nan)[rows]
+        found = self._found_in(own - usual(own), rows) if rows.size else []
+        return [replace(each, row=int(rows[each.row])) for each in found if not each.lasting]
 
     def _slow_programs(self) -> list[Late]:
-        """All ranks of a program that are equally slow: none stands out from its peers, but the program does.
+        """The ranks of a program that is slower than others at work that these launch, too.
 
-        A program is as slow as its fastest rank, measured by work that other programs launch, too.
+        None of its ranks stands out from its peers, or there is only one. A program is as slow as its fastest rank.
         """
-        seen, count = self.seen, int(self.seen.role.max(initial=-1)) + 1
-        if count < PROGRAMS or bool(seen.alone.all()):
+        seen = self.seen
+        members = [np.flatnonzero(seen.role == each) for each in range(int(seen.role.max(initial=-1)) + 1)]
+        if len(members) < PROGRAMS or seen.on_host:
             return []
         pace, ratio = self._pace()
-        members = [np.flatnonzero(seen.role == each) for each in range(count)]
         value = np.array([pace[rows].min(axis=0) for rows in members])
         taken = {int(seen.role[each.row]) for each in self.late}
         found = []
         for each in self._found_in(value, np.array([rows[0] for rows in members])):
-            rows = members[each.row]
-            if each.lasting and rows.size > 1 and each.row not in taken:
+            if each.lasting and each.row not in taken:
+                rows = members[each.row]
                 self._slow |= {int(row): float(np.nanmedian(ratio[row])) for row in rows}
                 found += [replace(each, row=int(row)) for row in rows]
         return found
@@ -167,29 +162,22 @@ class Comparison:
     def _pace(self) -> tuple[Float, Float]:
         """How much longer each step's work took than the same work on other ranks, ns, and as a ratio.
 
-        The weighted median over pieces that at least three ranks launch: on a slow device all are slower, while a
-        single piece may have another size under the same name.
+        The median over pieces that at least three ranks launch: on a slow device all are slower, while a single piece
+        may have another size under the same name.
         """
         seen = self.seen
         each = seen.launched.filter(
             pl.col("rank").is_in(seen.ranks) & pl.col("step").is_in(seen.steps) & (pl.col("work_ns") > 0)
         ).with_columns((pl.col("work_ns") / pl.col("pieces")).alias("unit_ns"))
-        by_work = (
-            each.group_by("work", "rank")
-            .agg(pl.col("unit_ns").median())
-            .group_by("work")
-            .agg(pl.col("unit_ns").median().alias("usual_ns"), pl.len().alias("ranks"))
-        )
-        weight = pl.col("usual_ns") * pl.col("pieces")
+        of_rank = each.group_by("work", "rank").agg(pl.col("unit_ns").median())
+        shared = of_rank.group_by("work").agg(pl.col("unit_ns").median().alias("usual_ns"), pl.len().alias("ranks"))
         middle = (
-            each.join(by_work.filter(pl.col("ranks") >= SHARED_BY), on="work")
-            .with_columns((pl.col("unit_ns") / pl.col("usual_ns")).alias("ratio"), weight.alias("weight"))
-            .sort("rank", "step", "ratio")
-            .with_columns(pl.col("weight").cum_sum().over("rank", "step").alias("until"))
-            .with_columns(pl.col("weight").sum().over("rank", "step").alias("all"))
-            .filter(2 * pl.col("until") >= pl.col("all"))
+            each.join(shared.filter(pl.col("ranks") >= SHARED_BY), on="work")
             .group_by("rank", "step")
-            .agg(pl.col("ratio").min(), pl.col("all").first())
+            .agg(
+                (pl.col("unit_ns") / pl.col("usual_ns")).median().alias("ratio"),
+                (pl.col("usual_ns") * pl.col("pieces")).sum().alias("all"),
+            )
         )
         ratio: Float = np.where(seen.known, 1.0, np.nan)
         taken = np.zeros(seen.known.shape)
@@ -210,7 +198,8 @@ class Comparison:
         """The gain per step if these ranks took no longer than the slowest of the others, ns, mean over all steps.
 
         Work does not vanish: if a surplus is shared out evenly, these ranks keep their part of it. So if k of n ranks
-        have more work, the gain is (n − k) / n of it.
+        have more work, the gain is (n − k) / n of it. A rank alone in its program has nobody to share it with: it gains
+        what it would if it always had as much as in its other steps.
 
         Args:
             rows: the ranks.
@@ -234,7 +223,7 @@ class Comparison:
         too = self.seen.ranks[as_late].tolist() if alone > 2 * gain else []
         if cause == SHARED:
             alike = int(np.isin(self.seen.role, self.seen.role[inside]).sum())
-            gain = gain * (alike - int(inside.sum())) / alike
+            gain = gain * (alike - int(inside.sum())) / alike if alike > 1 else gain
         return int(gain) // max(self.seen.steps.size, 1), tuple(too)
 
     def stragglers(self) -> list[Straggler]:

@@ -64,7 +64,6 @@ class Suspect:
     """One rank in one measure.
 
     Attributes:
-        row: its row.
         measure: which.
         excess: (steps,) of the measure, ns; nan where not compared.
         others: (ranks, steps) the excess of the other ranks.
@@ -74,7 +73,6 @@ class Suspect:
         on_host: whether the job computes on the CPU.
     """
 
-    row: int
     measure: Measure
     excess: Float
     others: Float

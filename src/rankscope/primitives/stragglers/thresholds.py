@@ -19,13 +19,12 @@ class Thresholds:
     standard_errors_single: float = 10.0  # twice that for a single step of a device, whose own spread is not known
     significance: float = 0.01  # of Student's test, with too few peers to estimate random variation; convention
     significance_part: float = 0.001  # … of a part of the local time: there are ten of them (Bonferroni)
-    far: float = 6.0  # times `floor_few`, in every step, if there are two or three of a few ranks; like `chance`
-    least: float = 0.01  # smaller ones are not reported: the least saving of any finding; convention
+    least: float = 0.01  # smaller ones, or hosts that cost their rank less, are no finding; convention
     least_saving: float = 0.002  # … nor smaller savings: 6 µs per step with a wrong cause (seed 21032)
     left: float = 0.5  # of what a part has more, in the local time: else another part made up for most of it
     enough: float = 0.05  # if a delay must be larger than that to be found, there are too few steps: a warning's least
     # Late in some steps.
-    chance: float = 6.0  # times chance, in each of these steps; seeds 0–99
+    chance: float = 6.0  # times chance, in each late step of some, of a stall, or of two or three; seeds 0–99
     by_chance: float = 0.001  # cases expected among all ranks: 1 % over ten measures (Bonferroni)
     least_passing: float = 0.05  # in each of its late steps; at 0.03 clean seed 17026 has a finding
     tail_host: float = 1.5  # measured hiccups of hosts fall off with this power
@@ -39,9 +38,7 @@ class Thresholds:
     of_idle: float = 0.3  # of the time its device was idle, so much must its host take longer; at 0.2 a clean pair more
     host_chance: float = 1.5  # … and so many times what hosts differ by on average; doubled, 1 of 26 faults less (H100)
     slow_and_behind: float = 4.0  # times what hosts differ by, of the pace of a host that is always late; seeds 0–99
-    least_lost: float = 0.01  # a slow host must cost its rank so much; like `least`
     # Stalls.
     stall: float = 0.1  # shorter ones are not reported; convention
     stall_share: float = 0.25  # … nor those shorter than this share of a step and …
     stall_ns: int = 20_000_000  # … than this: what hosts lose by chance is shorter (seeds 8000–8110)
-    stall_chance: float = 6.0  # times what other steps and ranks differ by; like `chance`

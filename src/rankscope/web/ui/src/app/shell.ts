@@ -142,7 +142,8 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
     const waiting = view && missing(view, place);
     const content: Child = waiting ?? (view
       ? view.render({ payload: payloadNow(), place, router, table, homeOf, served, onLeave: (done) => leaving.push(done), onPlace: (move) => { moving = move; } })
-      : emptyState("This report has no such view.", "Choose one from the list. The link may come from a report with more analyses."));
+      : place.view === "watch" ? emptyState("This run is not watched.", "Record it with `rankscope run --watch`, and the view shows how the job is doing while it runs.")
+      : emptyState(`This ${served?.live ? "run" : "report"} has no such view.`, "Choose one from the list. The link may come from a run with more analyses."));
     const body = h("article", { "aria-labelledby": "view-title", class: `view-${view?.id === "timeline" ? "timeline" : "page"}` },
       h("div", { class: "view-head" }, title, view && view.question !== "" && h("p", { class: "question" }, view.question)), view && answersOf(view));
     append(body, [content]);

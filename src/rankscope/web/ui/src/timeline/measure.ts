@@ -40,6 +40,9 @@ export function summaryOf(context: ViewContext, model: Model, window: Window, fi
     tableView(context, { name: "measured", table, caption: "Time per category and rank in the measured range" })];
 }
 
+/** What no category of the analyses is. */
+const OTHER = "Other: what the profiler records of itself, markers, and the waiting for streams and events that it draws on a stream.";
+
 /** Each category's share of the range, next to its name: categories overlap, so these do not add up to the whole. */
 function shares(layout: Layout, table: Table, length: number): HTMLElement {
   const columns = table.columns.slice(1).filter((column) => column.endsWith("_ns"));
@@ -49,10 +52,11 @@ function shares(layout: Layout, table: Table, length: number): HTMLElement {
       const value = table.number(row, column) ?? 0;
       const about = layout.categories.find(({ category }) => `${category}_ns` === column);
       if (value === 0 || !about) return null;
-      return h("li", { title: `${about.title}: ${grouped(value)} ns` }, swatch(about.category),
+      return h("li", { title: `${about.title}: ${grouped(value)} ns` }, swatch(about.category), h("span", {}, about.title),
         h("span", { class: "track", "aria-hidden": "true" }, styled(h("span", { class: `fill ${categoryClass(about.category)}` }), { width: `${Math.min(100, (100 * value) / length).toFixed(2)}%` })),
-        h("span", { class: "amount" }, h("span", { class: "unseen" }, `${about.title} `), formatDuration(value, 3)));
-    })))), table.length > BARS ? h("p", { class: "quiet-line" }, `First ${BARS} of ${table.length} ranks; the table lists all.`) : null);
+        h("span", { class: "amount" }, formatDuration(value, 3)));
+    })))), table.length > BARS ? h("p", { class: "quiet-line" }, `First ${BARS} of ${table.length} ranks; the table lists all.`) : null,
+    columns.includes("other_ns") ? h("p", { class: "quiet-line" }, OTHER) : null);
 }
 
 function byRank(layout: Layout, file: ColumnFile): AnalysisPayload {
@@ -66,7 +70,7 @@ function byRank(layout: Layout, file: ColumnFile): AnalysisPayload {
     const about = layout.categories[category];
     if (!about) continue;
     data[`${about.category}_ns`] = rows.map(() => 0);
-    columns[`${about.category}_ns`] = { unit: "ns", doc: `${about.title}: time within the range in which at least one such event runs` };
+    columns[`${about.category}_ns`] = { unit: "ns", doc: `${about.title}: time within the range in which at least one such event runs${about.category === "other" ? `. ${OTHER}` : ""}` };
   }
   data["events"] = rows.map(() => 0);
   columns["events"] = { unit: "count", doc: "events that overlap the range" };

@@ -83,10 +83,14 @@ function lanesOf(layout: Layout, rank: number): number[] {
 function pictures(context: ViewContext, sides: readonly [Loaded, Loaded], chosen: () => string | null, drawn: (draw: () => void) => void): HTMLElement[] {
   const whole = Math.max(...sides.map(({ step }) => step.end - step.start)) * 1.02;
   let [from, to] = [0, whole];
+  const scale = h("p", { class: "quiet-line" });
   const words = h("p", { class: "heat-readout", role: "status", "data-testid": "diff-timeline-readout" });
   const canvases = sides.map((side) => h("canvas", { tabindex: "0", role: "img", class: "diff-strip", "data-testid": `diff-strip-${side === sides[0] ? "a" : "b"}`,
     "aria-label": `${side.side.name}${side.side.rank === null ? `, rank ${side.rank.rank}` : ""}, step ${side.step.step ?? "without number"}: ${formatDuration(side.step.end - side.step.start)}. Arrow keys move, plus and minus zoom, Enter opens the timeline.` }));
-  const draw = (): void => sides.forEach((side, index) => paint(canvases[index]!, side, from, to, chosen()));
+  const draw = (): void => {
+    sides.forEach((side, index) => paint(canvases[index]!, side, from, to, chosen()));
+    scale.textContent = `${formatDuration(from)} to ${formatDuration(to)} from the step’s start, on one scale: streams, below them the busiest host thread. Ctrl + wheel zooms, a double-click opens the timeline.`;
+  };
   const move = (centre: number, size: number): void => {
     const length = Math.min(whole, Math.max(1000, size));
     from = Math.min(Math.max(0, centre - length / 2), whole - length);
@@ -129,7 +133,7 @@ function pictures(context: ViewContext, sides: readonly [Loaded, Loaded], chosen
     });
   });
   const box = h("div", { class: "figure" }, sides.map((side, index) => h("div", {}, h("p", { class: "diff-strip-name" }, named(side.side.name, 60), side.side.rank === null ? ` · rank ${side.rank.rank}` : "", `, step ${side.step.step ?? "–"} · `, h("strong", {}, formatDuration(side.step.end - side.step.start)), side.events.more ? " · only the first events are drawn" : "", " ",
-    button({ class: "link", "data-testid": `diff-open-${index === 0 ? "a" : "b"}` }, () => open(index, null), "Open in the timeline")), canvases[index])), words);
+    button({ class: "link", "data-testid": `diff-open-${index === 0 ? "a" : "b"}` }, () => open(index, null), "Open in the timeline")), canvases[index])), scale, words);
   const watch = new ResizeObserver(draw);
   watch.observe(box);
   const stop = onThemeChange(draw);

@@ -1,0 +1,82 @@
+"""Tools for SQL over a run: the tables and their columns, and a query.
+
+In: runs and SQL. Out: answers, as `rankscope query` gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rankscope.agents.answers import Answer, Rows
+from rankscope.agents.arguments import Argument
+from rankscope.agents.runs import AgentRuns
+from rankscope.agents.tool import LIMIT, OFFSET, RUN, Tool, column, part_of
+from rankscope.errors import ConfigError
+from rankscope.pipeline.sql import SCHEMA_VERSION, QueryOptions, run_query, tables_of
+from rankscope.query.examples import EXAMPLES
+from rankscope.query.statement import nearest
+from rankscope.query.values import as_json_value
+
+TIMEOUT_S = 30.0
+MAX_OFFSET = 10_000
+
+
+def _list_tables(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
+    known = tables_of()
+    source = (f"docs/tables.md and docs/queries.md, schema version {SCHEMA_VERSION}",)
+    if given["table"] is not None:
+        table = known.get(given["table"])
+        if table is None:
+            raise ConfigError(
+                f"there is no table {given['table']!r}", hint=f"near names: {', '.join(nearest(given['table'], known))}"
+            )
+        rows = [[each.name, str(each.dtype), each.unit, each.doc] for each in table.columns]
+        head = (
+            column("column", "", "for SQL"), column("type", "", "of its values"), column("unit", "", "of its values"),
+            column("meaning", "", "null is unknown, 0 is a recorded zero"),
+        )  # fmt: skip
+        return Answer({"table": table.name, "doc": table.table.doc}, part_of(rows, head, given), source)
+    tables = [[each.name, each.kind, each.table.doc] for each in known.values()]
+    about = (
+        column("table", "", "for SQL"), column("kind", "", "trace: events of all ranks; result: of an analysis"),
+        column("doc", "", "what a row is"),
+    )  # fmt: skip
+    examples = [{"title": each.title, "sql": each.sql} for each in EXAMPLES.values()][:4]
+    notes = ["Call again with table=NAME for its columns. More examples: rankscope query --examples."]
+    return Answer({"examples": examples}, part_of(tables, about, given), source, notes=notes)
+
+
+def _query(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
+    opened = runs.get(given["run"])
+    offset = given["offset"]
+    options = QueryOptions(limit_rows=offset + given["limit"], timeout_s=TIMEOUT_S)
+    result = run_query(opened.run, given["sql"], options)
+    rows = [[as_json_value(each) for each in row] for row in result.frame.slice(offset).iter_rows()]
+    columns = [column(each.name, each.unit, each.doc) for each in result.columns]
+    data = {"run": {"key": opened.keyed.key, "name": opened.run.name}, "seconds": round(result.seconds, 3)}
+    sources = (f"tables of docs/tables.md, schema version {SCHEMA_VERSION}", "command: rankscope query")
+    notes = ["Instants of events are on the clock of their file: compare ranks by durations, or use the tool events."]
+    part = Rows(columns, rows, None, offset, result.truncated)
+    return Answer(data, part, sources, opened.page("query", {"sql": given["sql"]}), notes=notes)
+
+
+LIST_TABLES = Tool(
+    "list_tables",
+    "List the tables for query, with examples; with table: its columns with types, units and meaning.",
+    (Argument("table", "text", "One table."), OFFSET, replace(LIMIT, default=200)),
+    _list_tables,
+)
+QUERY = Tool(
+    "query",
+    "Ask a run with SQL: one SELECT over the tables of all ranks (column rank) and results of analyses (result_NAME). "
+    f"Read-only; a query may take {TIMEOUT_S:.0f} seconds. Prefer analyze, whose definitions are checked.",
+    (
+        RUN,
+        Argument("sql", "text", "One SELECT; list_tables has the tables.", required=True),
+        replace(OFFSET, high=MAX_OFFSET),
+        LIMIT,
+    ),
+    _query,
+)
