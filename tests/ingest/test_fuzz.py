@@ -19,6 +19,7 @@ from tests.kineto import dumps, event, frame, memory, pack, small_step, trace, w
 
 from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.kineto import KinetoTrace, read_kineto
+from rankscope.ingest.perfetto import is_perfetto
 
 ROUNDS, EACH = 20, 500
 MOST_BYTES = 60_000
@@ -162,9 +163,10 @@ def test_anything_goes(tmp_path: Path, seed: int) -> None:
         found = read(write(tmp_path / "t.json", data, None), source.choice([200, 5000, 8 << 20]))
         if found is not None and packing is None:
             events = sum(found.counts.values())
-            assert events <= text.count(b"{")
+            # A packet of a Perfetto trace begins with a line feed; one that names a track gives up to three events.
+            assert events <= (3 * text.count(b"\n") if is_perfetto(text[:512]) else text.count(b"{"))
             # Whatever did not become an event of the file is counted.
-            assert events or found.losses.reason or b"[" in text
+            assert events or found.losses.reason or found.odd or b"[" in text
         peak = max(peak, process.memory_info().rss - before)
     assert peak < 300 << 20
 
