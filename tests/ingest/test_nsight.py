@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -193,6 +194,30 @@ def test_views_and_virtual_tables_are_not_run(tmp_path: Path) -> None:
     database.close()
     with pytest.raises(NotATraceError, match="not one of Nsight Systems or rocprofv3: it has 'StringIds'"):
         read_kineto(str(path))
+
+
+def test_text_that_is_not_utf8_is_replaced(tmp_path: Path) -> None:
+    path = export(tmp_path / "r.sqlite")
+    database = sqlite3.connect(path)
+    database.execute("UPDATE StringIds SET value = CAST(x'67ff656d6d' AS TEXT) WHERE id = 1")
+    database.commit()
+    database.close()
+    assert read_kineto(str(path)).tables["device_events"]["name"][0] == "g\ufffdemm"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_flipped_bytes_give_a_trace_or_an_error_with_a_name(tmp_path: Path, seed: int) -> None:
+    path = export(tmp_path / "r.sqlite")
+    random, data = Random(seed), bytearray(path.read_bytes())
+    for _ in range(1 + seed):
+        data[random.randrange(4, len(data))] = random.randrange(256)
+    path.write_bytes(data)
+    try:
+        trace = read_kineto(str(path))
+    except TraceError as error:
+        assert "r.sqlite" in str(error)
+    else:
+        assert trace.tables["device_events"].height <= 8
 
 
 def test_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:

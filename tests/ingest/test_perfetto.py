@@ -83,8 +83,9 @@ def test_same_tables_as_the_json(tmp_path: Path, layout: Any) -> None:
     from tests.perfetto_traces import to_perfetto
 
     events = [each for each in handmade(0) if each["ph"] in ("X", "s", "f") or (layout == "sdk" and each["ph"] == "i")]
-    if layout == "torch":  # of what runs on a device it writes everything with its correlation
-        events = [each for each in events if each.get("cat") != "gpu_memset"]
+    if layout == "torch":  # what CUPTI records: everything with its correlation
+        kinds = ("kernel", "gpu_memcpy", "cuda_runtime")
+        events = [e for e in events if e["ph"] in "sf" or (e["cat"] in kinds and "correlation" in e["args"])]
     compare(tmp_path, events, to_perfetto(events, layout), skip={"tracks"})
 
 

@@ -7,6 +7,7 @@ from rankscope import Evidence, Finding, Rule
 
 
 def find(inputs):
+    """A finding if the longest kernel is that long."""
     kernels, steps = inputs.results.get("longest_kernels"), inputs.results.get("step_time")
     if kernels is None or steps is None or kernels.is_empty() or steps.is_empty():
         return []

@@ -18,6 +18,7 @@ COLUMNS = (
 
 
 def per_rank(tables, inputs):
+    """The longest kernels of one rank."""
     kernels = tables["device_events"].filter(pl.col("kind") == "kernel")
     longest = kernels.with_columns(
         duration_ns=pl.col("end_ns") - pl.col("start_ns"), rank=pl.lit(inputs.rank, pl.Int64)
@@ -28,6 +29,7 @@ def per_rank(tables, inputs):
 
 
 def headline(frame):
+    """The main result in one sentence."""
     if frame.is_empty():
         return None
     row = frame.sort("duration_ns").row(-1, named=True)

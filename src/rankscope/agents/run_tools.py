@@ -180,7 +180,7 @@ def _analyze(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
     headline = opened.run.diagnosis().headline_of(result) if not parameters else result.headline
     frame, total = _chosen_rows(result, given)
     # Instants are relative to the file's first event, as on the page: they are exact there.
-    table = table_of(replace(result, frame=frame), origins_of(opened.run), headline=headline)
+    table = table_of(replace(result, rows=frame), origins_of(opened.run), headline=headline)
     shown = [each for each in given["columns"] or table["data"] if each in table["data"]]
     if missing := sorted(set(given["columns"] or ()) - set(shown)):
         raise ConfigError(f"{name} has no column {missing[0]!r}", hint=f"columns: {', '.join(table['data'])}")

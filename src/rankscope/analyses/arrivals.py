@@ -78,7 +78,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 def _arrivals(inputs: Inputs) -> pl.DataFrame:
     """Matched collectives with their arrivals on the common clock: group, rank, match, arrival_ns, residual_ns."""
     clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns")
-    rows = inputs.results["collectives"].select("rank", "window", "group", "match", "collective", "start_ns")
+    rows = inputs.columns("collectives", "rank", "window", "group", "match", "collective", "start_ns")
     known = pl.col("match").is_not_null() & pl.col("start_ns").is_not_null()
     rows = rows.filter(known & ~pl.col("collective").is_in(POINT_TO_POINT))
     return (

@@ -65,8 +65,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     """Find the offsets from the matched collectives."""
     ranks = np.array(sorted({info.rank for info in inputs.traces if info.rank is not None}), dtype=np.int64)
     rows = (
-        inputs.results["collectives"]
-        .select("rank", "window", "match", "source", "collective", "start_ns", "end_ns")
+        inputs.columns("collectives", "rank", "window", "match", "source", "collective", "start_ns", "end_ns")
         .filter(pl.col("match").is_not_null() & (pl.col("source") != "launch"))
         .filter(~pl.col("collective").is_in([*ONE_SIDED, *POINT_TO_POINT]))
         .join(base_times(inputs.traces), on=["rank", "window"], how="left")

@@ -67,7 +67,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     """Group the collectives of all ranks."""
     duration, wait = pl.col("duration_ns"), pl.col("wait_ns")
     known = wait.is_not_null()
-    collectives = inputs.results["collectives"].select(_READ)
+    collectives = inputs.columns("collectives", *_READ)
     frame = (
         collectives.join(_placed(collectives, inputs), on=["group", "group_ranks"], how="left", nulls_equal=True)
         .group_by(_KEY)

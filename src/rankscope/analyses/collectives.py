@@ -35,20 +35,32 @@ at a low bus bandwidth is due to the network. Small sizes are limited by latency
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import polars as pl
 
 from rankscope.primitives.bandwidth import with_waits_and_bandwidth
-from rankscope.primitives.communicators import COLUMNS as MATCHED_BY
 from rankscope.primitives.host_collectives import RECORDED
-from rankscope.primitives.matching import METHODS, Matching, match_collectives
+from rankscope.primitives.labelled_collectives import for_findings, label_rows, match_labelled, matched_blocks
+from rankscope.primitives.matching import METHODS, Matching, match_with_calls
 from rankscope.primitives.rank_collectives import rank_collectives
 from rankscope.primitives.unmatched_collectives import ENDS_DISAGREE, with_unmatched_reasons
 from rankscope.primitives.unnamed_communicators import label_unnamed
-from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks, schema_of
+from rankscope.results import (
+    Analysis,
+    Column,
+    Evidence,
+    Finding,
+    Inputs,
+    StoredFrame,
+    Tables,
+    by_window,
+    concat_ranks,
+    schema_of,
+    stored_blocks,
+    together,
+)
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
@@ -136,60 +148,41 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     return concat_ranks(parts, _MAPPED)
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[StoredFrame, list[Finding]]:
     """Match the ranks' collectives, and separate waiting from transfer."""
+    hosts = {info.rank: info.host for info in inputs.traces if info.rank is not None and info.host}
+    recorded = len({info.rank for info in inputs.traces})
+    ranks = max(recorded, inputs.world_size or 0)
+    if (labelled := label_rows(together(parts))) is not None:
+        matching = match_labelled(labelled, hosts)
+        blocks = matched_blocks(together(parts), labelled, matching, ranks)
+        names = [column.name for column in COLUMNS]
+        frame = stored_blocks(block.select(names) for block in blocks)
+        return frame, _findings(for_findings(labelled, matching), matching, None)
     rows = concat_ranks(parts, _MAPPED)
     if not rows.height:
         return pl.DataFrame(schema=schema_of(COLUMNS)), []
     # A list of a thousand ranks is 5 kB of text in every row: grouping by category is cheaper than by text.
     rows = rows.with_columns(pl.col("group_ranks").cast(pl.Categorical))
-    hosts = {info.rank: info.host for info in inputs.traces if info.rank is not None and info.host}
-    matching = _matched(rows, hosts)
+    matching = match_with_calls(rows, hosts)
     match = pl.Series("match", matching.match)
     matched = rows.with_columns(
         pl.select(pl.when(match >= 0).then(match)).to_series(),
         pl.Series("match_method", matching.method).replace_strict(dict(enumerate(METHODS)), return_dtype=pl.String),
         pl.Series("communicator", matching.group),
     )
-    recorded = len({info.rank for info in inputs.traces})
     matched, inferred = label_unnamed(matched, recorded, inputs.world_size, matching.doubtful)
-    timed = with_waits_and_bandwidth(matched, max(recorded, inputs.world_size or 0))
+    timed = with_waits_and_bandwidth(matched, ranks)
     return timed.select(column.name for column in COLUMNS), _findings(timed, matching, inferred)
 
 
-def _matched(rows: pl.DataFrame, hosts: Mapping[int, str]) -> Matching:
-    """Match kernels and Gloo's ranges by all evidence, calls without a kernel by their recorded number only."""
-    wall = rows.with_columns(pl.col("start_ns") + pl.col("base_ns"), pl.col("end_ns") + pl.col("base_ns"))
-    called = (rows["source"] == "launch").to_numpy()
-    if not called.any():
-        return match_collectives(wall.select(MATCHED_BY), hosts)
-    by_evidence = match_collectives(wall.filter(~pl.Series(called)).select(MATCHED_BY), hosts)
-    # Call times do not show when collectives ran, so they are not evidence of clocks or ends.
-    numbered = called & rows["recorded"].is_not_null().to_numpy()
-    by_number = match_collectives(wall.filter(pl.Series(numbered)).select(MATCHED_BY))
-    by_sequence = by_number.method == METHODS.index("sequence")
-    match, method = np.full(rows.height, -1, dtype=np.int64), np.zeros(rows.height, dtype=np.int64)
-    group = match.copy()
-    match[~called], method[~called], group[~called] = by_evidence.match, by_evidence.method, by_evidence.group
-    offset = int(by_evidence.match.max(initial=-1)) + 1
-    match[numbered] = np.where(by_sequence, by_number.match + offset, -1)
-    method[numbered] = np.where(by_sequence, by_number.method, 0)
-    return replace(
-        by_evidence,
-        match=match,
-        method=method,
-        group=group,
-        disagreeing=by_evidence.disagreeing + by_number.disagreeing,
-    )
-
-
-def _findings(rows: pl.DataFrame, matching: Matching, inferred: pl.DataFrame) -> list[Finding]:
+def _findings(rows: pl.DataFrame, matching: Matching, inferred: pl.DataFrame | None) -> list[Finding]:
     if rows["rank"].n_unique() < 2:
         return _unlaunched(rows)
     return [
         *_doubtful(matching),
         *_unmatched(rows),
-        *_unknown_groups(rows, inferred),
+        *([] if inferred is None else _unknown_groups(rows, inferred)),
         *_incomplete(rows),
         *_unlaunched(rows),
     ]
@@ -240,7 +233,8 @@ def _unmatched(rows: pl.DataFrame) -> list[Finding]:
     matched = pl.col("match").is_not_null()
     alone = with_unmatched_reasons(rows).filter(~matched)
     count = rows.height - alone.height
-    by_method = rows.filter(matched)["match_method"].value_counts().sort("count", "match_method", descending=True)
+    methods = rows["match_method"].filter(rows["match"].is_not_null()).value_counts()
+    by_method = methods.cast({"match_method": pl.String}).sort("count", "match_method", descending=True)
     evidence = [
         Evidence("collectives of all ranks", rows.height, "count"),
         Evidence("matched across ranks", count, "count"),
@@ -254,7 +248,9 @@ def _unmatched(rows: pl.DataFrame) -> list[Finding]:
     reasons = alone["reason"].value_counts().sort("count", "reason", descending=True)
     evidence += [Evidence(why, number, "count") for why, number in reasons.iter_rows()]
     disagreeing = alone.filter(pl.col("reason") == ENDS_DISAGREE)
-    kinds = disagreeing["collective"].value_counts().sort("count", "collective", descending=[True, False])
+    kinds = (
+        disagreeing["collective"].cast(pl.String).value_counts().sort("count", "collective", descending=[True, False])
+    )
     for kind in kinds["collective"].head(3):
         by_rank = rows.group_by("rank").agg((pl.col("collective") == kind).sum().alias("count"))
         least, most = by_rank.select(pl.col("count").min(), pl.col("count").max().alias("most")).row(0)
@@ -304,6 +300,7 @@ def _incomplete(rows: pl.DataFrame) -> list[Finding]:
         rows.filter(pl.col("group_size").is_not_null())
         .group_by("group", "group_ranks", "group_size")
         .agg(pl.col("rank").unique().sort(), pl.len())
+        .cast({"group": pl.String})
     )
     partly = groups.filter(pl.col("rank").list.len() < pl.col("group_size")).sort("len", "group", descending=True)
     if not partly.height:

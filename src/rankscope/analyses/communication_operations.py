@@ -43,6 +43,7 @@ COLUMNS = (
     Column("wait_ns", pl.Int64, "ns", "sum of their time waiting for later ranks"),
     Column("estimate", pl.Boolean, "", "whether transfer and wait are only estimates"),
 )
+_READ = ("rank", "collective", "bytes", "duration_ns", "transfer_ns", "wait_ns", "estimate")
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -50,7 +51,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     size, duration, transfer = pl.col("bytes"), pl.col("duration_ns"), pl.col("transfer_ns")
     known = transfer.is_not_null()
     frame = (
-        inputs.results["collectives"]
+        inputs.columns("collectives", *_READ)
         .group_by("rank", "collective")
         .agg(
             pl.len().cast(pl.Int64).alias("calls"),

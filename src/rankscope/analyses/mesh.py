@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.communicators import named_group_ranks
+from rankscope.primitives.communicators import NAMED_BY, named_group_ranks
 from rankscope.primitives.mesh import HOST, Mesh, infer_mesh
 from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, greatest, schema_of
 
@@ -50,7 +50,7 @@ REPORTED_IMBALANCE = 0.05
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Average each rank's steps over the ranks of each coordinate."""
-    mesh = infer_mesh(inputs.traces, named_group_ranks(inputs.results["collectives"]))
+    mesh = infer_mesh(inputs.traces, named_group_ranks(inputs.columns("collectives", *NAMED_BY)))
     if not mesh.frame.height:
         return pl.DataFrame(schema=schema_of(COLUMNS)), []
     rows = _by_coordinate(mesh).join(_mean_times(inputs), on="rank", how="left")
@@ -114,7 +114,7 @@ def _mean_times(inputs: Inputs) -> pl.DataFrame:
         pl.col("exposed_communication_ns").mean(),
         pl.len().alias("steps"),
     )
-    waited = inputs.results["collectives"].select("rank", "wait_ns", "estimate")
+    waited = inputs.columns("collectives", "rank", "wait_ns", "estimate")
     known = waited.filter(pl.col("wait_ns").is_not_null() & ~pl.col("estimate").fill_null(False))
     waits = known.group_by("rank").agg(pl.col("wait_ns").sum())
     late = inputs.results["stragglers"].select("rank", "lateness_ns")

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.activity import covered_time
-from rankscope.primitives.communicators import named_group_ranks
+from rankscope.primitives.communicators import NAMED_BY, named_group_ranks
 from rankscope.primitives.mesh import infer_mesh
 from rankscope.results import (
     Analysis,
@@ -117,7 +117,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     rows = concat_ranks(parts, _RANK_COLUMNS)
     if not rows.height:
         return pl.DataFrame(schema=schema_of(COLUMNS)), []
-    groups = named_group_ranks(inputs.results["collectives"])
+    groups = named_group_ranks(inputs.columns("collectives", *NAMED_BY))
     mesh = infer_mesh(inputs.traces, groups)
     stages = mesh.frame.filter(pl.col("dimension") == (mesh.pipeline or "")).select(
         "rank", pl.col("coordinate").alias("stage")

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.communicators import named_group_ranks
+from rankscope.primitives.communicators import NAMED_BY, named_group_ranks
 from rankscope.primitives.mesh import Mesh, infer_mesh
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, schema_of
 from rankscope.rundir.plurals import plural
@@ -49,7 +49,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             hosts[info.rank] = info.host
     rows = [(rank, hosts[rank], first_traces[rank].local_rank) for rank in sorted(first_traces)]
     frame = pl.DataFrame(rows, schema={"rank": pl.Int64, "host": pl.String, "local_rank": pl.Int64}, orient="row")
-    mesh = infer_mesh(inputs.traces, named_group_ranks(inputs.results["collectives"]))
+    mesh = infer_mesh(inputs.traces, named_group_ranks(inputs.columns("collectives", *NAMED_BY)))
     placed = frame.with_columns(_on_hosts()).join(_in_mesh(mesh), on="rank", how="left").sort("rank")
     return placed.select(pl.col(name).cast(kind) for name, kind in schema_of(COLUMNS).items()), []
 

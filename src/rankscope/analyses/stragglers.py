@@ -56,7 +56,7 @@ import polars as pl
 
 from rankscope.primitives.arrival_skew import totals_by_rank_and_step
 from rankscope.primitives.clocks import base_times
-from rankscope.primitives.communicators import POINT_TO_POINT, named_group_ranks, parse_group_ranks
+from rankscope.primitives.communicators import NAMED_BY, POINT_TO_POINT, named_group_ranks, parse_group_ranks
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
 from rankscope.primitives.statistics import Significance, Verdict
@@ -64,8 +64,8 @@ from rankscope.primitives.steps import distinct_steps
 from rankscope.primitives.stragglers.causes import ADVICE
 from rankscope.primitives.stragglers.network import SlowLink, slow_links, with_numbers
 from rankscope.primitives.stragglers.observations import observe
-from rankscope.primitives.stragglers.paces import COLUMNS as PACES
 from rankscope.primitives.stragglers.paces import StepBounds, device_places, host_paces, step_paces
+from rankscope.primitives.stragglers.rank_parts import concat_parts, local_times_of, narrow_parts
 from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 from rankscope.primitives.stragglers.timeline import (
     ENDED,
@@ -73,7 +73,6 @@ from rankscope.primitives.stragglers.timeline import (
     STARTED,
     WAITING,
     cumulative_parts,
-    local_times,
     previous_collectives,
     programs_by_rank,
     step_work,
@@ -131,43 +130,17 @@ COLUMNS = (
 EXCESS = "local time above its peers' median, mean over steps"
 BUSY_EXCESS = "its device's busy time above its peers' median, mean over steps"
 """Where it is known that the device is slower, but not that the host caused its idle time."""
-_WORK = ("ranged", "work_ns", "pieces")
 # The rows of all ranks take much memory: what is compared of them is chosen before anything is joined.
 _OF_COLLECTIVES = (
     "rank", "window", "step", "match", "group", "group_ranks", "group_size", "collective", "bytes", "transfer_ns",
 )  # fmt: skip
-_OF_ARRIVALS = (
-    "rank", "window", "match", "previous", "step", "start_ns", "end_ns",
-    *(f"{part}_by_{end}" for part in ("compute", WAITING) for end in ("start", "end")),
-)  # fmt: skip
-# What a rank gives: its matched collectives, what its steps launched, and the paces of its steps.
-_PARTS = {
-    "collectives": pl.Schema(
-        dict.fromkeys(
-            ("rank", "window", "match", "previous", "step", "start_ns", "end_ns", "count", *STARTED, *ENDED), pl.Int64
-        )
-        | {"on_host": pl.Boolean}
-    ),
-    "launched": pl.Schema(dict.fromkeys(("rank", "window", "step", "work", *_WORK), pl.Int64)),
-    "paces": pl.Schema(dict.fromkeys(("rank", "window", *PACES), pl.Int64) | {"of_host": pl.Boolean}),
-}
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> dict[str, pl.DataFrame]:
     """What the rank had done by each matched collective, what its steps launched, and how its steps compare."""
     own = inputs.results["collectives"].filter(pl.col("rank") == inputs.rank)
     windows = enumerate(by_window(tables, inputs))
-    return _concat([_of_window(w, own.filter(pl.col("window") == at), inputs, at) for at, w in windows])
-
-
-def _concat(parts: Sequence[Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
-    """The frames of each name below one another."""
-    return {
-        name: pl.concat(
-            [pl.DataFrame(schema=schema), *(part[name].select(schema.names()).cast(schema) for part in parts)]
-        )
-        for name, schema in _PARTS.items()
-    }
+    return concat_parts([_of_window(w, own.filter(pl.col("window") == at), inputs, at) for at, w in windows])
 
 
 def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -> dict[str, pl.DataFrame]:
@@ -215,8 +188,9 @@ def _bounds(own: pl.DataFrame, end: Int64, end_own: Int64) -> StepBounds:
 def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Who is late, whom it delays, and why."""
     ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
-    collectives = inputs.results["collectives"].select(_OF_COLLECTIVES)
-    named, (collectives, stretches, work, paces) = distinct_steps([collectives, *_concat(together(parts)).values()])
+    collectives = inputs.columns("collectives", *_OF_COLLECTIVES)
+    narrow, on_host = narrow_parts(together(parts))
+    named, (collectives, stretches, work, paces) = distinct_steps([collectives, *narrow.values()])
     clock = inputs.results["clock"]
     cut = _cut(inputs)
     if cut.height:
@@ -224,13 +198,15 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
             each.join(cut, on=["rank", "window"], how="anti", maintain_order="left")
             for each in (stretches, work, paces)
         )
-    rows = with_aligned_arrivals(stretches.select(_OF_ARRIVALS), clock, base_times(inputs.traces))
+    rows = with_aligned_arrivals(stretches, clock, base_times(inputs.traces))
     findings = _left_out(cut)
     if rows.is_empty():
         return _complete(pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64})), findings
     mesh = mesh_of(inputs)
     role = _roles(mesh, inputs)
-    comparison = _comparison(stretches, work, paces, role, inputs)
+    groups = inputs.columns("collectives", "match", "group", "group_ranks")
+    times = local_times_of(together(parts), stretches, groups, cut)
+    comparison = Comparison(observe(times, work, paces, role, on_host=on_host))
     table, by_step = totals_by_rank_and_step(ranks, attribute_waits(rows, role, collectives, comparison))
     stragglers = comparison.stragglers()
     verdicts = dict.fromkeys(rows["rank"].unique(), Verdict(Significance.TOO_FEW)) | comparison.verdicts()
@@ -265,37 +241,18 @@ def _left_out(cut: pl.DataFrame) -> list[Finding]:
     return [Finding(id="not-judged", severity="info", title=title, ranks=ranks)]
 
 
-def _comparison(
-    stretches: pl.DataFrame, work: pl.DataFrame, paces: pl.DataFrame, role: Mapping[int, int], inputs: Inputs
-) -> Comparison:
-    """The ranks' local times, step by step."""
-    groups = inputs.results["collectives"].select("match", "group", "group_ranks").drop_nulls("match").unique("match")
-    events = (
-        stretches.select("match", "step", "rank")
-        .group_by("match")
-        .agg(pl.col("step").max(), pl.col("rank").n_unique().alias("ranks"))
-        .join(groups, on="match", how="left")
-    )
-    if events["step"].null_count() == events.height:
-        events = events.with_columns(pl.lit(0, pl.Int64).alias("step"))
-    whole = pl.col("ranks") == pl.col("ranks").max().over("group", "group_ranks")
-    of_events = events.select("match", "step", whole.alias("whole"))
-    placed = stretches.select("match").join(of_events, on="match", how="left", maintain_order="left")
-    ended = stretches.with_columns(
-        placed["step"], placed["whole"], *(pl.col(name).alias(part) for part, name in zip(PARTS, ENDED, strict=True))
-    )
-    return Comparison(observe(local_times(ended), work, paces, role, on_host=bool(stretches["on_host"].all())))
-
-
 def _roles(mesh: Mesh, inputs: Inputs) -> dict[int, int]:
     """Which program each rank runs."""
     stage = mesh.frame.filter(pl.col("dimension") == mesh.pipeline) if mesh.pipeline else mesh.frame.clear()
-    return programs_by_rank(inputs.results["collectives"], dict(stage.select("rank", "coordinate").iter_rows()))
+    return programs_by_rank(
+        inputs.columns("collectives", "rank", "collective", "peers"),
+        dict(stage.select("rank", "coordinate").iter_rows()),
+    )
 
 
 def mesh_of(inputs: Inputs) -> Mesh:
     """The mesh of a run, from its metadata or its groups."""
-    return infer_mesh(inputs.traces, named_group_ranks(inputs.results["collectives"]))
+    return infer_mesh(inputs.traces, named_group_ranks(inputs.columns("collectives", *NAMED_BY)))
 
 
 def _complete(table: pl.DataFrame) -> pl.DataFrame:

@@ -232,9 +232,10 @@ class LostWindows:
             self._log.add_skipped(first, last, reason, on_all_ranks=True)
             self._log.warn_once(reason, f"steps {first} to {last} were not recorded: {reason}")
 
-    def too_short(self, steps: int, window: Window | None, deferred: str = "") -> None:
+    def too_short(self, steps: int, window: Window | None, deferred: str = "", *, silent: bool = False) -> None:
         """The loop ended after ``steps`` steps, before a window was complete, or without any because the schedule was
-        ``deferred`` to a script's profiler, for this reason. Silent if a loss was reported already."""
+        ``deferred`` to a script's profiler, for this reason. Silent if a loss was reported already, or if
+        another rank of this host says the same."""
         if self._log is None or self._any:
             return
         first, last = (window.first, window.last) if window is not None else (None, None)
@@ -243,4 +244,6 @@ class LostWindows:
         if deferred:
             reason, advice = deferred, "--take-over records on all ranks instead"
         self._log.add_skipped(first, last, reason)
+        if silent:
+            return
         self._log.warn_once("short", f"no trace was written: {reason}; {advice}")

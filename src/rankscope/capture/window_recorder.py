@@ -29,6 +29,7 @@ from rankscope.capture.watch.watcher import Watcher
 from rankscope.capture.writer import Writer
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.metadata import METADATA_KEY
+from rankscope.rundir.ranks import parse_ranks
 from rankscope.rundir.schedule import Window, WindowPlan, windows
 
 NEVER = sys.maxsize
@@ -227,7 +228,13 @@ class WindowRecorder:
         if self.config.watch:
             return  # the log is what it was started for
         deferred = self._decisions.why_deferred() if self._decisions is not None else ""
-        self._lost.too_short(self.step_num - self._first_step, window, deferred)
+        process = self._rank.process if self._rank is not None else None
+        local_rank = process.local_rank if process is not None else None
+        # The first rank of the host says it for all, if it is profiled.
+        silent = bool(
+            process is not None and local_rank and parse_ranks(self.config.ranks).selects(process.rank - local_rank, 0)
+        )
+        self._lost.too_short(self.step_num - self._first_step, window, deferred, silent=silent)
 
     def _amend_manifest(self, log: RankLog) -> None:
         """In the writer's thread, before the manifest is saved for the last time."""

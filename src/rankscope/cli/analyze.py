@@ -1,6 +1,6 @@
 """`rankscope analyze`.
 
-In: a run, an analysis and its options. Out: the result as a table, CSV, JSON or Parquet.
+In: a run, an analysis and its options. Out: the result as a table, CSV, JSON, Parquet or Arrow.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class Format(str, Enum):
     json = "json"
     csv = "csv"
     parquet = "parquet"
+    arrow = "arrow"
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def _sorted(result: Result, options: TableOptions) -> Result:
     if column is None:
         raise ConfigError(f"{result.name} has no column {wanted!r}", hint=f"columns: {', '.join(names)}")
     descending = (options.sort != wanted or result.frame.schema[column].is_numeric()) != options.reverse
-    return replace(result, frame=result.frame.sort(column, descending=descending, nulls_last=True, maintain_order=True))
+    return replace(result, rows=result.frame.sort(column, descending=descending, nulls_last=True, maintain_order=True))
 
 
 def _device_name(devices: list[str]) -> str:

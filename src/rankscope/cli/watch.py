@@ -64,4 +64,4 @@ def watch(
 
 
 def _view(state: JobState) -> RenderableType:
-    return watch_view(state.status, state.verdict.summary if state.hangs and state.verdict is not None else "")
+    return watch_view(state.status, state.verdict.summary if state.lasts and state.verdict is not None else "")

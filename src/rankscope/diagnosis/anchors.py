@@ -42,10 +42,9 @@ PEERS = 3
 _COMPARED = 2
 """Ranks that are shown for comparison where no event of theirs is the same."""
 _SHOWN = (
-    "rank", "window", "step", "group", "collective", "name", "start_ns", "end_ns", "duration_ns", "match",
-    "transfer_ns", "wait_ns",
+    "rank", "window", "step", "group", "group_ranks", "collective", "bytes", "name", "start_ns", "end_ns",
+    "duration_ns", "match", "transfer_ns", "wait_ns",
 )  # fmt: skip
-"""Of `collectives`, what anchors are chosen by: a copy of all columns of all ranks takes much memory."""
 _P2P = pl.col("collective").is_in((*POINT_TO_POINT, "send_recv"))
 _STEP = ("window", "step")
 
@@ -86,6 +85,14 @@ def event_anchor(
     return replace(_at(row, _REASONS[kind]), since_ns=since, compared=tuple(others[:_COMPARED]))
 
 
+def collectives_of(inputs: Inputs) -> pl.DataFrame | None:
+    """Of the result of `collectives`, if there is one, what anchors are chosen by and show.
+
+    With all columns, the rows of all ranks take much memory.
+    """
+    return inputs.columns("collectives", *_SHOWN) if "collectives" in inputs.results else None
+
+
 def collective_anchor(
     inputs: Inputs, rows: pl.DataFrame, reason: str, *, by: str = "duration_ns", typical: bool = True
 ) -> Anchor | None:
@@ -98,8 +105,8 @@ def collective_anchor(
         by: the column by which they are compared; rows without a value are left out.
         typical: whether to choose among the rows of the median step only.
     """
-    frame = inputs.results.get("collectives")
-    known = rows.select(_SHOWN).filter(pl.col("start_ns").is_not_null() & pl.col(by).is_not_null())
+    frame = collectives_of(inputs)
+    known = rows.filter(pl.col("start_ns").is_not_null() & pl.col(by).is_not_null())
     if frame is None or known.is_empty():
         return None
     chosen = known
@@ -119,7 +126,7 @@ def exposed_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
         rank: the rank.
         reason: as for `collective_anchor`.
     """
-    events, collectives = (inputs.results.get(name) for name in ("evidence_events", "collectives"))
+    events, collectives = inputs.results.get("evidence_events"), collectives_of(inputs)
     if events is None or collectives is None:
         return None
     own = events.filter((pl.col("kind") == "exposed_communication") & (pl.col("rank") == rank))
@@ -173,10 +180,9 @@ def with_anchors(findings: Sequence[Finding], inputs: Inputs) -> list[Finding]:
 def _anchor(finding: Finding, inputs: Inputs) -> Anchor | None:
     if finding.id == _SKEW and finding.ranks:
         return event_anchor(inputs, "before_launch", finding.ranks[0])
-    rows = inputs.results.get("collectives")
+    rows = collectives_of(inputs)
     if rows is None:
         return None
-    rows = rows.select(_SHOWN)
     if finding.id == _UNMATCHED:
         alone = rows.filter(pl.col("match").is_null() & pl.col("rank").is_in(finding.ranks))
         return collective_anchor(

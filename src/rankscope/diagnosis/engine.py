@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import polars as pl
-
 from rankscope.diagnosis.anchors import with_anchors
 from rankscope.diagnosis.merging import merge
 from rankscope.diagnosis.step_costs import step_ns
@@ -27,6 +25,7 @@ from rankscope.results import (
     incomplete_ranks,
     of_judged_ranks,
 )
+from rankscope.results.compressed_frames import Frames, stored
 from rankscope.results.failures import FAILURES
 
 Analyze = Callable[..., dict[str, Result]]
@@ -54,7 +53,7 @@ def diagnose(rules: Iterable[Rule], with_findings: Iterable[str], analyze: Analy
         stated += [each for each in results[name].findings if not each.all_clear]
     frames = _judged(results, inputs)
     for rule in chosen:
-        required = {name: frames[name] for name in (*FOR_ALL, *rule.requires) if name in frames}
+        required = frames.only((*FOR_ALL, *rule.requires))
         try:
             stated += rule.find(replace(inputs, results=required))
         except FAILURES as error:
@@ -81,18 +80,22 @@ def _step_ns(inputs: Inputs) -> int | None:
     return int(found) if found else step_ns(inputs)
 
 
-def _judged(results: Mapping[str, Result], inputs: Inputs) -> dict[str, pl.DataFrame]:
+def _judged(results: Mapping[str, Result], inputs: Inputs) -> Frames:
     """The frames without the ranks whose files are incomplete, as long as any rank's is complete.
 
     Lost events look like a waiting device, or a rank with less work: rules would report problems that do not exist.
     """
     ranks = {info.rank for info in inputs.traces}
-    all_incomplete = ranks <= incomplete_ranks(inputs.traces)
+    incomplete = incomplete_ranks(inputs.traces)
+    if not incomplete or ranks <= incomplete:
+        return Frames({name: result.rows for name, result in results.items()})
     # The analysis of stragglers chooses itself which ranks it compares: the verdict is about these.
-    return {
-        name: result.frame if all_incomplete or name == STRAGGLERS else of_judged_ranks(result.frame, inputs.traces)
-        for name, result in results.items()
-    }
+    return Frames(
+        {
+            name: result.rows if name == STRAGGLERS else stored(of_judged_ranks(result.frame, inputs.traces))
+            for name, result in results.items()
+        }
+    )
 
 
 def attempt(names: Sequence[str], analyze: Analyze) -> tuple[dict[str, Result], list[Finding]]:

@@ -99,14 +99,13 @@ def _exposed_transfer(finding: Finding, inputs: Inputs) -> Measured:
 def exposed_waits(inputs: Inputs) -> dict[int, float]:
     """How much of each rank's exposed communication can be waiting, ns per step: all of it unless waits are known."""
     exposed = usual_per_step(inputs, "exposed_communication_ns")
-    frame = _frame(inputs, "collectives")
-    if frame is None:
+    if "collectives" not in inputs.results:
         return {rank: float(value) for rank, value in exposed.items()}
-    possible = (
-        frame.lazy()
-        .filter(pl.col("step").is_not_null())
-        .select("rank", "window", "step", pl.coalesce("wait_ns", "duration_ns").alias("possible_ns"))
-        .collect()
+    rows = inputs.columns("collectives", "rank", "step", "wait_ns", "duration_ns")
+    if rows.is_empty():
+        return {rank: float(value) for rank, value in exposed.items()}
+    possible = rows.filter(pl.col("step").is_not_null()).select(
+        "rank", pl.coalesce("wait_ns", "duration_ns").alias("possible_ns")
     )
     most = per_step(possible, "possible_ns", inputs)
     return {rank: float(min(value, most.get(rank, value))) for rank, value in exposed.items()}

@@ -110,8 +110,8 @@ def unrecorded_ranks(inputs: Inputs) -> int:
 
     Without them, waiting for a rank and transferring data cannot be separated in a collective.
     """
-    rows = inputs.results.get("collectives")
-    largest = None if rows is None or rows.is_empty() else rows["group_size"].max()
+    known = "collectives" in inputs.results
+    largest = inputs.columns("collectives", "group_size")["group_size"].max() if known else None
     size = max(inputs.world_size or 0, largest if isinstance(largest, int) else 0, 2)
     cut = {info.rank for info in inputs.traces if info.is_incomplete}
     return max(0, size - len({info.rank for info in inputs.traces} - cut))

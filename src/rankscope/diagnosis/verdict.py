@@ -278,8 +278,8 @@ def _ranks_not_judged(stated: Sequence[Finding], inputs: Inputs, ranks: int) -> 
     if ranks < 2:
         why = f"1 of {size} ranks has a trace here"
         return [NotJudged(f"{what}, and waiting in communication", why, "Gather the traces of all ranks.")]
-    frame, rows = inputs.results.get("stragglers"), inputs.results.get("collectives")
-    if rows is None or rows.is_empty():
+    frame = inputs.results.get("stragglers")
+    if "collectives" not in inputs.results or inputs.columns("collectives", "rank").is_empty():
         return [NotJudged(what, "no collective is recorded", "Record device activity, or Gloo's ranges on the CPU.")]
     complete = ranks - len(incomplete_ranks(inputs.traces))
     if complete < 2:

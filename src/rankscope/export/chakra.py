@@ -57,7 +57,7 @@ def write_chakra(run: Run, folder: Path) -> Written:
         RankscopeError: the files cannot be written.
     """
     results = run.analyze("collectives", "clock")
-    rows = results["collectives"].frame.with_columns(pl.col("group", "group_ranks").cast(pl.String))
+    rows = _completed(results["collectives"].frame)
     clock = run_clock(
         {rank: [trace.info for trace in traces] for rank, traces in run.loaded.ranks.items()}, results["clock"].frame
     )
@@ -81,6 +81,23 @@ def write_chakra(run: Run, folder: Path) -> Written:
     except OSError as error:
         raise RankscopeError(f"cannot be written: {error.strerror}", path=folder, hint="choose another -o") from error
     return written
+
+
+def _completed(rows: pl.DataFrame) -> pl.DataFrame:
+    """Collectives with sizes that another rank recorded of the same one, and whether all ranks of the group have it.
+
+    ``partial`` is true if a rank that was read lacks it: a simulator would wait for that rank for ever.
+    """
+    matched = pl.col("match").is_not_null()
+    return (
+        rows.with_columns(pl.col("group", "group_ranks").cast(pl.String))
+        .with_columns(
+            pl.when(matched).then(pl.coalesce(name, pl.col(name).max().over("match"))).otherwise(name).alias(name)
+            for name in ("bytes", "in_elements", "out_elements")
+        )
+        .with_columns(pl.col("rank").n_unique().over("group", "group_ranks").alias("read"))
+        .with_columns((pl.col("matched_ranks").fill_null(1) < pl.col("read")).alias("partial"))
+    )
 
 
 class _Groups:
@@ -119,6 +136,9 @@ def _nodes(rows: Iterable[Mapping[str, Any]], rank: int, groups: _Groups, left_o
         size = _input_bytes(row)
         if kind is None:
             left_out[f"{row['collective']} (Chakra has no such operation)"] += 1
+            continue
+        if row["partial"] and kind == _COLLECTIVE:
+            left_out[f"{row['collective']} (not recorded on all ranks of its group)"] += 1
             continue
         if size is None:
             left_out[f"{row['collective']} (its size was not recorded)"] += 1

@@ -1,4 +1,4 @@
-"""Writes a result as JSON, CSV or Parquet.
+"""Writes a result as JSON, CSV, Parquet or Arrow.
 
 In: a result. Out: bytes.
 """
@@ -57,8 +57,16 @@ def to_parquet(result: Result, run: Mapping[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
+def to_arrow(result: Result, run: Mapping[str, Any]) -> bytes:
+    """The rows as an Arrow IPC file (Feather), with types that older readers know."""
+    buffer = io.BytesIO()
+    result.finite().write_ipc(buffer, compat_level=pl.CompatLevel.oldest())
+    return buffer.getvalue()
+
+
 FORMATS: dict[str, Callable[[Result, Mapping[str, Any]], bytes]] = {
     "json": to_json,
     "csv": to_csv,
     "parquet": to_parquet,
+    "arrow": to_arrow,
 }

@@ -11,6 +11,7 @@ from pathlib import PurePath
 
 from rankscope.errors import RankscopeError, describe_error
 from rankscope.ingest.run_files import DATABASE_SUFFIXES
+from rankscope.ingest.timestamps import NO_DURATION
 from rankscope.results import NOT_ANALYZED, Evidence, Finding
 from rankscope.rundir.plurals import counted, plural
 from rankscope.store.trace_info import TraceInfo
@@ -197,11 +198,15 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
         )
     oddities = {**info.odd, **({"pieces of invalid JSON that were repaired": info.repaired} if info.repaired else {})}
     if oddities:
+        timeless = oddities.get(NO_DURATION, 0)
+        what = "parts of it do not follow the format"
+        if timeless:
+            what = f"the time of {counted(timeless, 'event')} without a plausible duration is missing"
         findings.append(
             Finding(
                 id="trace-oddities",
-                severity="info",
-                title=f"{_name(info.path)} was read, but parts of it do not follow the format",
+                severity="warning" if timeless else "info",
+                title=f"{_name(info.path)} was read, but {what}",
                 ranks=ranks,
                 evidence=(file, *(Evidence(name, number, "count") for name, number in oddities.items())),
             )

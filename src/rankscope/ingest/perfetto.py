@@ -156,7 +156,7 @@ class PerfettoReader:
         packets = PacketReader()
         self.skipped = packets.skipped
         with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as texts:
-            recording = _Recording(texts)  # type: ignore[arg-type]  # typeshed's class is no IO before Python 3.11
+            recording = _Recording(texts)
             self._fill(recording, packets)
             if not recording.kind and not packets.tracks:
                 reason = f" ({self._failed})" if self._failed else ", nor a track"

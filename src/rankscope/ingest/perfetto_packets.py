@@ -8,9 +8,8 @@ In: packets. Out: their events, with the text of their JSON, and the tracks that
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from zlib import decompressobj
 
@@ -18,6 +17,7 @@ import msgspec
 
 from rankscope.ingest import perfetto_schema as pf
 from rankscope.ingest.perfetto_schema import Annotation, Event, Packet
+from rankscope.ingest.perfetto_tracks import TrackInfo, category_of
 from rankscope.ingest.protobuf import BYTES, WireError, as_double, read_fields, read_varint, signed
 from rankscope.rundir.archives import MAX_RATIO
 
@@ -27,27 +27,8 @@ MAX_NESTING = 32
 _MAX_MEMO, _MAX_MEMO_BYTES = 200_000, 256
 _MAX_NS = 1 << 62
 _FREE_BYTES = 1 << 20
-_DRIVER_CALL = re.compile(r"cu[A-Z]")
-_STREAM = re.compile(r"stream \d+")
-_OPERATOR = re.compile(r"Backward\d*$|^record_param_comms$")
-_OPERATOR_KEYS = {"Sequence number", "Fwd thread id", "kernel_backend"}
-_RANGE_KEYS = {"External id", "Record function id", "Ev Idx"}
-_OVERHEAD_PID = -1
 
 _json = msgspec.json.encode
-
-
-@dataclass
-class TrackInfo:
-    """What a track is, as far as its descriptor says."""
-
-    name: str = ""
-    parent: int = 0
-    pid: int | None = None
-    tid: int | None = None
-    is_process: bool = False
-    labels: tuple[str, ...] = ()
-    sort_index: int | None = None
 
 
 @dataclass(frozen=True)
@@ -214,7 +195,7 @@ class PacketReader:
                 uuid = value
             elif number == pf.Track.parent_uuid:
                 track.parent = value
-            elif number in (pf.Track.name, pf.Track.static_name) and wire == BYTES:
+            elif number in (pf.Track.track_name, pf.Track.static_name) and wire == BYTES:
                 track.name = track.name or data[value:stop].decode("utf-8", "replace")
             elif number in (pf.Track.process, pf.Track.thread) and wire == BYTES:
                 _describe_process(track, data, (value, stop), is_process=number == pf.Track.process)
@@ -259,7 +240,7 @@ class PacketReader:
                 name = sequence.names.get(pf.Interned.event_names, {}).get(first)
                 if name is None:
                     self.skipped["names that the file does not define"] += 1
-            elif number == Event.name and wire == BYTES:
+            elif number == Event.event_name and wire == BYTES:
                 name = data[first:stop].decode("utf-8", "replace")
             elif number == Event.category_iids:
                 known = sequence.names.get(pf.Interned.categories, {})
@@ -276,7 +257,7 @@ class PacketReader:
         if kind == pf.END:
             yield Found(kind, track, time_ns, args=_joined(args))
         elif kind in (pf.BEGIN, pf.INSTANT):
-            category = ",".join(categories) or self._category(name or "", args, track)
+            category = ",".join(categories) or category_of(name or "", args, self.tracks.get(track))
             head = b'"cat": %b, "name": %b' % (_json(category), _json(name or ""))
             yield Found(kind, track, time_ns, head, _joined(args), tuple(flows), category)
         elif kind == pf.COUNTER:
@@ -284,30 +265,6 @@ class PacketReader:
             yield Found(kind, track, time_ns, b'"name": %b' % _json(info.name if info else ""), b'"": ' + value)
         else:
             self.skipped["events of other kinds"] += 1
-
-    def _category(self, name: str, args: Collection[str], track: int) -> str | None:
-        """The category of an event that has none, by what Kineto's categories have; PyTorch's export writes none."""
-        if "cuda_sync_kind" in args:
-            return "cuda_sync"
-        if "cbid" in args or "cid" in args or ("correlation" in args and "stream" not in args):
-            return "cuda_driver" if _DRIVER_CALL.match(name) else "cuda_runtime"
-        if "correlation" in args and "stream" in args:
-            if "copy kind" in args or name.startswith("Memcpy"):
-                return "gpu_memcpy"
-            return "gpu_memset" if "memory kind" in args or name.startswith("Memset") else "kernel"
-        if "Python id" in args:
-            return "python_function"
-        if "Total Allocated" in args:
-            return "cpu_instant_event"
-        info = self.tracks.get(track)
-        if info is not None and info.pid == _OVERHEAD_PID:
-            return "overhead"
-        if "External id" in args and info is not None and _STREAM.match(info.name):
-            return "gpu_user_annotation"
-        if _RANGE_KEYS.isdisjoint(args):
-            return None
-        is_operator = "::" in name or not _OPERATOR_KEYS.isdisjoint(args) or _OPERATOR.search(name) is not None
-        return "cpu_op" if is_operator else "user_annotation"
 
     def _annotation(
         self, sequence: _Sequence, data: bytes, at: int, end: int, depth: int
@@ -324,7 +281,7 @@ class PacketReader:
         entries: dict[str, bytes] = {}
         items: list[bytes] = []
         for number, wire, first, stop in read_fields(data, at, end):
-            if number == Annotation.name and wire == BYTES:
+            if number == Annotation.annotation_name and wire == BYTES:
                 name = data[first:stop].decode("utf-8", "replace")
             elif number == Annotation.name_iid:
                 name, interned = sequence.names.get(pf.Interned.annotation_names, {}).get(first, ""), True
@@ -363,7 +320,7 @@ class PacketReader:
 
 def _describe_process(track: TrackInfo, data: bytes, part: tuple[int, int], *, is_process: bool) -> None:
     track.is_process = is_process
-    name = pf.Process.name if is_process else pf.Thread.name
+    name = pf.Process.process_name if is_process else pf.Thread.thread_name
     for number, wire, value, stop in read_fields(data, *part):
         if wire == BYTES:
             text = data[value:stop].decode("utf-8", "replace")

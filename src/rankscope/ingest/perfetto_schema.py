@@ -2,6 +2,8 @@
 
 From Perfetto's `trace_packet.proto`, `track_event.proto` and the messages in them (v59). Fields that are not listed are
 skipped when a trace is read.
+
+In: the name of a field. Out: its number.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class Event(IntEnum):
     name_iid = 10
     track_uuid = 11
     categories = 22
-    name = 23
+    event_name = 23
     counter_value = 30
     flow_ids_old = 36
     terminating_flow_ids_old = 42
@@ -59,7 +61,7 @@ class Track(IntEnum):
     """`TrackDescriptor`."""
 
     uuid = 1
-    name = 2
+    track_name = 2
     process = 3
     thread = 4
     parent_uuid = 5
@@ -74,7 +76,7 @@ class Process(IntEnum):
 
     pid = 1
     sort_index = 3
-    name = 6
+    process_name = 6
     labels = 8
 
 
@@ -84,7 +86,7 @@ class Thread(IntEnum):
     pid = 1
     tid = 2
     sort_index = 3
-    name = 5
+    thread_name = 5
 
 
 class Annotation(IntEnum):
@@ -98,7 +100,7 @@ class Annotation(IntEnum):
     string_value = 6
     pointer_value = 7
     legacy_json_value = 9
-    name = 10
+    annotation_name = 10
     dict_entries = 11
     array_values = 12
     string_value_iid = 17

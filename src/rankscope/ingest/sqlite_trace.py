@@ -83,6 +83,7 @@ def open_sqlite(path: str, stack: ExitStack) -> Reader:
     try:
         where = f"file:{quote(path.removeprefix('file://'))}?mode=ro&immutable=1"
         connection = stack.enter_context(closing(sqlite3.connect(where, uri=True)))
+        connection.text_factory = _decoded
         connection.execute("PRAGMA trusted_schema = OFF")
         database = Database(connection, path)
         for reads, translate in ((nsight.reads, nsight.translate), (rocpd.reads, rocpd.translate)):
@@ -96,6 +97,11 @@ def open_sqlite(path: str, stack: ExitStack) -> Reader:
         path=path,
         hint="rankscope reads what `nsys export --type sqlite` and `rocprofv3 --output-format rocpd` write",
     )
+
+
+def _decoded(text: bytes) -> str:
+    """A text of the file: one that is not UTF-8 must not end the reading."""
+    return text.decode("utf-8", "replace")
 
 
 class Translated:

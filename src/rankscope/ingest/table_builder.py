@@ -27,7 +27,7 @@ from rankscope.ingest.native_columns import NativeEvents, NativePiece
 from rankscope.ingest.repair import text_then_repaired
 from rankscope.ingest.salvage import UNREADABLE, Losses
 from rankscope.ingest.table_columns import GROUPS
-from rankscope.ingest.timestamps import FAR_NS, NO_TIME, event_times, median_start
+from rankscope.ingest.timestamps import FAR_NS, NO_DURATION, NO_TIME, event_times, median_start
 from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import Int64
 from rankscope.store.schema import TABLES
@@ -102,7 +102,7 @@ class TableBuilder:
                 self._losses.lose(size, "events without a time, or 52 days from the others", int(timeless.sum()))
                 at = at[~timeless]
             if phase == "X" and (absent := duration[at] < 0).any():
-                self.odd["events without a duration"] += int(absent.sum())
+                self.odd[NO_DURATION] += int(absent.sum())
             # These tables have columns for phase and category, so their groups are added together.
             in_columns = table in ("other_events", "flows", "tracks", "counters", "half")
             tables.setdefault((table, None if in_columns else category), []).append(at)
@@ -138,7 +138,7 @@ class TableBuilder:
         for events, (start, duration) in zip(tables, times, strict=True):
             kind, category = events.table.kind, events.table.category
             if kind in (RANGE, OTHER) and (absent := duration < 0).any():
-                self.odd["events without a duration"] += int(absent.sum())
+                self.odd[NO_DURATION] += int(absent.sum())
             end = start + np.maximum(duration, 0)
             if kind == RANGE:
                 self._add_group(table_of("X", category), category, events, start, end)

@@ -33,12 +33,17 @@ class JobState:
     Attributes:
         status: from its log.
         verdict: on its latest hang; None if there are no dumps and heartbeats, or they show none.
-        hangs: whether that hang lasts: not all ranks that have a dump have made a step since.
+        lasts: whether not all ranks that have a dump have made a step since.
     """
 
     status: WatchStatus
     verdict: HangVerdict | None
-    hangs: bool
+    lasts: bool
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the job hangs now; False if its ranks have ended."""
+        return self.lasts and self.status.running
 
 
 class WatchedJob:

@@ -125,7 +125,7 @@ def _ranks(state: JobState) -> Iterator[Number]:
 
 def _hang(state: JobState) -> Iterator[Number]:
     # A job that an exception has ended has dumps as well.
-    hangs = state.hangs and state.status.running
+    hangs = state.hangs
     yield Number("hang", float(hangs))
     if hangs and state.verdict is not None:
         for rank in state.verdict.culprits:

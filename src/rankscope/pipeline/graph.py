@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import polars as pl
-
 from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, RankscopeError, describe_error
 from rankscope.ingest.findings import not_analyzed
 from rankscope.pipeline.load import Loaded
 from rankscope.pipeline.tasks import AnalysisKey, Tasks, analysis_key, analyze_rank, by_rank, is_own_part, own_rows
 from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Part, Result, incomplete_ranks
+from rankscope.results.compressed_frames import Frames, StoredFrame, stored
 from rankscope.results.packed_parts import PackedParts
 from rankscope.store.part_cache import find_parts, inputs_digest
 
@@ -70,7 +69,7 @@ def run_level(
         AnalysisError: no rank could be analyzed.
     """
     required = {name for analysis, _ in keys for name in get_analysis(analysis).requires}
-    results = {name: known[analysis_key(name)].frame for name in required if analysis_key(name) in known}
+    results = {name: known[analysis_key(name)].rows for name in required if analysis_key(name) in known}
     with_tables = dict.fromkeys(_part_key(key) for key in keys if get_analysis(key[0]).reads)
     to_map = [key for key in with_tables if key not in kept_parts]
     complete = not any(finding.id == NOT_ANALYZED for result in known.values() for finding in result.findings)
@@ -81,7 +80,9 @@ def run_level(
         for key in to_map
         if any(p.of_reduce for p in get_analysis(key[0]).parameters) and not _is_cached(key, complete=complete)
     }
-    inputs = Inputs(options, tuple(loaded.infos), results, world_size=loaded.world_size, capture=loaded.rank_manifests)
+    inputs = Inputs(
+        options, tuple(loaded.infos), Frames(results), world_size=loaded.world_size, capture=loaded.rank_manifests
+    )
     computed, incomplete = {}, incomplete_ranks(loaded.infos)
     by_part: dict[AnalysisKey, list[AnalysisKey]] = {}
     for key in keys:
@@ -90,7 +91,8 @@ def run_level(
         parts, lost = mapped.pop(part_key, ([], []))
         for key in same:
             analysis = get_analysis(key[0])
-            frame, findings = analysis.reduce(parts, replace(inputs, parameters=dict(key[1])))
+            frame, findings = analysis.reduce_stored(parts, replace(inputs, parameters=dict(key[1])))
+            frame = stored(frame)
             if key == analysis_key(key[0]):
                 results[key[0]] = frame
             computed[key] = replace(Result(analysis, frame, (*lost, *findings)), incomplete=incomplete)
@@ -108,7 +110,7 @@ def _map(
     keys: Sequence[AnalysisKey],
     loaded: Loaded,
     options: Options,
-    results: Mapping[str, pl.DataFrame],
+    results: Mapping[str, StoredFrame],
     tasks: Tasks,
     *,
     complete: bool,
@@ -141,7 +143,7 @@ def _map(
                 for key in needed
                 if (rank, key) in digests and key[0] in cached
             }
-            inputs = Inputs(options, infos, own | results_of_rank(rank), rank, loaded.world_size)
+            inputs = Inputs(options, infos, Frames(own | results_of_rank(rank)), rank, loaded.world_size)
             to_cache = {key: digests[rank, key] for key in missing if (rank, key) in digests}
             arguments.append((missing, tuple(traces), inputs, tasks.columns, to_cache))
 

@@ -18,6 +18,7 @@ from rankscope.executors import OnOutcome, Pool, check_kind, in_order, run_each
 from rankscope.ingest.task import ingest_trace
 from rankscope.primitives.activity import with_category
 from rankscope.results import Inputs, Parameters, Part, Value, concat_ranks
+from rankscope.results.compressed_frames import CompressedFrame, StoredFrame
 from rankscope.results.failures import FAILURES
 from rankscope.store.cache import CachedTrace, DamagedTablesError
 from rankscope.store.column_cache import Columns
@@ -140,19 +141,32 @@ def with_rank(task: Callable[..., T], rank: int, arguments: tuple[Any, ...]) -> 
     return rank, task(*arguments)
 
 
-def by_rank(results: Mapping[str, pl.DataFrame]) -> Callable[[int], dict[str, pl.DataFrame]]:
+def by_rank(results: Mapping[str, StoredFrame]) -> Callable[[int], dict[str, StoredFrame]]:
     """A function that gives a rank's rows of results for its task: sending all rows would be quadratic in ranks.
 
     Frames are divided when the function is first called.
     """
-    parts: dict[str, Mapping[int, pl.DataFrame]] = {}
+    parts: dict[str, Mapping[int, StoredFrame]] = {}
+    empty: dict[str, StoredFrame] = {}
 
-    def rows_of_rank(rank: int) -> dict[str, pl.DataFrame]:
+    def rows_of_rank(rank: int) -> dict[str, StoredFrame]:
         if not parts:
-            parts.update({name: _by_rank(frame) for name, frame in results.items() if "rank" in frame.columns})
-        return dict(results) | {name: frames.get(rank, results[name].clear()) for name, frames in parts.items()}
+            for name, frame in results.items():
+                if "rank" in frame.schema:
+                    parts[name] = _compressed_by_rank(frame) if isinstance(frame, CompressedFrame) else _by_rank(frame)
+                    empty[name] = pl.DataFrame(schema=frame.schema)
+        return dict(results) | {name: frames.get(rank, empty[name]) for name, frames in parts.items()}
 
     return rows_of_rank
+
+
+def _compressed_by_rank(frame: CompressedFrame) -> dict[int, StoredFrame]:
+    """The rows of each rank, compressed: tasks wait for their turn with them."""
+    found: dict[int, CompressedFrame] = {}
+    for block in frame.blocks():
+        for rank, rows in _by_rank(block).items():
+            found.setdefault(rank, CompressedFrame([])).append(rows)
+    return dict(found)
 
 
 def _by_rank(frame: pl.DataFrame) -> dict[int, pl.DataFrame]:
@@ -194,6 +208,7 @@ def analyze_rank(
         column_cache: columns that were read before, if the task runs in the process that keeps them.
         digests: the parts to cache, with digests of their inputs.
     """
+    known = dict(inputs.results)
     inputs = replace(inputs, shared={})
     reads = {key: get_analysis(key[0]).wants(dict(key[1])) for key in keys}
     columns: dict[str, set[str]] = {}
@@ -219,10 +234,8 @@ def analyze_rank(
     to_keep: dict[str, tuple[bytes, Part]] = {}
     for key, tables_read in reads.items():
         selected = {table: _columns(tables[table], names) for table, names in tables_read.items()}
-        computed = {
-            name: parts.get(analysis_key(name)) for name in get_analysis(key[0]).requires if name not in inputs.results
-        }
-        results = {**inputs.results, **{name: own_rows(name, part) for name, part in computed.items()}}
+        computed = {name: parts.get(analysis_key(name)) for name in get_analysis(key[0]).requires if name not in known}
+        results = {**known, **{name: own_rows(name, part) for name, part in computed.items()}}
         try:
             part = get_analysis(key[0]).part_of(selected, replace(inputs, results=results, parameters=dict(key[1])))
         except RankscopeError as error:

@@ -139,6 +139,10 @@ def _code(expression: pl.Expr) -> pl.Expr:
     return expression.rank("dense").cast(pl.Int64) - 1
 
 
+NAMED_BY = ("group", "group_ranks")
+"""The columns that `named_group_ranks` reads."""
+
+
 def named_group_ranks(collectives: pl.DataFrame) -> list[tuple[str, tuple[int, ...]]]:
     """Name and ranks of each process group that collectives record, sorted by name.
 

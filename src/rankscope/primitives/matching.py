@@ -16,19 +16,20 @@ In: the collectives of all ranks, one row each. Out: which rows are one collecti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from rankscope.primitives.communicators import UNNAMED, encode_communicators
+from rankscope.primitives.communicators import COLUMNS, UNNAMED, encode_communicators
 from rankscope.primitives.end_matching import LEAST_BLUR, find_offset, match_by_ends
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.matching_state import METHODS, Doubt, MatchingState
 from rankscope.primitives.offset_estimation import OffsetEstimate
 from rankscope.primitives.unnamed_communicators import link_streams
 
-__all__ = ["METHODS", "Doubt", "Matching", "match_collectives"]
+__all__ = ["METHODS", "Doubt", "Matching", "match_collectives", "match_rows", "match_with_calls"]
 
 ROUNDS = 32  # the largest number of unnamed communicators that are found one after another
 
@@ -48,8 +49,8 @@ class Matching:
     """
 
     match: Int64
-    method: Int64
-    group: Int64
+    method: npt.NDArray[np.int8]
+    group: npt.NDArray[np.integer]
     doubts: tuple[Doubt, ...] = ()
     disagreeing: int = 0
     unplaced: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -66,8 +67,40 @@ def match_collectives(rows: pl.DataFrame, hosts: Mapping[int, str] | None = None
     """
     if not rows.height:
         none = np.empty(0, dtype=np.int64)
-        return Matching(none, none, none)
-    state = MatchingState(encode_communicators(rows), hosts or {})
+        return Matching(none, none.astype(np.int8), none)
+    encoded = encode_communicators(rows)
+    columns = {name: encoded[name].to_numpy() for name in encoded.columns if name != "label"}
+    return match_rows(MatchingState(columns, encoded["label"], hosts or {}))
+
+
+def match_with_calls(rows: pl.DataFrame, hosts: Mapping[int, str]) -> Matching:
+    """Match kernels and Gloo's ranges by all evidence, calls without a kernel by their recorded number only."""
+    wall = rows.with_columns(pl.col("start_ns") + pl.col("base_ns"), pl.col("end_ns") + pl.col("base_ns"))
+    called = (rows["source"] == "launch").to_numpy()
+    if not called.any():
+        return match_collectives(wall.select(COLUMNS), hosts)
+    by_evidence = match_collectives(wall.filter(~pl.Series(called)).select(COLUMNS), hosts)
+    # Call times do not show when collectives ran, so they are not evidence of clocks or ends.
+    numbered = called & rows["recorded"].is_not_null().to_numpy()
+    by_number = match_collectives(wall.filter(pl.Series(numbered)).select(COLUMNS))
+    by_sequence = by_number.method == METHODS.index("sequence")
+    match, method = np.full(rows.height, -1, dtype=np.int64), np.zeros(rows.height, dtype=np.int8)
+    group = match.copy()
+    match[~called], method[~called], group[~called] = by_evidence.match, by_evidence.method, by_evidence.group
+    offset = int(by_evidence.match.max(initial=-1)) + 1
+    match[numbered] = np.where(by_sequence, by_number.match + offset, -1)
+    method[numbered] = np.where(by_sequence, by_number.method, 0)
+    return replace(
+        by_evidence,
+        match=match,
+        method=method,
+        group=group,
+        disagreeing=by_evidence.disagreeing + by_number.disagreeing,
+    )
+
+
+def match_rows(state: MatchingState) -> Matching:
+    """Match the rows of a state that has no matches yet."""
     order = np.argsort(state.communicator, kind="stable")
     bounds = np.flatnonzero(np.diff(state.communicator[order])) + 1
     groups = [g for g in np.split(order, bounds) if state.communicator[g[0]] >= 0]
@@ -142,7 +175,7 @@ def _one_by_one(state: MatchingState, pool: Int64) -> set[int]:
 
 def _by_streams(state: MatchingState, rows: Int64) -> tuple[list[Int64], Int64]:
     """The rows of each set of streams whose kernels end together, the largest first; and the rest."""
-    lane = state.rank[rows] * (int(state.stream.max()) + 1) + state.stream[rows]
+    lane = state.rank[rows].astype(np.int64) * (int(state.stream.max()) + 1) + state.stream[rows]
     ranks, counts = np.unique(state.rank[rows], return_counts=True)
     lanes = np.unique(lane)
     if lanes.size == ranks.size:

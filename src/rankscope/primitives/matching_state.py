@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from rankscope.primitives.clock_links import ClockLinks, Links
@@ -42,6 +44,11 @@ class Doubt:
 class MatchingState:
     """Rows and their matches so far; matching functions write into `match`, `method` and `communicator`.
 
+    Args:
+        column: by row the columns of `encode_communicators`; labels may be integers of any size.
+        label: by row the group's label.
+        hosts: the hosts of ranks, as far as they are known.
+
     Attributes:
         match: by row the number of the event, −1 if it has none yet.
         method: by row an index into `METHODS`.
@@ -52,16 +59,15 @@ class MatchingState:
         clocks: offsets between ranks.
     """
 
-    def __init__(self, encoded: pl.DataFrame, hosts: Mapping[int, str]) -> None:
-        column = {name: encoded[name].to_numpy() for name in encoded.columns if name != "label"}
+    def __init__(self, column: Mapping[str, npt.NDArray[Any]], label: pl.Series, hosts: Mapping[int, str]) -> None:
         self.rank, self.start, self.end = column["rank"], column["start_ns"], column["end_ns"]
         self.communicator, self.kind, self.full = column["communicator"].copy(), column["kind"], column["full"]
         self.step, self.recorded, self.one_sided = column["step"], column["recorded"], column["one_sided"]
         self.uneven, self.p2p = column["uneven"], column["p2p"]
-        self.stream, self.label = column["stream"], encoded["label"]
+        self.stream, self.label = column["stream"], label
         self.unnamed = column["unnamed"]
-        self.match: Int64 = np.full(encoded.height, -1, dtype=np.int64)
-        self.method: Int64 = np.zeros(encoded.height, dtype=np.int64)
+        self.match: Int64 = np.full(label.len(), -1, dtype=np.int64)
+        self.method: npt.NDArray[np.int8] = np.zeros(label.len(), dtype=np.int8)
         self.events = 0
         self.doubts: list[Doubt] = []
         self.disagreeing = 0
@@ -73,8 +79,8 @@ class MatchingState:
         shift_ns = np.zeros(rows.size, dtype=np.int64) if shift is None else shift
         return Timeline(
             self.end[rows] + shift_ns,
-            self.kind[rows],
-            self.full[rows],
+            self.kind[rows].astype(np.int64),
+            self.full[rows].astype(np.int64),
             self.step[rows],
             self.one_sided[rows],
             self.uneven[rows],

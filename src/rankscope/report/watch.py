@@ -25,11 +25,15 @@ def watch_view(status: WatchStatus, hang: str = "") -> RenderableType:
     """The state on one screen.
 
     Args:
-        hang: the verdict on the hang that the job is in; empty if it is in none.
+        hang: the verdict on the hang that the job is in or has ended in; empty if there is none.
     """
     parts: list[RenderableType] = [_head(status), Text()]
     if hang:
-        parts += [Text(f"Hangs: {plain(hang, limit=600)}", style="bold red"), Text("Evidence: rankscope hang"), Text()]
+        parts += [
+            Text(f"{'Hangs' if status.running else 'Ended'}: {plain(hang, limit=600)}", style="bold red"),
+            Text("Evidence: rankscope hang"),
+            Text(),
+        ]
     parts += _verdict(status)
     if status.last_arrivals:
         parts += [Text(), _arrivals(status.last_arrivals)]
@@ -102,7 +106,7 @@ def _verdict(status: WatchStatus) -> list[RenderableType]:
     for late in status.late_ranks:
         lines.append(Text(f"{straggler_sentence(late)}.", style="bold yellow"))
         lines.append(Text(f"  {late.found.verdict}", style="dim"))
-    if not status.late_ranks:
+    if all(late.found.once for late in status.late_ranks):
         lines.append(Text(f"{no_straggler_sentence(status)}."))
     return lines
 

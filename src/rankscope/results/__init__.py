@@ -27,6 +27,7 @@ from rankscope.results.by_window import (
     rows_by_window,
     steps_by_window,
 )
+from rankscope.results.compressed_frames import CompressedFrame, StoredFrame, stored_blocks
 from rankscope.results.discovery import Named, discovered
 from rankscope.results.finding import (
     NOT_ANALYZED,
@@ -64,6 +65,7 @@ __all__ = [
     "Anchor",
     "Bars",
     "Column",
+    "CompressedFrame",
     "Effect",
     "Evidence",
     "Finding",
@@ -80,6 +82,7 @@ __all__ = [
     "Rule",
     "Severity",
     "StepPart",
+    "StoredFrame",
     "Tables",
     "Value",
     "by_severity",
@@ -100,6 +103,7 @@ __all__ = [
     "rows_by_window",
     "schema_of",
     "steps_by_window",
+    "stored_blocks",
     "together",
     "top_group",
     "total_of",

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 import polars as pl
 
 from rankscope.errors import ConfigError
+from rankscope.results.compressed_frames import Frames, StoredFrame, loaded
 from rankscope.results.failures import FAILURES
 from rankscope.results.finding import Evidence, Finding
 from rankscope.results.frames import concat_ranks, schema_of
@@ -58,6 +59,11 @@ class Inputs:
     capture: Sequence[RankManifest] = ()
     shared: dict[tuple[str, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
+    def columns(self, name: str, *columns: str) -> pl.DataFrame:
+        """Some columns of a required analysis's result: of a large one, the others take no memory."""
+        results = self.results
+        return results.columns(name, *columns) if isinstance(results, Frames) else loaded(results[name], *columns)
+
     def once(self, what: str, make: Callable[[], T]) -> T:
         """An intermediate result that several analyses of a rank need, from the first that needs it.
 
@@ -74,7 +80,7 @@ class Inputs:
 Tables = Mapping[str, pl.DataFrame]
 PerRank = Callable[[Tables, Inputs], Part]
 # The parts come from the same analysis's `per_rank`, so only the analysis knows whether they are frames or mappings.
-AcrossRanks = Callable[[Sequence[Any], Inputs], "tuple[pl.DataFrame, list[Finding]]"]
+AcrossRanks = Callable[[Sequence[Any], Inputs], "tuple[StoredFrame, list[Finding]]"]
 
 
 def _no_rows(tables: Tables, inputs: Inputs) -> Part:
@@ -158,6 +164,11 @@ class Analysis:
 
     def reduce(self, parts: Sequence[Part], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
         """The result's frame and findings, from the ranks' parts."""
+        frame, findings = self.reduce_stored(parts, inputs)
+        return loaded(frame), findings
+
+    def reduce_stored(self, parts: Sequence[Part], inputs: Inputs) -> tuple[StoredFrame, list[Finding]]:
+        """The same with a frame that may be compressed."""
         if self.across_ranks is not None:
             return self.across_ranks(parts, inputs)
         return concat_ranks(parts, self.columns), []
@@ -245,11 +256,12 @@ class Result:
     """An analysis's answer: the frame, the meaning of its columns, and findings.
 
     Attributes:
+        rows: the frame, perhaps compressed.
         incomplete: ranks with incomplete files: they are in the frame, but not in the headline.
     """
 
     analysis: Analysis
-    frame: pl.DataFrame
+    rows: StoredFrame
     findings: tuple[Finding, ...] = ()
     incomplete: frozenset[int] = frozenset()
 
@@ -259,12 +271,21 @@ class Result:
         return self.analysis.name
 
     @property
+    def frame(self) -> pl.DataFrame:
+        """All rows and columns; a large frame is decompressed at each use."""
+        return loaded(self.rows)
+
+    def columns(self, *columns: str) -> pl.DataFrame:
+        """Some columns: of a large frame, the others take no memory."""
+        return loaded(self.rows, *columns)
+
+    @property
     def headline(self) -> Headline | None:
         """The answer in one sentence; None if the analysis has none for this run."""
         if self.analysis.headline is None:
             return None
         try:
-            headline = self.analysis.headline(self._compared)
+            headline = self.analysis.headline(self._compared(self.frame))
         except FAILURES:
             # It may be another package's, and its table must still be shown.
             logger.exception("the headline of %s failed", self.name)
@@ -277,9 +298,10 @@ class Result:
 
     def _with_ranks_left_out(self, headline: Headline) -> Headline:
         """The sentence with the ranks that it is not about."""
-        if self._compared is self.frame:
+        frame = self.frame
+        if self._compared(frame) is frame:
             return headline
-        ranks = sorted(self.incomplete & set(self.frame["rank"].to_list()))
+        ranks = sorted(self.incomplete & set(frame["rank"].to_list()))
         if not ranks:
             return headline
         shown = as_ranges(ranks) if len(ranks) <= _RANKS_SHOWN else counted(len(ranks), "rank")
@@ -287,17 +309,17 @@ class Result:
         text = f"{headline.text.removesuffix('.')} (without {noun}{{left_out}}: incomplete)."
         return replace(headline, text=text, values=(*headline.values, Evidence("left_out", shown)))
 
-    @property
-    def _compared(self) -> pl.DataFrame:
-        if not self.incomplete or "rank" not in self.frame.columns:
-            return self.frame
-        complete = self.frame.filter(~pl.col("rank").is_in(list(self.incomplete)))
-        return complete if complete.height else self.frame
+    def _compared(self, frame: pl.DataFrame) -> pl.DataFrame:
+        if not self.incomplete or "rank" not in frame.columns:
+            return frame
+        complete = frame.filter(~pl.col("rank").is_in(list(self.incomplete)))
+        return complete if complete.height else frame
 
     def finite(self) -> pl.DataFrame:
         """The frame for files: NaN and infinity, which traces may contain, become null."""
-        floats = [name for name, dtype in self.frame.schema.items() if dtype.is_float()]
-        return self.frame.with_columns(pl.when(pl.col(name).is_finite()).then(pl.col(name)) for name in floats)
+        frame = self.frame
+        floats = [name for name, dtype in frame.schema.items() if dtype.is_float()]
+        return frame.with_columns(pl.when(pl.col(name).is_finite()).then(pl.col(name)) for name in floats)
 
     def to_json(self, run: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON object for other programs: rows as objects with the column names.

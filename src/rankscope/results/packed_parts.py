@@ -1,25 +1,27 @@
 """The ranks' parts of one analysis, with little memory per rank.
 
 A frame of a few rows needs more memory for its columns' objects and buffers than for its values. So the frames of
-`BLOCK` ranks are one frame, and a rank's part is a slice of it, made when it is asked for.
+`BLOCK` ranks are one frame, compressed if it is large, and a rank's part is a slice of it, made when it is asked for.
 
 In: parts, in any order. Out: a sequence of them in the order of ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import TypeVar, cast, overload
+from typing import Generic, TypeVar, cast, overload
 
 import polars as pl
 
+from rankscope.results.compressed_frames import StoredFrame, loaded, stored
 from rankscope.store.part_cache import Part
 
 P = TypeVar("P")
 
 BLOCK = 32
+_LARGE_BYTES = 1 << 17
 _SINGLE = ""
 
 
@@ -33,17 +35,24 @@ class _Run:
         single: whether a part is a single frame.
     """
 
-    frames: Mapping[str, pl.DataFrame]
+    frames: Mapping[str, StoredFrame]
     starts: Mapping[str, Sequence[int]]
     single: bool
     count: int
 
-    def part(self, index: int) -> Part:
-        slices = {
-            name: frame.slice(self.starts[name][index], self.starts[name][index + 1] - self.starts[name][index])
-            for name, frame in self.frames.items()
-        }
-        return slices[_SINGLE] if self.single else slices
+    def together(self) -> Part:
+        """All of them as one."""
+        frames = {name: loaded(frame) for name, frame in self.frames.items()}
+        return frames[_SINGLE] if self.single else frames
+
+    def parts(self) -> Iterator[Part]:
+        frames = {name: loaded(frame) for name, frame in self.frames.items()}
+        for index in range(self.count):
+            slices = {
+                name: frame.slice(self.starts[name][index], self.starts[name][index + 1] - self.starts[name][index])
+                for name, frame in frames.items()
+            }
+            yield slices[_SINGLE] if self.single else slices
 
 
 class PackedParts(Sequence[Part]):
@@ -75,7 +84,7 @@ class PackedParts(Sequence[Part]):
         return sum(run.count for run in self._runs)
 
     def __iter__(self) -> Iterator[Part]:
-        return (run.part(index) for run in self._runs for index in range(run.count))
+        return (part for run in self._runs for part in run.parts())
 
     @overload
     def __getitem__(self, index: int) -> Part: ...
@@ -84,14 +93,27 @@ class PackedParts(Sequence[Part]):
     def __getitem__(self, index: int | slice) -> Part | Sequence[Part]:
         return list(self)[index]
 
-    def together(self) -> list[Part]:
+    def together(self) -> Iterator[Part]:
         """The parts, those with the same columns as one."""
-        return [dict(run.frames) if not run.single else run.frames[_SINGLE] for run in self._runs]
+        return (run.together() for run in self._runs)
 
 
-def together(parts: Sequence[P]) -> Sequence[P]:
-    """Parts of an analysis for which it does not matter whose they are: packed ones as few large parts."""
-    return cast("Sequence[P]", parts.together()) if isinstance(parts, PackedParts) else parts
+@dataclass(frozen=True)
+class _Together(Generic[P]):
+    """Packed parts, many at a time: those before are not kept."""
+
+    parts: PackedParts
+
+    def __iter__(self) -> Iterator[P]:
+        return cast("Iterator[P]", self.parts.together())
+
+
+def together(parts: Sequence[P]) -> Iterable[P]:
+    """Parts of an analysis for which it does not matter whose they are: packed ones as few large parts.
+
+    Each iteration unpacks them again, one after another.
+    """
+    return _Together[P](parts) if isinstance(parts, PackedParts) else parts
 
 
 def _packed(parts: Sequence[Part]) -> list[_Run]:
@@ -99,7 +121,9 @@ def _packed(parts: Sequence[Part]) -> list[_Run]:
     for _, same in groupby(parts, _columns):
         members = list(same)
         named = [{_SINGLE: part} if isinstance(part, pl.DataFrame) else part for part in members]
-        frames = {name: pl.concat([part[name] for part in named], rechunk=True) for name in named[0]}
+        frames = {
+            name: stored(pl.concat([part[name] for part in named], rechunk=True), _LARGE_BYTES) for name in named[0]
+        }
         starts = {name: list(accumulate((part[name].height for part in named), initial=0)) for name in named[0]}
         runs.append(_Run(frames, starts, isinstance(members[0], pl.DataFrame), len(members)))
     return runs

@@ -111,7 +111,7 @@ def as_payload(state: JobState, logs: dict[int, RankLog]) -> dict[str, object]:
         **status,
         "ranks": ranks,
         "no_straggler": no_straggler_sentence(state.status)
-        if not (status["stragglers"] or status["unknown"])
+        if not status["unknown"] and all(each.found.once for each in state.status.late_ranks)
         else None,
         "significance": significance_of(state.status).value,
         "sentences": [straggler_sentence(each) for each in state.status.late_ranks],
@@ -120,6 +120,7 @@ def as_payload(state: JobState, logs: dict[int, RankLog]) -> dict[str, object]:
         if state.verdict is None
         else {
             "hangs": state.hangs,
+            "over": not state.lasts,
             "summary": state.verdict.summary,
             "cause": state.verdict.cause.value,
             "culprits": list(state.verdict.culprits),

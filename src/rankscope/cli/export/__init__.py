@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from rankscope.cli.export.chakra import chakra
+from rankscope.cli.export.perfetto import perfetto
 from rankscope.cli.export.speedscope import speedscope
 
 export = typer.Typer(
@@ -12,5 +13,5 @@ export = typer.Typer(
     rich_markup_mode="markdown",
     help="Write a run in the format of another tool.",
 )
-for command in (chakra, speedscope):
+for command in (chakra, perfetto, speedscope):
     export.command()(command)

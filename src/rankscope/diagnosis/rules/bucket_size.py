@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.anchors import collective_anchor
+from rankscope.diagnosis.anchors import collective_anchor, collectives_of
 from rankscope.diagnosis.effects import SLOW_TRANSFERS
 from rankscope.diagnosis.step_costs import relevant_ranks, severity_of, step_ns, step_words, steps_of, unrecorded_ranks
 from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule
@@ -36,7 +36,7 @@ def find(inputs: Inputs) -> list[Finding]:
     known = frame.filter(pl.col("bytes").is_not_null() & pl.col("duration_ns").is_not_null())
     if known.is_empty():
         return []
-    known = _without_waits(known, inputs.results.get("collectives"), all_ranks=not unrecorded_ranks(inputs))
+    known = _without_waits(known, collectives_of(inputs), all_ranks=not unrecorded_ranks(inputs))
     if known.is_empty():
         return []
     steps = _by_step(known)
@@ -82,7 +82,7 @@ def find(inputs: Inputs) -> list[Finding]:
 
 def _anchor(kind: str, rank: int, known: pl.DataFrame, steps: pl.DataFrame, inputs: Inputs) -> Anchor | None:
     """The last bucket, or the small one with most exposed time, in the rank's median step."""
-    collectives = inputs.results.get("collectives")
+    collectives = collectives_of(inputs)
     own = steps.filter(pl.col("rank") == rank).sort(kind, "window", "step")
     if collectives is None or own.is_empty():
         return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
-from rankscope.diagnosis.anchors import collective_anchor
+from rankscope.diagnosis.anchors import collective_anchor, collectives_of
 from rankscope.diagnosis.effects import RECEIVES_MORE
 from rankscope.diagnosis.step_costs import number_of_steps, step_words, steps_of
 from rankscope.primitives.job_kind import JobKind
@@ -67,7 +67,7 @@ def _finding(row: dict[str, object], loads: pl.DataFrame, inputs: Inputs) -> Fin
 
 def _anchor(row: dict[str, object], inputs: Inputs) -> Anchor | None:
     """The rank's longest exchange in its group."""
-    frame = inputs.results.get("collectives")
+    frame = collectives_of(inputs)
     if frame is None:
         return None
     exchange = pl.col("collective").str.starts_with("all_to_all")

@@ -135,10 +135,9 @@ def _finding(
 
 
 def _transfers(inputs: Inputs) -> pl.DataFrame | None:
-    rows = inputs.results.get("collectives")
-    if rows is None or rows.is_empty():
+    if "collectives" not in inputs.results:
         return None
-    rows = rows.select("step", "collective", "bytes", "group_size", "transfer_ns", "duration_ns")
+    rows = inputs.columns("collectives", "step", "collective", "bytes", "group_size", "transfer_ns", "duration_ns")
     return rows.filter(pl.col("step").is_not_null())
 
 

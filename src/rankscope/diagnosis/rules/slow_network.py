@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.anchors import collective_anchor
+from rankscope.diagnosis.anchors import collective_anchor, collectives_of
 from rankscope.diagnosis.effects import SLOW_TRANSFERS
 from rankscope.diagnosis.step_costs import number_of_steps, severity_of, step_ns, steps_of, within_available
 from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule
@@ -83,7 +83,7 @@ def find(inputs: Inputs) -> list[Finding]:
 
 def _anchor(worst: dict[str, object], inputs: Inputs) -> Anchor | None:
     """The slow collective, where it takes as long as in most steps."""
-    frame = inputs.results.get("collectives")
+    frame = collectives_of(inputs)
     if frame is None:
         return None
     rows = frame.filter(*(pl.col(name) == worst[name] for name in ("group", "collective", "bytes")))
@@ -106,7 +106,7 @@ def _best_of_smaller(known: pl.DataFrame) -> pl.DataFrame:
 
 def _ranks(inputs: Inputs, group: str) -> tuple[int, ...]:
     """The recorded ranks of a group."""
-    frame = inputs.results.get("collectives")
+    frame = collectives_of(inputs)
     if frame is None or group is None:
         return ()
     return tuple(frame["rank"].filter(frame["group"] == group).unique().sort().to_list())

@@ -13,7 +13,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
-from rankscope.diagnosis.anchors import collective_anchor
+from rankscope.diagnosis.anchors import collective_anchor, collectives_of
 from rankscope.diagnosis.step_costs import (
     severity_of,
     step_counts,
@@ -32,7 +32,7 @@ _OFTEN = 2
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    step, frame, counts = step_ns(inputs), inputs.results.get("collectives"), step_counts(inputs)
+    step, frame, counts = step_ns(inputs), collectives_of(inputs), step_counts(inputs)
     unit = step_words(inputs)
     if frame is None or step is None or frame.is_empty():
         return []

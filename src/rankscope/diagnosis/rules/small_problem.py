@@ -11,7 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import any_of, job_of
-from rankscope.diagnosis.anchors import collective_anchor
+from rankscope.diagnosis.anchors import collective_anchor, collectives_of
 from rankscope.diagnosis.effects import SLOW_LINKS, SLOW_TRANSFERS, WAITING
 from rankscope.diagnosis.step_costs import (
     PLACE,
@@ -73,7 +73,7 @@ def find(inputs: Inputs) -> list[Finding]:
 
 def _anchor(costs: pl.DataFrame, inputs: Inputs) -> Anchor | None:
     """The longest transfer of the rank that would save most."""
-    frame = inputs.results.get("collectives")
+    frame = collectives_of(inputs)
     if frame is None:
         return None
     rank = costs.sort("saving", "rank", descending=[True, False])["rank"][0]

@@ -27,7 +27,7 @@ import numpy as np
 
 from rankscope import __version__
 from rankscope.errors import ConfigError, RankscopeError
-from rankscope.export.perfetto.naming import rank_name
+from rankscope.export.perfetto.ranks import first_instant, rank_name
 from rankscope.ingest.source import open_trace
 from rankscope.pipeline import Run
 from rankscope.rundir.atomic import atomic_file
@@ -73,8 +73,8 @@ def write_archive(run: Run, output: Path, *, keep_paths: bool = False) -> Archiv
     clock = clock_of(run)
     members: list[tuple[int, int, str, CachedTrace]] = []
     for rank, traces in run.loaded.ranks.items():
-        files = [(window, trace) for window, trace in enumerate(traces) if not trace.info.is_snapshot]
-        for window, trace in files:
+        of_rank = [(window, trace) for window, trace in enumerate(traces) if not trace.info.is_snapshot]
+        for window, trace in of_rank:
             if trace.info.json_bytes > _MAX_MEMBER_BYTES:
                 raise ConfigError(
                     f"the trace of rank {rank} has {trace.info.json_bytes:,} bytes: more than a member of the archive",
@@ -82,14 +82,12 @@ def write_archive(run: Run, output: Path, *, keep_paths: bool = False) -> Archiv
                     hint="write one trace with --merged",
                 )
             members.append(
-                (rank, window, f"rank{rank}.json" if len(files) == 1 else f"rank{rank}.{window}.json", trace)
+                (rank, window, f"rank{rank}.json" if len(of_rank) == 1 else f"rank{rank}.{window}.json", trace)
             )
     if not members:
         raise ConfigError("the run has no trace with events", hint="Perfetto does not read memory snapshots")
     offsets = {name: _offset(clock.ranks[rank], window, trace) for rank, window, name, trace in members}
-    reference = min(
-        members, key=lambda each: (clock.ranks[each[0]].file_start(each[1], each[3].info.start_ns) or 0, each[2])
-    )[2]
+    reference = min(members, key=lambda each: (first_instant(clock.ranks[each[0]], each[1], each[3]), each[2]))[2]
     files = [
         {"path": name, "machine": {"name": rank_name(rank, trace.info.mesh)}, **_sync(name, reference, offsets)}
         for rank, window, name, trace in members

@@ -21,7 +21,7 @@ import polars as pl
 
 from rankscope.errors import ConfigError, RankscopeError
 from rankscope.export.perfetto.lanes import lanes_of
-from rankscope.export.perfetto.naming import rank_name
+from rankscope.export.perfetto.ranks import clock_from_zero, rank_name
 from rankscope.export.perfetto.writers import Args, Flow, JsonWriter, PerfettoWriter, Value, Writer
 from rankscope.pipeline import Run
 from rankscope.primitives.intervals import Int64
@@ -29,7 +29,6 @@ from rankscope.results import Finding, with_symptoms
 from rankscope.rundir.atomic import atomic_file
 from rankscope.store.cache import CachedTrace
 from rankscope.store.schema import TABLES
-from rankscope.timeline.build import clock_of
 from rankscope.timeline.clock import RankClock, RunClock
 from rankscope.timeline.finding_location import event_of
 
@@ -91,7 +90,7 @@ def write_merged(run: Run, output: Path) -> Merged:
     name = output.name.lower()
     if not name.endswith(SUFFIXES):
         raise ConfigError(f"{output.name!r} names no format", hint=f"end it in {', '.join(SUFFIXES)}")
-    clock, written = clock_of(run), Merged()
+    clock, written = clock_from_zero(run), Merged()
     matches = _matches(run, clock, written)
     findings = run.diagnose()
     try:
@@ -233,7 +232,8 @@ def _write_file(writer: Writer, own: _RankFile, tracks: _Tracks, written: Merged
     columns = (order.tolist(), lanes, track[order].tolist(), table[order].tolist(), row[order].tolist())
     for number, (place, lane, which, of_table, of_row) in enumerate(zip(*columns, strict=True)):
         begin, name, category, phase, args = rows[of_table].get(of_row)
-        on = tracks.number(*threads_by_track[which], lane)
+        pid, tid = threads_by_track[which]
+        on = tracks.number(pid, tid, lane)
         span = int(start[place]), int(end[place])
         if phase in ("i", "I"):
             writer.instant(on, span[0], name, category, args)

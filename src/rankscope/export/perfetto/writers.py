@@ -69,7 +69,7 @@ class PerfettoWriter:
 
     def process(self, number: int, name: str) -> None:
         """Begin a process."""
-        process = number_field(pf.Process.pid, number) + text_field(pf.Process.name, name)
+        process = number_field(pf.Process.pid, number) + text_field(pf.Process.process_name, name)
         descriptor = [
             number_field(pf.Track.uuid, _uuid(number)),
             bytes_field(pf.Track.process, process),
@@ -83,7 +83,7 @@ class PerfettoWriter:
         descriptor = [
             number_field(pf.Track.uuid, number),
             number_field(pf.Track.parent_uuid, _uuid(process)),
-            text_field(pf.Track.name, name),
+            text_field(pf.Track.track_name, name),
             number_field(pf.Track.sibling_order_rank, order),
         ]
         self._packet(bytes_field(Packet.track_descriptor, b"".join(descriptor)))
@@ -119,7 +119,7 @@ class PerfettoWriter:
         interned = b""
         event = [number_field(Event.type, kind), number_field(Event.track_uuid, track)]
         for text, where, iid_field, text_number in (
-            (name, pf.Interned.event_names, Event.name_iid, Event.name),
+            (name, pf.Interned.event_names, Event.name_iid, Event.event_name),
             (category, pf.Interned.categories, Event.category_iids, Event.categories),
         ):
             iid = self._names.get((where, text))
@@ -139,7 +139,7 @@ class PerfettoWriter:
     def _annotation(self, key: str, value: Value) -> bytes:
         named = self._keys.get(key)
         if named is None:
-            named = self._keys[key] = text_field(Annotation.name, key)
+            named = self._keys[key] = text_field(Annotation.annotation_name, key)
         if isinstance(value, bool):
             return bytes_field(Event.annotations, named + number_field(Annotation.bool_value, value))
         if isinstance(value, int):

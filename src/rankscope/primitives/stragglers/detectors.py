@@ -62,7 +62,7 @@ def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | No
         enough = left - (unsure if suspect.few else 0) > least
     else:
         enough = left > 0 and left + (2 if measure.steady else 1) * unsure > max(least, limits.left * mean)
-    score = mean / least_mean(suspect, limits)
+    score = (float(values.mean()) if suspect.few else mean) / least_mean(suspect, limits)
     return (np.isfinite(suspect.own), score) if score > 1 and mean > least and enough else None
 
 
@@ -256,7 +256,8 @@ def _judge_rank(
             late, score = result
             lost = mean_known(excess[row, late]) if measure.name == "steady" else 0.0
             each = Late(row, measure.name, late, detector.__name__, own, score, lost)
-            begins_anew = seen.host_waits[row] and not measure.steady and not suspect.of_two
+            # Its host starts each step with its device. In some steps only, waits may hide the peers' idle time.
+            begins_anew = detector is always_late and seen.host_waits[row] and not measure.steady and not suspect.of_two
             if measure.of_host or begins_anew or detector is stalled_once or caused_by_host(each, seen, out, limits):
                 found.append((-order, score, each))
             elif measure.device:

@@ -1,6 +1,7 @@
 /** The calls of a measured range: what to show, of which ranks, compared with what; as a flame graph or a table. */
 import { button, selector, type Choice } from "../components/controls.ts";
-import { h } from "../components/dom.ts";
+import { inline } from "../components/doc_text.ts";
+import { append, h } from "../components/dom.ts";
 import { isAbort, ServerApi, type Api } from "../data/api.ts";
 import { matcher } from "../format/pattern.ts";
 import { counted } from "../format/ranks.ts";
@@ -150,7 +151,8 @@ export class CallsPane {
       trees.nodes > trees.name.length ? `The ${grouped(trees.name.length)} paths with the most time of ${grouped(trees.nodes)} are shown.` : "",
       this.#context.served?.leftOut.length ? "This report leaves some events out, so times may be too small here; `rankscope serve DIR` shows all." : "",
     ];
-    this.#words.textContent = sentences.filter((each) => each !== "").join(" ");
+    this.#words.replaceChildren();
+    append(this.#words, inline(sentences.filter((each) => each !== "").join(" ")));
   }
 
   #draw(): void {

@@ -1,6 +1,8 @@
 /** What the timeline says in words: a line above the picture, and a line for those who do not see it. */
+import { inline } from "../components/doc_text.ts";
 import { h, named } from "../components/dom.ts";
 import { ApiError } from "../data/api.ts";
+import { shownName } from "../format/text.ts";
 
 const HINT_MS = 5000;
 
@@ -52,7 +54,7 @@ export class Notice {
   }
 
   #show(what: string, hint: string): void {
-    this.element.replaceChildren(h("strong", {}, named(what, 300)), " ", named(hint, 400));
+    this.element.replaceChildren(h("strong", {}, named(what, 300)), " ", h("span", {}, inline(shownName(hint, 400))));
     this.element.hidden = false;
   }
 }

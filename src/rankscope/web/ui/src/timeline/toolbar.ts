@@ -77,7 +77,7 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
   const steps = [...new Set(layout.ranks.flatMap((rank) => rank.steps.map(({ step }) => step)))].filter((step): step is number => step !== null).sort((a, b) => a - b);
   const jump = (id: string, label: string, values: readonly { value: string; label: string }[], go: (value: string) => void): HTMLElement | null => {
     if (values.length === 0) return null;
-    const field = selector(id, label, [{ value: "", label: `${label} …` }, ...values], "", (value) => {
+    const field = selector(id, label, [{ value: "", label }, ...values], "", (value) => {
       if (value !== "") go(value);
       const select = field.querySelector("select");
       if (select) select.value = "";
@@ -125,12 +125,13 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
       button({ class: "quiet", "aria-label": "Next match", title: "Enter in the field, or key N", "data-testid": "search-next" }, () => acts.search(search.value, "next"), "▸"), listing),
     zooms, jumps, filters, paths, view, keys);
   dismissed(view);
+  const groupsInOrder = [zooms, jumps, filters, paths];
   // One line: what there is least room for goes into the menu, and comes back.
   const fit = new ResizeObserver(() => {
     const width = element.clientWidth;
     for (const [group, from] of [[paths, ROOM_FOR_PATH], [jumps, ROOM_FOR_JUMPS], [filters, ROOM_FOR_FILTER], [zooms, ROOM_FOR_ZOOM]] as const) {
       if (width < from && group.parentElement === element) menu.prepend(group);
-      else if (width >= from && group.parentElement === menu) view.before(group);
+      else if (width >= from && group.parentElement === menu) (groupsInOrder.slice(groupsInOrder.indexOf(group) + 1).find((each) => each.parentElement === element) ?? view).before(group);
     }
   });
   fit.observe(element);

@@ -19,7 +19,7 @@ interface Watched {
     readonly change: null | { readonly step: number | null; readonly before_ns: number; readonly after_ns: number; readonly significance: string };
   };
   readonly rank_times: readonly { readonly rank: number; readonly step_ns: number; readonly local_ns: number | null; readonly waiting_ns: number | null }[];
-  readonly stragglers: readonly { readonly rank: number; readonly excess_ns: number; readonly since_step: number | null; readonly phase: string | null }[];
+  readonly stragglers: readonly { readonly rank: number; readonly once: boolean; readonly excess_ns: number; readonly since_step: number | null; readonly phase: string | null }[];
   readonly sentences: readonly string[];
   /** Why no rank is named, where the ranks were compared. */
   readonly no_straggler: string | null;
@@ -30,7 +30,7 @@ interface Watched {
   readonly notes: readonly string[];
   readonly warnings: readonly string[];
   readonly history: { readonly series: Readonly<Record<string, readonly (readonly [number, number])[]>> };
-  readonly hang: null | { readonly hangs: boolean; readonly summary: string; readonly cause: string; readonly culprits: readonly number[]; readonly ranks: readonly { readonly rank: number; readonly cause: string; readonly evidence: string }[] };
+  readonly hang: null | { readonly hangs: boolean; readonly over: boolean; readonly summary: string; readonly cause: string; readonly culprits: readonly number[]; readonly ranks: readonly { readonly rank: number; readonly cause: string; readonly evidence: string }[] };
 }
 
 export const watch: View = {
@@ -87,16 +87,19 @@ function cards(now: Watched): HTMLElement {
   const states = [...new Set(now.ranks.map(({ state }) => state))].map((state) => `${now.ranks.filter((each) => each.state === state).length} ${state}`);
   const time = now.step_time;
   const change = time?.change?.significance === "significant" ? time.change : null;
-  const late = now.stragglers;
+  // A rank that stalled in one step is no straggler.
+  const late = now.stragglers.filter(({ once }) => !once);
   const lateRanks = [...new Set(late.map(({ rank }) => rank))];
+  const words = [...now.sentences, ...(late.length > 0 ? [] : [sentenceCase(now.unknown ?? now.no_straggler ?? "")])];
   return h("div", { class: "cards" },
     card("state", now.running ? "Running" : now.restarting ? "Restarting" : "Ended", steps.length > 0 && Math.max(...steps) >= 0 ? `Step ${Math.max(...steps)}` : "No step yet", [`Ranks: ${states.join(", ")}`, now.world_size !== null && now.world_size > now.ranks.length ? `; ${now.ranks.length} of ${now.world_size} have a log` : "", now.attempts > 1 ? `; attempt ${now.attempts}` : "", "."]),
     card("step-time", "Step time", time ? formatDuration(time.median_ns) : MISSING, time
       ? [`Median of the latest ${counted(time.steps, "step")} on the slowest rank, at most ${formatDuration(time.most_ns)}.`, change && ` Since step ${String(change.step)} ${formatDuration(change.after_ns)} instead of ${formatDuration(change.before_ns)}.`]
       : ["No step that all ranks have is in the logs yet."], time?.median_ns),
     card("straggler", lateRanks.length > 1 ? "Stragglers" : "Straggler", late.length > 0 ? `${lateRanks.length === 1 ? "Rank" : "Ranks"} ${formatRanks(lateRanks, 24)}` : now.significance === "not significant" && now.unknown === null ? "None" : "Unknown",
-      late.length > 0 ? now.sentences.map((text) => `${text}. `) : [`${sentenceCase(now.unknown ?? now.no_straggler ?? "")}.`], late[0]?.rank),
-    card("hang", "Hang", now.hang === null ? "None" : now.hang.hangs ? "Hanging" : "Over", [now.hang === null ? "All ranks make steps, or have ended." : now.hang.hangs ? "The verdict is below." : "There was a hang; the ranks have made steps since."]));
+      words.filter(Boolean).map((text) => `${text}. `), late[0]?.rank),
+    card("hang", "Hang", now.hang === null ? "None" : now.hang.hangs ? "Hanging" : now.hang.over ? "Over" : "Ended",
+      [now.hang === null ? "All ranks make steps, or have ended." : now.hang.hangs ? "The verdict is below." : now.hang.over ? "There was a hang; the ranks have made steps since." : "The ranks have ended; how it came to that is below."]));
 }
 
 function card(id: string, title: string, value: string, sentence: Child[], exact?: number): HTMLElement {
