@@ -21,6 +21,8 @@ from rankscope.query.values import as_json_value
 
 TIMEOUT_S = 30.0
 MAX_OFFSET = 10_000
+_LINKED = 1_000
+"""Characters of a query that the link repeats."""
 
 
 def _list_tables(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
@@ -59,7 +61,8 @@ def _query(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
     sources = (f"tables of docs/tables.md, schema version {SCHEMA_VERSION}", "command: rankscope query")
     notes = ["Instants of events are on the clock of their file: compare ranks by durations, or use the tool events."]
     part = Rows(columns, rows, None, offset, result.truncated)
-    return Answer(data, part, sources, opened.page("query", {"sql": given["sql"]}), notes=notes)
+    page = opened.page("query", {"sql": given["sql"]} if len(given["sql"]) <= _LINKED else {})
+    return Answer(data, part, sources, page, notes=notes)
 
 
 LIST_TABLES = Tool(

@@ -246,7 +246,8 @@ def _diff(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
 
 
 def _side(about: Mapping[str, Any], opened: OpenRun) -> dict[str, Any]:
-    return {"key": opened.keyed.key, "name": about["name"], "ranks": about["ranks"], "steps": about["steps"]}
+    ranks, steps = as_ranges(about["ranks"]), as_ranges(about["steps"])
+    return {"key": opened.keyed.key, "name": about["name"], "ranks": ranks, "steps": steps}
 
 
 def _short(finding: Finding) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from rankscope.errors import ConfigError, NoTracesError, RankscopeError
 from rankscope.ingest.run_selection import LATEST, KnownRun
 from rankscope.pipeline import Progress, Run
 from rankscope.results import Options
+from rankscope.rundir.ranges import as_ranges
 from rankscope.timeline.build import clock_of, draw_run
 from rankscope.timeline.clock import RunClock
 from rankscope.timeline.heat_map import heat_of
@@ -80,10 +81,10 @@ class OpenRun:
             "key": self.keyed.key,
             "name": about["name"],
             "id": about["id"],
-            "ranks": about["ranks"],
+            "ranks": as_ranges(about["ranks"]),
             "world_size": about["world_size"],
-            "missing_ranks": about["missing_ranks"],
-            "steps": about["steps"],
+            "missing_ranks": as_ranges(about["missing_ranks"]),
+            "steps": as_ranges(about["steps"]),
             "devices": about["devices"],
             "hosts": about["hosts"],
         }
