@@ -19,10 +19,11 @@ from tests.conftest import SHARED_TRACES
 from tests.export.trace_processor import needs_trace_processor, query
 
 import rankscope
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, NotATraceError
 from rankscope.export.perfetto import write_archive, write_merged
 from rankscope.export.perfetto.archive import MANIFEST
 from rankscope.export.perfetto.lanes import lanes_of
+from rankscope.ingest.kineto import read_kineto
 from rankscope.pipeline import Run
 from rankscope.simulate.job import Job, Recording
 from rankscope.simulate.run import simulate
@@ -96,7 +97,7 @@ def expected(run: Run) -> tuple[Slices, Arrows]:
 
 def shifted(slices: list[tuple[str, str, int, int]], arrows: list[tuple[int, int]]) -> tuple[Slices, Arrows]:
     """From the earliest slice of a rank on, without the findings."""
-    of_ranks = [each for each in slices if each[0] != "findings"]
+    of_ranks = [each for each in slices if each[0] != "rankscope: findings"]
     first = min(begins for _, _, begins, _ in of_ranks)
     return (
         Counter((process, name, begins - first, length) for process, name, begins, length in of_ranks),
@@ -186,7 +187,7 @@ def test_findings_have_a_track(run: Run, tmp_path: Path) -> None:
     written = write_merged(run, tmp_path / "run.pftrace")
     titles = {finding.title for finding in run.diagnose()}
     slices, _ = by_schema(tmp_path / "run.pftrace")
-    shown = [name for process, name, _, _ in slices if process == "findings"]
+    shown = [name for process, name, _, _ in slices if process == "rankscope: findings"]
     assert titles
     assert set(shown) >= titles
     assert written.findings == len(shown)
@@ -314,7 +315,7 @@ def test_the_trace_processor_reads_the_same(tmp_path: Path, name: str, form: str
     expected_slices, expected_arrows = expected(run)
     # Instants are slices without duration to it; those of the profiler come before the first range.
     ranges = {(process, what) for process, what, _, _ in plain(expected_slices)}
-    of_ranks = Counter(tuple(each) for each in slices if each[0] != "findings")
+    of_ranks = Counter(tuple(each) for each in slices if each[0] != "rankscope: findings")
     first = min(begins for process, what, begins, _ in of_ranks if (process, what) in ranges)
     found = Counter(
         {(process, what, begins - first, length): n for (process, what, begins, length), n in of_ranks.items()}
@@ -326,3 +327,10 @@ def test_the_trace_processor_reads_the_same(tmp_path: Path, name: str, form: str
     assert len(arrows) == written.arrows + written.collectives
     if not written.unbound:
         assert expected_arrows - Counter((begins - first, ends - first) for begins, ends in arrows) == Counter()
+
+
+@pytest.mark.parametrize("form", ["pftrace", "json"])
+def test_a_merged_trace_is_not_read_as_that_of_one_rank(run: Run, tmp_path: Path, form: str) -> None:
+    write_merged(run, tmp_path / f"all.{form}")
+    with pytest.raises(NotATraceError, match="a trace of 2 ranks for a viewer"):
+        read_kineto(str(tmp_path / f"all.{form}"))

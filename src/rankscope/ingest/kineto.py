@@ -23,6 +23,7 @@ from rankscope.ingest.source import Archived, HoldsMore, open_trace
 from rankscope.ingest.table_builder import TableBuilder
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.incomplete_steps import IncompleteStep, StepContents
+from rankscope.rundir.plurals import counted
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool
 
@@ -159,6 +160,7 @@ def read_kineto(
             hint="the file is damaged; copy it again, or leave it out",
         )
     builder.finish()
+    _refuse_merged(path, spool.columns("tracks", ["field", "value"]))
     kept: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
     extent = _deliver(spool, sink or (lambda name, rows: kept[name].append(rows)))
     tables = {} if sink else {name: pl.concat([TABLES[name].empty(), *frames]) for name, frames in kept.items()}
@@ -177,6 +179,18 @@ def read_kineto(
         extent=extent,
         others=others,
     )
+
+
+def _refuse_merged(path: str, tracks: pl.DataFrame) -> None:
+    """Refuse a trace that was made from several ranks': read as one rank's, its numbers would be wrong."""
+    names = tracks.filter(pl.col("field") == "process_name")["value"].drop_nulls()
+    ranks = names.str.extract(r"^rank (\d{1,9})(?: \(.*\))?$").drop_nulls().unique()
+    if ranks.len() > 1 or (ranks.len() and names.str.starts_with("rankscope: ").any()):
+        raise NotATraceError(
+            f"a trace of {counted(ranks.len(), 'rank')} for a viewer, as `rankscope export perfetto --merged` writes",
+            path=path,
+            hint="read the ranks' own traces",
+        )
 
 
 def _deliver(spool: Spool, sink: Sink) -> Extent:

@@ -319,7 +319,7 @@ def _write_findings(writer: Writer, findings: Sequence[Finding], clock: RunClock
     start, end = (np.array([each[at] for each in placed], dtype=np.int64) for at in (0, 1))
     none: Int64 = np.empty(0, dtype=np.int64)
     lanes, _ = lanes_of(np.zeros(start.size, dtype=np.int64), start, end, none, none)
-    writer.process(_FINDINGS, "findings")
+    writer.process(_FINDINGS, "rankscope: findings")
     numbers = [written.next_track() for _ in range(max(lanes) + 1)]
     for number in numbers:
         writer.track(number, _FINDINGS, "findings", number)
