@@ -42,8 +42,11 @@ const { port1, port2 } = new MessageChannel();
 globalThis.bridge.initialize(port1);
 const engine = new Engine(port2);
 const content = readFileSync(trace);
+const began = process.cpuUsage();
 for (let at = 0; at < content.length; at += 32 << 20) await engine.parse(content.subarray(at, at + (32 << 20)));
 await engine.notifyEof();
+const used = process.cpuUsage(began);
+console.warn(`import: ${(used.user + used.system) / 1e6} s of CPU`);
 const answers = [];
 for (const query of queries) {
   const result = await engine.query(query);
