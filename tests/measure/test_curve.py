@@ -36,12 +36,12 @@ def test_it_is_drawn(tmp_path, ending, begins):
 def test_perfect_speed_up_is_a_straight_line(tmp_path, monkeypatch):
     drawn = []
 
-    class Kept(scaling_plot._figure()):
+    class Kept(scaling_plot.figure_class()):
         def __init__(self, **options):
             super().__init__(**options)
             drawn.append(self)
 
-    monkeypatch.setattr(scaling_plot, "_figure", lambda: Kept)
+    monkeypatch.setattr(scaling_plot, "figure_class", lambda: Kept)
     scaling_plot.draw(Scaling(SETTING, "strong", "1", SIZES, LAW), tmp_path / "curve.png")
     speed_up, efficiency = drawn[0].axes
     (perfect,) = [line for line in speed_up.lines if line.get_label() == "perfect"]

@@ -42,6 +42,8 @@ def find(inputs: Inputs) -> list[Finding]:
         return []
     places = frame.filter(pl.col("rank") == worst.rank).head(_SHOWN)
     evidence = [Evidence(f"device idle after such calls ({unit.per}, worst rank)", by_rank[worst.rank], "ns")]
+    if worst.saving_ns < by_rank[worst.rank]:
+        evidence.append(Evidence("device idle in its median step, for any reason", worst.saving_ns, "ns"))
     for row in places.iter_rows(named=True):
         where = row["operator"] or "no operator"
         inside = f" in {row['range']}" if row["range"] else ""
