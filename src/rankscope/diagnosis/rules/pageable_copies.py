@@ -45,7 +45,7 @@ def find(inputs: Inputs) -> list[Finding]:
         return []
     copied = by_rank.filter(pl.col("rank") == worst.rank).row(0, named=True)
     evidence = [
-        Evidence(f"exposed copies of pageable memory ({unit.per}, worst rank)", worst.saving_ns, "ns"),
+        Evidence(f"exposed copies of pageable memory ({unit.per}, worst rank)", costs[worst.rank], "ns"),
         Evidence("calls", copied["calls"]),
     ]
     if copied["bytes"] and copied["total_ns"]:
