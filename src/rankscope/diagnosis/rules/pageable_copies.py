@@ -45,13 +45,13 @@ def find(inputs: Inputs) -> list[Finding]:
         return []
     copied = by_rank.filter(pl.col("rank") == worst.rank).row(0, named=True)
     evidence = [
-        Evidence(f"exposed copies of pageable memory ({unit.per}, worst rank)", worst.saving_ns, "ns"),
+        Evidence(f"exposed copies of pageable memory ({unit.per}, worst rank)", costs[worst.rank], "ns"),
         Evidence("calls", copied["calls"]),
     ]
     if copied["bytes"] and copied["total_ns"]:
         evidence.append(Evidence("bandwidth", round(copied["bytes"] / copied["total_ns"], 2), "GB/s"))
     evidence.append(Evidence(unit.length, step, "ns"))
-    ranks = tuple(sorted(each for each, value in savings.items() if value >= worst.saving_ns / 2))
+    ranks = tuple(sorted(each for each, value in costs.items() if value >= costs[worst.rank] / 2))
     whose = on_worst_rank(inputs, worst.rank, ranks)
     return [
         Finding(
