@@ -51,7 +51,7 @@ def find(inputs: Inputs) -> list[Finding]:
     if copied["bytes"] and copied["total_ns"]:
         evidence.append(Evidence("bandwidth", round(copied["bytes"] / copied["total_ns"], 2), "GB/s"))
     evidence.append(Evidence(unit.length, step, "ns"))
-    ranks = tuple(sorted(each for each, value in savings.items() if value >= worst.saving_ns / 2))
+    ranks = tuple(sorted(each for each, value in costs.items() if value >= costs[worst.rank] / 2))
     whose = on_worst_rank(inputs, worst.rank, ranks)
     return [
         Finding(

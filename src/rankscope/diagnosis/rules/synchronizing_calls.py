@@ -50,7 +50,7 @@ def find(inputs: Inputs) -> list[Finding]:
         calls = counted(row["calls"], "call")
         evidence.append(Evidence(f"{row['call']} from {where}{inside}, {calls}", row["per_step_ns"], "ns"))
     evidence.append(Evidence(unit.length, step, "ns"))
-    ranks = tuple(sorted(rank for rank, value in savings.items() if value >= worst.saving_ns / 2))
+    ranks = tuple(sorted(rank for rank, value in by_rank.items() if value >= by_rank[worst.rank] / 2))
     whose = on_worst_rank(inputs, worst.rank, ranks)
     return [
         Finding(
