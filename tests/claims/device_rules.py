@@ -62,8 +62,7 @@ def pageable_copies(claim: Claim, raw: Raw) -> None:
     if claim.has("bandwidth"):
         claim.is_near("bandwidth", moved[worst] / lasted[worst], within=0.0051)
     saves_at_most(claim, exposed[worst], step)
-    most = min(exposed[worst], claim.finding.saving_ns or 0)
-    claim.require(all(exposed[r] >= most / 2 - 4 for r in claim.finding.ranks), "a rank with less than half")
+    claim.require(all(exposed[r] >= exposed[worst] / 2 - 4 for r in claim.finding.ranks), "a rank with less than half")
     claim.share(step)
 
 

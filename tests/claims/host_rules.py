@@ -356,8 +356,7 @@ def synchronizing_calls(claim: Claim, raw: Raw) -> None:
         total += value
     saves_at_most(claim, idle[worst], step)
     claim.require(total <= idle[worst] + rows, "the places sum to more than the idle time after all of them")
-    most = min(idle[worst], claim.finding.saving_ns or 0)
-    claim.require(all(idle[rank] >= most / 2 - 20 for rank in claim.finding.ranks), "a rank with less than half")
+    claim.require(all(idle[rank] >= idle[worst] / 2 - 20 for rank in claim.finding.ranks), "a rank with less than half")
     claim.share(step)
 
 
