@@ -38,7 +38,7 @@ import rankscope
 from rankscope.agents.arguments import schema_of
 from rankscope.agents.job_tools import guide
 from rankscope.agents.toolbox import TOOLS, Toolbox
-from rankscope.web.responses import error_answer
+from rankscope.web.responses import answer_of, error_answer
 from rankscope.web.security import Gate
 
 GUIDE_URI = "rankscope://guide"
@@ -141,7 +141,7 @@ class BearerMiddleware:
         request = Request(scope)
         refusal = self._gate.refuse_address(request.headers)
         if refusal is not None:
-            await error_answer(refusal.status, refusal.what, None, refusal.hint)(scope, receive, send)
+            await answer_of(refusal)(scope, receive, send)
             return
         given = request.headers.get("authorization", "").encode("utf-8", "replace")
         if not hmac.compare_digest(given, f"Bearer {self._gate.session}".encode()):

@@ -32,7 +32,7 @@ from rankscope.store.cache import Cache
 from rankscope.store.objects import Facts, file_system, listed_facts, repeated
 
 _PACKED = ("", ".gz", ".zst", ".zstd")
-# What Nsight Systems and rocprofv3 call their databases; others of these names are told apart by their tables.
+# What Nsight Systems and rocprofv3 call their databases; other programs use these names, too: the tables decide.
 TRACE_SUFFIXES = (
     ".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip", *DATABASE_SUFFIXES,
     *(suffix + packed for suffix in PERFETTO_SUFFIXES for packed in _PACKED),

@@ -77,7 +77,7 @@ class QueryResult:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns with the units that can be told from their names."""
+        """The columns, with units where their names contain them."""
         return tuple(column_of(name, dtype) for name, dtype in self.frame.schema.items())
 
     def as_result(self, frame: pl.DataFrame | None = None) -> Result:

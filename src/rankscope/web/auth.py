@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rankscope.web.responses import HEADERS, error_answer
+from rankscope.web.responses import HEADERS, answer_of, error_answer
 from rankscope.web.security import Gate
 
 STRANGER = "this browser did not open the address that rankscope serve printed, or that address was used before"
@@ -33,7 +33,7 @@ class AuthMiddleware:
         request = Request(scope)
         refusal = self._gate.refuse_address(request.headers)
         if refusal is not None:
-            await error_answer(refusal.status, refusal.what, None, refusal.hint)(scope, receive, send)
+            await answer_of(refusal)(scope, receive, send)
             return
         refused = _refuse_method(request)
         if refused is not None:

@@ -27,17 +27,10 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
+from rankscope.web.responses import RefusedError
+
 LOCAL_NAMES = frozenset(("127.0.0.1", "localhost", "::1"))
 _NAME = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a request is refused: status, problem and hint."""
-
-    status: int
-    what: str
-    hint: str
 
 
 def _new_token() -> str:
@@ -86,21 +79,21 @@ class Gate:
         self.renewed()
         return True
 
-    def refuse_address(self, headers: Headers) -> Refusal | None:
+    def refuse_address(self, headers: Headers) -> RefusedError | None:
         """Why this request is not accepted as the page's own; None if it is."""
         hosts = headers.getlist("host")
         host = _name_of(hosts[0]) if len(hosts) == 1 else None
         if host is None or not self._is_ours(host):
-            return Refusal(
+            return RefusedError(
                 403,
                 "this server does not accept that host name",
                 "use 127.0.0.1 or localhost, or start it with --public-host NAME, or --allow-host NAME behind a proxy",
             )
         origin = headers.get("origin")
         if origin is not None and not self._is_own_origin(origin, hosts[0]):
-            return Refusal(403, "the request comes from another site", "open the page at its own address")
+            return RefusedError(403, "the request comes from another site", "open the page at its own address")
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate":
-            return Refusal(403, "the request comes from another site", "open the page at its own address")
+            return RefusedError(403, "the request comes from another site", "open the page at its own address")
         return None
 
     def knows(self, cookie_header: Iterable[str]) -> bool:
