@@ -46,11 +46,12 @@ class Clock:
 class Ring:
     """Ten collectives in each step that has ended since."""
 
-    due = True
-
     def __init__(self):
         self.new = []
         self.sequence = 0
+
+    def due(self, step):
+        return True
 
     def skip(self):
         pass
@@ -63,7 +64,7 @@ class Ring:
                 FlightCall(at_ns + number * 10**6, 1, "allreduce", "0", "float32", size // 4, size, self.sequence)
             )
 
-    def read(self):
+    def read(self, step, usual_ns):
         calls, self.new = tuple(self.new), []
         return RingRead(calls, 0)
 

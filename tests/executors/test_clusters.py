@@ -206,12 +206,23 @@ def test_the_processes_of_an_mpi_job(run: Path, library: str) -> None:
     done = subprocess.run(
         [*command, "-n", "3", *analyze, "--executor", "mpi"],
         cwd=run.parent, capture_output=True, text=True, timeout=300,
-        env={**os.environ, **(mpich(run.parent / "lib") if library == "mpich" else {})},
+        env={**os.environ, **(mpich(run.parent / "lib") if library == "mpich" else {"MPI4PY_MPIABI": library})},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     shutil.rmtree(os.environ["RANKSCOPE_CACHE"])
     serial = subprocess.run([*analyze, "--executor", "serial"], cwd=run.parent, capture_output=True, text=True)
     assert done.stdout == serial.stdout
+
+
+def test_the_library_of_another_mpi_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    monkeypatch.setenv("MPI4PY_MPIABI", "none-of-them")
+    done = subprocess.run(
+        [sys.executable, "-c", "from rankscope.executors import check_kind; check_kind('mpi')"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert "mpi4py cannot load an MPI library" in done.stderr
+    assert "MPI4PY_MPIABI=openmpi" in done.stderr
 
 
 def test_one_process_alone_is_no_mpi_job() -> None:
@@ -220,7 +231,7 @@ def test_one_process_alone_is_no_mpi_job() -> None:
         [sys.executable, "-c", "from rankscope.executors import check_kind; check_kind('mpi')"],
         capture_output=True, text=True,
     )  # fmt: skip
-    assert "needs two processes or more" in done.stderr or "needs mpi4py and an MPI library" in done.stderr
+    assert "needs two processes or more" in done.stderr or "cannot load an MPI library" in done.stderr
 
 
 def test_tasks_get_the_settings_of_their_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import atexit
 import sys
 from concurrent.futures import Executor
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from rankscope.errors import ConfigError
@@ -30,12 +31,15 @@ def join() -> None:
     global _executor
     if _executor is not None:
         return
+    if find_spec("mpi4py") is None:
+        raise ConfigError("--executor mpi needs the package mpi4py", hint="pip install 'rankscope[mpi]'")
     try:
         mpi: Any = import_module("mpi4py.MPI")
         futures: Any = import_module("mpi4py.futures")
     except (ImportError, RuntimeError) as error:
         raise ConfigError(
-            f"--executor mpi needs mpi4py and an MPI library: {error}", hint="pip install 'rankscope[mpi]'"
+            f"mpi4py cannot load an MPI library: {error}",
+            hint="its MPI must be mpiexec's: set MPI4PY_MPIABI=openmpi or MPI4PY_MPIABI=mpich",
         ) from error
     if mpi.COMM_WORLD.Get_size() < 2:
         raise ConfigError("--executor mpi needs two processes or more", hint="mpiexec -n 8 rankscope … --executor mpi")
