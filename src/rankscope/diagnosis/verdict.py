@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import polars as pl
-
 from rankscope.diagnosis.effects import STRAGGLER
 from rankscope.diagnosis.step_costs import StepWords, number_of_steps, on_device, step_words
 from rankscope.results import (
@@ -22,7 +20,6 @@ from rankscope.results import (
     Inputs,
     RankState,
     Result,
-    counted_steps,
     incomplete_ranks,
     longest_wait,
     rank_state,
@@ -214,30 +211,31 @@ def _rank_verdict(findings: Sequence[Finding], inputs: Inputs) -> RankVerdict:
     found = [each for each in findings if each.id == STRAGGLER]
     ranks = tuple(dict.fromkeys(rank for each in found for rank in each.ranks))
     if found:
-        return RankVerdict("straggler", ranks, _straggler_sentence(found, frame), longest)
+        return RankVerdict("straggler", ranks, _straggler_sentence(found, step_words(inputs)), longest)
     if frame is None:
         sentence = Headline.of("The ranks could not be compared: the analysis of stragglers failed.")
         return RankVerdict("not-compared", (), sentence)
     return RankVerdict(rank_state(frame), (), without_straggler(frame), longest)
 
 
-def _straggler_sentence(found: Sequence[Finding], frame: pl.DataFrame | None) -> Headline:
-    """The most costly straggler, how long the others waited for it, and which others there are."""
+def _straggler_sentence(found: Sequence[Finding], unit: StepWords) -> Headline:
+    """The most costly straggler, what it costs as in the headline, and which others there are."""
     first, *others = found
     values: dict[str, tuple[int | float | str, str]] = {"finding": (first.title, "")}
     text = "{finding}"
-    rows = None if frame is None else frame.filter(pl.col("rank").is_in(list(first.ranks)))
-    if rows is not None and rows.height:
-        row = rows.sort("waited_ns", descending=True, nulls_last=True).row(0, named=True)
-        if row["waited_ns"] and row["steps"]:
-            text += f"; they waited {{waited}} for it over {counted_steps(row['steps'])}"
-            values |= {"waited": (row["waited_ns"], "ns"), "steps": (row["steps"], "count")}
+    saving = first.saving_ns or 0
+    if first.weight_ns > saving:
+        text += f"; other ranks wait up to {{waited}} {unit.per} for it"
+        values["waited"] = (first.weight_ns, "ns")
+    elif saving:
+        text += f"; up to {{saving}} {unit.per} can be saved"
+        values["saving"] = (saving, "ns")
     more = [str(rank) for each in others for rank in each.ranks]
     if more:
         shown = ", ".join(more[:8]) + (", …" if len(more) > 8 else "")
         text += f". So {'does' if len(more) == 1 else 'do'} {plural('rank', len(more))} {{more}}"
         values["more"] = (shown, "")
-    return Headline(f"{text}.", tuple(Evidence(name, value, unit) for name, (value, unit) in values.items()))
+    return Headline(f"{text}.", tuple(Evidence(name, value, of) for name, (value, of) in values.items()))
 
 
 def _not_judged(stated: Sequence[Finding], inputs: Inputs) -> list[NotJudged]:
