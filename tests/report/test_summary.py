@@ -17,6 +17,7 @@ from tests import kineto
 from tests.analyses.reference import rank_events, write_reference
 from tests.analyses.test_memory_snapshot import a_snapshot
 from tests.report.test_html_report import HOSTILE, hostile_run
+from tests.watch.jobs import MS, SimulatedJob
 
 import rankscope
 from rankscope.pipeline import Run
@@ -190,3 +191,21 @@ def test_in_a_pipe_it_is_plain(tmp_path: Path) -> None:
     assert len(lines) <= 24
     assert "\x1b" not in ran.stdout
     assert lines[0].startswith(folder.name)
+
+
+def test_the_log_of_a_watched_job_adds_what_few_recorded_steps_cannot_tell(tmp_path: Path) -> None:
+    def slow(rank: int, _step: int, place: str) -> int:
+        return 40 * MS if rank == 1 and place == "forward" else 0
+
+    folder = kineto.write_ranks(tmp_path / "run", {rank: kineto.small_step() for rank in range(2)})
+    command = [sys.executable, "-m", "rankscope", "summary", str(folder), "--executor", "serial"]
+    without = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "rankscope watch" not in without.stdout
+    SimulatedJob(ranks=2, slow=slow).write(folder)
+    text = " ".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    found = re.search(r"log Rank 1 delays the other ranks: (\S+) ms per step, (.*) \(the latest 59 steps\)", text)
+    assert found is not None, text
+    assert 38 < float(found[1]) < 42
+    assert found[2].endswith("of it in forward")
+    (folder / "watch" / "rank0.jsonl").write_text("{")
+    assert "rankscope watch" not in subprocess.run(command, capture_output=True, text=True, check=True).stdout

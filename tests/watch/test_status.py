@@ -62,6 +62,16 @@ def test_the_slow_rank_is_named_with_its_phase_and_since_when(tmp_path, place, r
     assert straggler_sentence(late) in shown(status).replace("\n", " ")
 
 
+def test_no_part_of_a_delay_is_longer_than_the_delay(tmp_path):
+    def slow(rank, _step, place):  # rank 1 is faster in its backward pass and slower in its forward pass
+        return {"forward": 20 * MS, "backward": -2 * MS}.get(place, 0) if rank == 1 else 0
+
+    (late,) = status_of(tmp_path, SimulatedJob(ranks=2, slow=slow)).late_ranks
+    assert late.phase == "forward"
+    assert late.phase_ns > late.found.excess_ns
+    assert straggler_sentence(late).endswith(" per step, all of it in forward")
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_nobody_is_named_where_nobody_is_slow(tmp_path, ranks, seed):

@@ -47,14 +47,16 @@ _SHOWN = 3
 _TITLE = 3
 """Most lines of a finding's title, and of the advice on the first."""
 _LOST = 2
+_LOGGED = 2
 
 
-def summary(run: Run, width: int = 80) -> RenderableType:
+def summary(run: Run, width: int = 80, log: Sequence[str] = ()) -> RenderableType:
     """The summary of a run.
 
     Args:
         run: the run.
         width: of the terminal, in columns.
+        log: what the log of a watched job says about stragglers, over more steps than traces have.
     """
     width = max(20, min(width, COLUMNS))
     only_snapshots = all(info.is_snapshot for info in run.traces)
@@ -69,7 +71,8 @@ def summary(run: Run, width: int = 80) -> RenderableType:
     if only_snapshots:
         lines += _folded(_snapshots(results.get("memory_snapshot")), width)
     else:
-        lines += _folded([slowest(diagnosis, steps), memory(results.get("memory"))], width)
+        from_log = [_line("log", f"{plain(each, limit=200)}: rankscope watch") for each in log[:_LOGGED]]
+        lines += _folded([slowest(diagnosis, steps), *from_log, memory(results.get("memory"))], width)
     lines += [*_lost(run, width), Text()]
     lines += _findings(findings, steps, LINES - len(lines), width)
     for line in lines:

@@ -50,15 +50,27 @@ def watch_view(status: WatchStatus, hang: str = "") -> RenderableType:
 def straggler_sentence(late: LateRank) -> str:
     """Who delays the others, by how much, where, and since when."""
     found = late.found
-    where = f", {number_of(late.phase_ns, 'ns')} of it in {late.phase}" if late.phase else ""
+    excess_ns = found.excess_ns * (found.compared if found.once else 1)
+    # A rank that is faster in its other phases is even later in this one.
+    part = "all" if late.phase_ns >= excess_ns else number_of(late.phase_ns, "ns")
+    where = f", {part} of it in {late.phase}" if late.phase else ""
     if found.once:
-        stall = number_of(found.excess_ns * found.compared, "ns")
+        stall = number_of(excess_ns, "ns")
         steps = counted(found.compared, "step")
         return f"Rank {late.rank} stalled once in {steps}: for {stall} in step {late.since_step}{where}"
     when = "" if found.lasting else f" in {len(found.steps)} of {found.compared} steps"
     since = f", since step {late.since_step}" if late.since_step is not None and found.lasting else ""
-    excess = number_of(found.excess_ns, "ns")
+    excess = number_of(excess_ns, "ns")
     return f"Rank {late.rank} delays the other ranks{when}: {excess} per step{where}{since}"
+
+
+def lasting_sentences(status: WatchStatus) -> list[str]:
+    """The ranks that delay the others, not in one step only, and of how many of the latest steps that is said."""
+    return [
+        f"{straggler_sentence(each)} (the latest {counted(each.found.compared, 'step')})"
+        for each in status.late_ranks
+        if not each.found.once
+    ]
 
 
 def no_straggler_sentence(status: WatchStatus) -> str:
