@@ -62,6 +62,25 @@ def test_the_slow_rank_is_named_with_its_phase_and_since_when(tmp_path, place, r
     assert straggler_sentence(late) in shown(status).replace("\n", " ")
 
 
+@pytest.mark.parametrize(("forward", "phase"), [(0, "loading or forward"), (4, "loading, forward and backward")])
+def test_loading_that_is_not_a_data_loader_s_is_not_called_forward(tmp_path, forward, phase):
+    def slow(rank, _step, place):
+        return 12 * MS if rank == 1 and place == "loading" else 0
+
+    status = status_of(tmp_path, SimulatedJob(steps=80, forward=forward, slow=slow, loader=False))
+    (late,) = status.late_ranks
+    assert (late.rank, late.phase) == (1, phase)
+
+
+def test_a_phase_has_no_more_of_a_delay_than_all_of_it(tmp_path):
+    def slow(rank, _step, place):
+        return {"loading": 20 * MS, "optimizer": -3 * MS}.get(place, 0) if rank == 1 else 0
+
+    (late,) = status_of(tmp_path, SimulatedJob(steps=80, noise=0, slow=slow)).late_ranks
+    assert (late.rank, late.phase) == (1, "data loading")
+    assert late.phase_ns == late.found.excess_ns == pytest.approx(17 * MS, rel=0.05)
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_nobody_is_named_where_nobody_is_slow(tmp_path, ranks, seed):

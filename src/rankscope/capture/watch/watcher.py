@@ -192,6 +192,7 @@ class Watcher:
         step, usual_ns = self._step, self._slow.median_ns
         read = self._ring.read(step, usual_ns) if last or self._ring.due(step) else None
         offset = time.time_ns() - time.perf_counter_ns()
+        quiet = not self._rows
         for _ in range(len(self._rows)):
             row = self._rows.popleft()
             slow = None if row.profiled else self._slow.add(row.step, row.ended - row.began)
@@ -199,6 +200,8 @@ class Watcher:
                 lines += self._note_slow(slow)
             if line := self._lines.step(row, offset, self._slow.median_ns, slow=slow is not None):
                 lines.append(line)
+        if (quiet or last) and (line := self._lines.latest_step()):
+            lines.append(line)
         if read is not None and (line := self._lines.calls(read.calls, read.missed)):
             lines.append(line)
         definitions, self._lines.definitions = self._lines.definitions, []
