@@ -93,6 +93,17 @@ def test_two_groups_in_another_order_are_a_deadlock(tmp_path):
     assert [(w.rank, w.waits_for, w.collective.group) for w in verdict.cycle] == [(0, 1, "1"), (1, 0, "2")]
 
 
+def test_of_two_groups_in_another_order_the_minority_is_at_fault(tmp_path):
+    ranks = [0, 1, 2, 3]
+    jobs = healthy(4, groups={"1": ranks, "2": ranks})
+    for rank in ranks:
+        jobs[rank].call("all_reduce", "2" if rank == 1 else "1", done=False)
+    verdict = written(jobs, tmp_path)
+    assert (verdict.cause, verdict.culprits) == (Cause.DEADLOCK, (1,))
+    assert "ranks 0,2-3 wait for rank 1 in all_reduce 1 of group 1" in verdict.summary
+    assert "rank 1 waits for ranks 0,2-3 in all_reduce 1 of group 2" in verdict.summary
+
+
 def test_the_shortest_cycle_of_three_ranks_is_reported(tmp_path):
     jobs = healthy(4, groups={"1": [0, 1], "2": [1, 2], "3": [0, 2], "4": [0, 3]})
     for rank, group in ((0, "1"), (1, "2"), (2, "3"), (3, "4")):

@@ -16,6 +16,7 @@ from rankscope.primitives.statistics import Significance
 from rankscope.primitives.stragglers import detectors
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.thresholds import Thresholds
+from rankscope.report.formatting import number_of
 from rankscope.report.watch import straggler_sentence, watch_view
 from rankscope.rundir.manifest import RankManifest, to_json
 from rankscope.rundir.processes import pid_namespace
@@ -150,7 +151,23 @@ def test_a_stall_needs_steps_to_compare_with(tmp_path, steps, at, said):
     status = status_of(tmp_path, SimulatedJob(ranks=2, steps=steps, noise=2 * MS, slow=slow))
     assert [(late.rank, late.since_step) for late in status.late_ranks] == ([(1, at)] if said else [])
     if said:
-        assert f"Rank 1 stalled once in {steps - 1} steps" in " ".join(shown(status).split())
+        (late,) = status.late_ranks
+        text = " ".join(shown(status).split())
+        assert f"Rank 1 stalled once in {steps - 1} steps" in text
+        stall, in_phase = (number_of(ns * late.found.compared, "ns") for ns in (late.found.excess_ns, late.phase_ns))
+        assert f"for {stall} in step {at}, {in_phase} of it in forward" in text
+        assert late.found.excess_ns * late.found.compared == pytest.approx(60 * MS, rel=0.1)
+        assert late.phase_ns == pytest.approx(late.found.excess_ns, rel=0.1)
+
+
+def test_of_some_late_steps_the_phase_has_its_part_of_the_mean(tmp_path):
+    def slow(rank, step, place):
+        return 40 * MS if rank == 1 and place == "loading" and step % 5 == 0 else 0
+
+    (late,) = status_of(tmp_path, SimulatedJob(steps=101, slow=slow)).late_ranks
+    assert (late.rank, late.phase, late.found.lasting) == (1, "data loading", False)
+    assert late.found.excess_ns == pytest.approx(8 * MS, rel=0.1)
+    assert late.phase_ns == pytest.approx(late.found.excess_ns, rel=0.1)
 
 
 def interrupted(folder, states, **fields):

@@ -5,8 +5,9 @@ In: a verdict. Out: text.
 
 from __future__ import annotations
 
+from rankscope.hang.arrivals import ROOTED
 from rankscope.hang.causes import Cause
-from rankscope.hang.verdict import HangVerdict, HungCollective, RankVerdict
+from rankscope.hang.verdict import HangVerdict, HungCollective, RankVerdict, WaitInCycle
 from rankscope.rundir.plurals import listed, plural
 from rankscope.rundir.ranges import as_ranges
 
@@ -53,17 +54,23 @@ def collective_text(collective: HungCollective) -> str:
     return f"{collective.operation or 'operation'} {collective.sequence} of group {collective.group}{named}"
 
 
+def wait_text(wait: WaitInCycle) -> tuple[str, str]:
+    """``ranks 0,2`` and ``wait for rank 1 in all_reduce 12 of group 0``."""
+    collective = wait.collective
+    ranks, others = (wait.rank,), (wait.waits_for,)
+    if collective.operation not in ROOTED and ranks[0] in collective.arrived and others[0] in collective.missing:
+        ranks, others = collective.arrived, collective.missing
+    verb = "waits" if len(ranks) == 1 else "wait"
+    return ranks_text(ranks), f"{verb} for {ranks_text(others)} in {collective_text(collective)}"
+
+
 def summary_of(verdict: HangVerdict) -> str:
     """The verdict in one sentence."""
     if not verdict.found:
         return "No hang found: no rank waits for another one."
     where = collective_text(verdict.collective) if verdict.collective else ""
     if verdict.cause is Cause.DEADLOCK:
-        steps = [
-            f"rank {wait.rank} waits for rank {wait.waits_for} in {collective_text(wait.collective)}"
-            for wait in verdict.cycle
-        ]
-        return f"Deadlock: {listed(steps)}."
+        return f"Deadlock: {listed([' '.join(wait_text(wait)) for wait in verdict.cycle])}."
     if verdict.variants:
         return _mismatch(verdict)
     if verdict.cause is Cause.NETWORK and not verdict.culprits:
@@ -112,7 +119,7 @@ def _mismatch(verdict: HangVerdict) -> str:
     group = verdict.collective.group
     text = f"The ranks disagree on operation {verdict.collective.sequence} of group {group}: {listed(parts)}"
     if verdict.cause is Cause.EXCEPTION:
-        text += f"; {ranks_text(verdict.culprits)} is {_reason(verdict)}"
+        text += f"; {ranks_text(verdict.culprits)} {plural('is', len(verdict.culprits), 'are')} {_reason(verdict)}"
     return f"{text}."
 
 

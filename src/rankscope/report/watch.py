@@ -50,9 +50,11 @@ def watch_view(status: WatchStatus, hang: str = "") -> RenderableType:
 def straggler_sentence(late: LateRank) -> str:
     """Who delays the others, by how much, where, and since when."""
     found = late.found
-    where = f", {number_of(late.phase_ns, 'ns')} of it in {late.phase}" if late.phase else ""
+    # Means over the compared steps; a stall has all of it in one.
+    times = found.compared if found.once else 1
+    where = f", {number_of(late.phase_ns * times, 'ns')} of it in {late.phase}" if late.phase else ""
     if found.once:
-        stall = number_of(found.excess_ns * found.compared, "ns")
+        stall = number_of(found.excess_ns * times, "ns")
         steps = counted(found.compared, "step")
         return f"Rank {late.rank} stalled once in {steps}: for {stall} in step {late.since_step}{where}"
     when = "" if found.lasting else f" in {len(found.steps)} of {found.compared} steps"

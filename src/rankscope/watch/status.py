@@ -17,7 +17,7 @@ import numpy as np
 from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.stragglers.detectors import detectable
 from rankscope.primitives.stragglers.observations import Observations
-from rankscope.primitives.stragglers.stragglers import Comparison
+from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 from rankscope.rundir.manifest import RankManifest, read_rank_manifest
 from rankscope.rundir.names import rank_manifest_name
 from rankscope.rundir.plurals import plural
@@ -162,7 +162,7 @@ def _late_ranks(
             continue
         row = each.ranks[0]
         late = np.isin(np.arange(times.steps.size), each.steps)
-        phase, phase_ns = _phase(times, row, late, each.excess_ns)
+        phase, phase_ns = _phase(times, row, late, each)
         since = _since(history, row, step_time) if each.lasting else int(times.steps[each.steps[0]])
         found.append(LateRank(each, times.ranks[row], phase, phase_ns, since))
     return tuple(found), verdicts
@@ -175,14 +175,17 @@ def _excess(value: Int64, row: int) -> np.ndarray[tuple[int], np.dtype[np.float6
 
 
 def _phase(
-    times: LocalTimes, row: int, late: np.ndarray[tuple[int], np.dtype[np.bool_]], excess_ns: int
+    times: LocalTimes, row: int, late: np.ndarray[tuple[int], np.dtype[np.bool_]], found: Straggler
 ) -> tuple[str | None, int]:
-    """The phase with most of a rank's excess in its late steps, per step; None if none explains it."""
-    more = {name: float(_excess(value, row)[late].mean()) for name, value in times.phases.items()}
+    """The phase with most of a rank's excess in its late steps, and how much; None if none explains it.
+
+    Like the excess, it is the mean over the compared steps, and no more than that: other phases may be shorter.
+    """
+    more = {name: float(_excess(value, row)[late].sum()) / found.compared for name, value in times.phases.items()}
     name = max(more, key=lambda each: more[each], default=None)
-    if name is None or more[name] < _EXPLAINS * excess_ns:
+    if name is None or more[name] < _EXPLAINS * found.excess_ns:
         return None, 0
-    return name, min(round(more[name]), excess_ns)  # elsewhere it may be faster than the others
+    return name, min(round(more[name]), found.excess_ns)
 
 
 def _is_early(logs: Mapping[int, RankLog], step: int | None) -> bool:
