@@ -143,6 +143,29 @@ def test_a_loader_that_is_late_is_named_without_collectives(tmp_path):
     assert not status.unknown
 
 
+def test_where_waiting_cannot_be_told_from_work_only_loading_identifies_a_rank(tmp_path):
+    def slow(rank, step, place):
+        late = {"optimizer": 15 * MS, "loading": 15 * MS if step == 60 else 0}
+        return late.get(place, 0) if rank == 1 else 0
+
+    status = status_of(tmp_path, SimulatedJob(ranks=2, steps=120, slow=slow), unread=lambda _rank, _number: True)
+    assert (status.late_ranks, status.verdicts) == ((), {})
+    assert "only data loading was compared" in status.unknown
+
+
+def test_ranks_that_call_no_collectives_do_not_delay_each_other(tmp_path):
+    def slow(rank, _step, place):
+        return 15 * MS if rank == 1 and place == "loading" else 0
+
+    SimulatedJob(ranks=2, steps=200, slow=slow).write(tmp_path, unread=lambda _rank, _number: True)
+    for path in (tmp_path / "watch").iterdir():
+        path.write_text(path.read_text().replace('"has_all_calls":false', '"has_all_calls":true'))
+    status = read_status(tmp_path, WatchLogs(tmp_path))
+    assert (status.late_ranks, status.verdicts) == ((), {})
+    assert "if the job calls none, no rank waits" in status.unknown
+    assert "only data loading is compared" not in shown(status)
+
+
 @pytest.mark.parametrize(("steps", "at", "said"), [(6, 5, False), (60, 2, False), (60, 40, True)])
 def test_a_stall_needs_steps_to_compare_with(tmp_path, steps, at, said):
     def slow(rank, step, place):

@@ -137,7 +137,8 @@ def _long_steps(steps: Sequence[LongStep]) -> Table:
     for name in ("step", "duration", "rank", "longer than the others"):
         table.add_column(name, justify="right")
     for each in steps:
-        rank = "all" if each.rank is None else f"rank {each.rank}"
+        alike = "all" if each.known else "not known"
+        rank = alike if each.rank is None else f"rank {each.rank}"
         excess = number_of(each.excess_ns, "ns") if each.rank is not None else ""
         table.add_row(str(each.step), number_of(each.ns, "ns"), rank, excess)
     return table

@@ -43,6 +43,8 @@ RELEASES = (
     "barrier",
 )
 """Collectives that end on no rank before all have called them. A broadcast ends on its root at once."""
+LOADING = "data loading"
+"""The one phase in which no rank waits for another one."""
 ENOUGH = 8
 """Pieces to know a slope from."""
 FEW = 0.1
@@ -317,9 +319,11 @@ def _phases(
         return is_known
 
     loading = [[lines[rank][step].loading_ns for step in steps] for rank in ranks]
-    loads = 2 * sum(value is not None for row in loading for value in row) > len(ranks) * len(steps)
+    loaded = sum(value is not None for row in loading for value in row)
+    loads = 2 * loaded > len(ranks) * len(steps)
     forward = "forward" if loads else "loading or forward"
-    add("data loading", [[value or 0 for value in row] for row in loading])
+    if loaded:
+        add(LOADING, [[value or 0 for value in row] for row in loading])
     known = add(forward, [[lines[rank][step].forward_ns for step in steps] for rank in ranks])
     shift = 0 if local is None else 1
     earlier = [[lines[rank].get(step - shift) for step in steps] for rank in ranks]

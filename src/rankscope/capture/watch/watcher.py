@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
+from rankscope.capture.collectives import records_all_calls
 from rankscope.capture.hang.dump import described
 from rankscope.capture.hang.watch import HangWatch
 from rankscope.capture.process import job_store
@@ -88,6 +89,7 @@ class Watcher:
             agent_pid=elastic_agent(),
             began_ns=time.time_ns(),
             device=next((kind.name for kind in rank.activities if kind.name != "CPU"), None),
+            has_all_calls=records_all_calls(),
         )
         self._log = WatchLog(log_folder(rank.run_dir, process.rank, process.world_size), header)
         self._lines, self._notes = LogLines(), list[str]()
