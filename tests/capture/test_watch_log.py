@@ -127,6 +127,16 @@ def test_a_fast_job_has_lines_for_pairs_of_steps(usual_ms, stride):
         assert 2 / stride / (usual_ms / 1000) <= 20 or stride == 1
 
 
+def test_of_a_fast_job_the_latest_step_has_a_line_once_no_further_one_comes():
+    lines = LogLines()
+    for step in (15, 16, 17, 18):
+        lines.step(StepRow(step, 0, 10**7, None, None, None, None, None, False), 0, 10**7, slow=False)
+    assert json.loads(lines.latest_step())["step"] == 18
+    assert lines.latest_step() is None
+    lines.step(StepRow(31, 0, 10**7, None, None, None, None, None, False), 0, 10**7, slow=False)  # has one
+    assert lines.latest_step() is None
+
+
 def call(at_ns, sequence):
     return FlightCall(at_ns, 1, "allreduce", "0", "float32", 4, 16, sequence)
 

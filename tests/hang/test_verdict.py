@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from dataclasses import replace
 
 import pytest
 from tests.hang.dumps import WORLD, recorders
@@ -12,8 +13,10 @@ from typer.testing import CliRunner
 
 from rankscope.cli import make_app
 from rankscope.hang import Cause, NoDumpsError, read
-from rankscope.hang.causes import classify
-from rankscope.rundir.hang_dump import DUMP_FORMAT, HEARTBEAT_FORMAT, Frame, Heartbeat, ThreadStack
+from rankscope.hang.causes import classify, place_of
+from rankscope.hang.files import _own_dump
+from rankscope.rundir.atomic import write_atomic
+from rankscope.rundir.hang_dump import DUMP_FORMAT, HEARTBEAT_FORMAT, Frame, HangDump, Heartbeat, ThreadStack
 
 
 def healthy(size=4, groups=None, steps=3):
@@ -91,6 +94,17 @@ def test_two_groups_in_another_order_are_a_deadlock(tmp_path):
     verdict = written(jobs, tmp_path)
     assert (verdict.cause, verdict.culprits) == (Cause.DEADLOCK, (0, 1))
     assert [(w.rank, w.waits_for, w.collective.group) for w in verdict.cycle] == [(0, 1, "1"), (1, 0, "2")]
+
+
+def test_of_two_groups_in_another_order_the_minority_is_at_fault(tmp_path):
+    ranks = [0, 1, 2, 3]
+    jobs = healthy(4, groups={"1": ranks, "2": ranks})
+    for rank in ranks:
+        jobs[rank].call("all_reduce", "2" if rank == 1 else "1", done=False)
+    verdict = written(jobs, tmp_path)
+    assert (verdict.cause, verdict.culprits) == (Cause.DEADLOCK, (1,))
+    assert "ranks 0,2-3 wait for rank 1 in all_reduce 1 of group 1" in verdict.summary
+    assert "rank 1 waits for ranks 0,2-3 in all_reduce 1 of group 2" in verdict.summary
 
 
 def test_the_shortest_cycle_of_three_ranks_is_reported(tmp_path):
@@ -350,6 +364,8 @@ def test_the_exception_of_one_rank_comes_before_those_that_follow_from_it(tmp_pa
         (Cause.HOST_SYNCHRONIZATION, [("/job/t.py", "main", "total += loss.item()")]),
         (Cause.HOST_SYNCHRONIZATION, [("/s/torch/cuda/__init__.py", "synchronize", ""), ("/job/t.py", "main", "")]),
         (Cause.NETWORK, [("/job/t.py", "main", "store.wait(['ready'])")]),
+        (Cause.NETWORK, [("/job/t.py", "main", "dist.distributed_c10d._get_default_store().get('ready')")]),
+        (Cause.PYTHON_CODE, [("/job/t.py", "main", "row = feature_store.get('ready')")]),
         (Cause.NETWORK, [("/s/torch/distributed/rendezvous.py", "_create_c10d_store", ""), ("/job/t.py", "main", "")]),
         (Cause.COMMUNICATION, [("/s/torch/distributed/c10d_logger.py", "wrapper", ""), ("/job/t.py", "main", "")]),
         (Cause.COMMUNICATION, [("/s/torch/autograd/graph.py", "_engine_run_backward", ""), ("/job/t.py", "main", "")]),
@@ -364,3 +380,32 @@ def test_the_class_of_cause_of_a_stack(cause, frames):
     assert place.cause is cause
     if frames:
         assert place.frame.file == "/job/t.py"
+
+
+def test_a_rank_without_a_device_does_not_wait_for_one():
+    stack = ThreadStack((Frame("/job/t.py", 1, "main", "rows = column.read().tolist()"),))
+    assert classify(stack, has_no_device=True).cause is Cause.PYTHON_CODE
+    dump = HangDump(DUMP_FORMAT, 0, threads=(replace(stack, training=True),))
+    kinds = [_own_dump(replace(dump, **fields), "") for fields in ({}, {"device": {"type": "cuda"}})]
+    kinds.append(_own_dump(replace(dump, failed={"device": "no answer within 10 s"}), ""))
+    causes = [place_of(each).cause for each in kinds]
+    assert causes == [Cause.PYTHON_CODE, Cause.HOST_SYNCHRONIZATION, Cause.HOST_SYNCHRONIZATION]
+
+
+def test_each_culprit_is_where_it_is(tmp_path):
+    lines = {1: "time.sleep(10)", 2: "store.wait(['ready'])"}
+    for rank in range(4):
+        frames = (Frame("/job/t.py", 7 + rank, "main", lines.get(rank, "")),)
+        stack = ThreadStack(frames, "MainThread", training=True)
+        recorder = healthy(4)[rank]
+        if rank in (0, 3):
+            recorder.call("all_reduce", done=False)
+        dump = HangDump(
+            DUMP_FORMAT, rank, world_size=4, threads=(stack,), flight_recorder=recorder.dump(), reason="no step"
+        )
+        write_atomic(tmp_path / "hang" / f"rank{rank}.json", dump.to_json())
+    verdict = read(tmp_path)
+    assert verdict.culprits == (1, 2)
+    assert "Ranks 1-2 did not arrive at all_reduce" in verdict.summary
+    assert "rank 1 is in Python code outside of torch.distributed, at main (/job/t.py:8)" in verdict.summary
+    assert "rank 2 is waiting for the job's store, at main (/job/t.py:9)" in verdict.summary

@@ -30,6 +30,7 @@ class SimulatedJob:
         noise: of each piece, standard deviation in ns.
         clocks: by rank, what its clock is ahead, ns.
         transfer: how long a collective takes after the last arrival, ns.
+        loader: whether batches come from a `DataLoader`, whose time is known.
     """
 
     ranks: int = 4
@@ -40,6 +41,7 @@ class SimulatedJob:
     noise: int = MS // 2
     clocks: tuple[int, ...] = ()
     transfer: int = 0
+    loader: bool = True
     seed: int = 1
 
     def run(self) -> tuple[list[list[StepRow]], list[list[FlightCall]], list[list[int]]]:
@@ -91,14 +93,14 @@ class SimulatedJob:
             backward_ended = list(now)
             for rank in range(self.ranks):
                 optimizer = piece(rank, step, "optimizer", 5 * MS)
-                forward = forward_ended[rank] - began[rank] - loading[rank]
+                forward = forward_ended[rank] - began[rank] - (loading[rank] if self.loader else 0)
                 offset = self.clocks[rank] if self.clocks else 0
                 rows[rank].append(
                     StepRow(
                         step,
                         began[rank] + offset,
                         now[rank] + offset,
-                        loading[rank],
+                        loading[rank] if self.loader else None,
                         forward,
                         backward_ended[rank] - forward_ended[rank],
                         optimizer,

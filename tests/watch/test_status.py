@@ -16,6 +16,7 @@ from rankscope.primitives.statistics import Significance
 from rankscope.primitives.stragglers import detectors
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.thresholds import Thresholds
+from rankscope.report.formatting import number_of
 from rankscope.report.watch import straggler_sentence, watch_view
 from rankscope.rundir.manifest import RankManifest, to_json
 from rankscope.rundir.processes import pid_namespace
@@ -62,14 +63,26 @@ def test_the_slow_rank_is_named_with_its_phase_and_since_when(tmp_path, place, r
     assert straggler_sentence(late) in shown(status).replace("\n", " ")
 
 
-def test_no_part_of_a_delay_is_longer_than_the_delay(tmp_path):
-    def slow(rank, _step, place):  # rank 1 is faster in its backward pass and slower in its forward pass
-        return {"forward": 20 * MS, "backward": -2 * MS}.get(place, 0) if rank == 1 else 0
+@pytest.mark.parametrize(("forward", "phase"), [(0, "loading or forward"), (4, "loading, forward and backward")])
+def test_loading_that_is_not_a_data_loader_s_is_not_called_forward(tmp_path, forward, phase):
+    def slow(rank, _step, place):
+        return 12 * MS if rank == 1 and place == "loading" else 0
 
-    (late,) = status_of(tmp_path, SimulatedJob(ranks=2, slow=slow)).late_ranks
-    assert late.phase == "forward"
-    assert late.phase_ns > late.found.excess_ns
-    assert straggler_sentence(late).endswith(" per step, all of it in forward")
+    status = status_of(tmp_path, SimulatedJob(steps=80, forward=forward, slow=slow, loader=False))
+    (late,) = status.late_ranks
+    assert (late.rank, late.phase) == (1, phase)
+
+
+def test_a_phase_has_no_more_of_a_delay_than_all_of_it(tmp_path):
+    def slow(rank, _step, place):
+        return {"loading": 20 * MS, "optimizer": -3 * MS}.get(place, 0) if rank == 1 else 0
+
+    (late,) = status_of(tmp_path, SimulatedJob(steps=80, noise=0, slow=slow)).late_ranks
+    assert (late.rank, late.phase) == (1, "data loading")
+    assert late.phase_ns == late.found.excess_ns == pytest.approx(17 * MS, rel=0.05)
+    assert straggler_sentence(late).endswith(
+        " per step, all of it in data loading, since step 1"
+    ) or straggler_sentence(late).endswith(" per step, all of it in data loading")
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -133,6 +146,29 @@ def test_a_loader_that_is_late_is_named_without_collectives(tmp_path):
     assert not status.unknown
 
 
+def test_where_waiting_cannot_be_told_from_work_only_loading_identifies_a_rank(tmp_path):
+    def slow(rank, step, place):
+        late = {"optimizer": 15 * MS, "loading": 15 * MS if step == 60 else 0}
+        return late.get(place, 0) if rank == 1 else 0
+
+    status = status_of(tmp_path, SimulatedJob(ranks=2, steps=120, slow=slow), unread=lambda _rank, _number: True)
+    assert (status.late_ranks, status.verdicts) == ((), {})
+    assert "only data loading was compared" in status.unknown
+
+
+def test_ranks_that_call_no_collectives_do_not_delay_each_other(tmp_path):
+    def slow(rank, _step, place):
+        return 15 * MS if rank == 1 and place == "loading" else 0
+
+    SimulatedJob(ranks=2, steps=200, slow=slow).write(tmp_path, unread=lambda _rank, _number: True)
+    for path in (tmp_path / "watch").iterdir():
+        path.write_text(path.read_text().replace('"has_all_calls":false', '"has_all_calls":true'))
+    status = read_status(tmp_path, WatchLogs(tmp_path))
+    assert (status.late_ranks, status.verdicts) == ((), {})
+    assert "if the job calls none, no rank waits" in status.unknown
+    assert "only data loading is compared" not in shown(status)
+
+
 @pytest.mark.parametrize(("steps", "at", "said"), [(6, 5, False), (60, 2, False), (60, 40, True)])
 def test_a_stall_needs_steps_to_compare_with(tmp_path, steps, at, said):
     def slow(rank, step, place):
@@ -141,7 +177,23 @@ def test_a_stall_needs_steps_to_compare_with(tmp_path, steps, at, said):
     status = status_of(tmp_path, SimulatedJob(ranks=2, steps=steps, noise=2 * MS, slow=slow))
     assert [(late.rank, late.since_step) for late in status.late_ranks] == ([(1, at)] if said else [])
     if said:
-        assert f"Rank 1 stalled once in {steps - 1} steps" in " ".join(shown(status).split())
+        (late,) = status.late_ranks
+        text = " ".join(shown(status).split())
+        assert f"Rank 1 stalled once in {steps - 1} steps" in text
+        stall, in_phase = (number_of(ns * late.found.compared, "ns") for ns in (late.found.excess_ns, late.phase_ns))
+        assert f"for {stall} in step {at}, {in_phase} of it in forward" in text
+        assert late.found.excess_ns * late.found.compared == pytest.approx(60 * MS, rel=0.1)
+        assert late.phase_ns == pytest.approx(late.found.excess_ns, rel=0.1)
+
+
+def test_of_some_late_steps_the_phase_has_its_part_of_the_mean(tmp_path):
+    def slow(rank, step, place):
+        return 40 * MS if rank == 1 and place == "loading" and step % 5 == 0 else 0
+
+    (late,) = status_of(tmp_path, SimulatedJob(steps=101, slow=slow)).late_ranks
+    assert (late.rank, late.phase, late.found.lasting) == (1, "data loading", False)
+    assert late.found.excess_ns == pytest.approx(8 * MS, rel=0.1)
+    assert late.phase_ns == pytest.approx(late.found.excess_ns, rel=0.1)
 
 
 def interrupted(folder, states, **fields):

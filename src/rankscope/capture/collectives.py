@@ -304,6 +304,15 @@ def flight_recorder() -> Callable[[], list[dict[str, Any]]] | None:
     return entries
 
 
+def records_all_calls() -> bool:
+    """Whether the buffer gets all collectives of this process: it has no process group, or those of gloo."""
+    if flight_recorder() is None:
+        return False
+    if not torch.distributed.is_initialized():
+        return True
+    return str(torch.distributed.get_backend()) == "gloo"
+
+
 def _accelerator_in_use() -> bool:
     modules = (getattr(torch, kind, None) for kind in ("cuda", "xpu"))
     return any(module is not None and module.is_initialized() for module in modules)

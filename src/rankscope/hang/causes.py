@@ -25,7 +25,7 @@ class Cause(str, Enum):
     HOST_SYNCHRONIZATION = "host_synchronization"
     """The rank waits for its device in a synchronizing call."""
     PYTHON_CODE = "python_code"
-    """The rank sleeps or computes in code that does not communicate."""
+    """The rank sleeps or computes in code outside of torch.distributed."""
     EXCEPTION = "exception"
     """The rank has left the training loop after an exception."""
     ENDED = "ended"
@@ -62,19 +62,23 @@ _LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib/python\d[\d.]*
 _DISTRIBUTED = re.compile(r"(?:^|/)torch/(?:distributed|nn/parallel)/")
 _STORE_FILES = re.compile(r"(?:^|/)torch/distributed/(?:rendezvous\.py|elastic/)")
 _STORE_FUNCTIONS = frozenset(("_store_based_barrier", "init_process_group", "_new_process_group_helper", "rendezvous"))
-_STORE_CALL = re.compile(r"\bstore\w*\.(?:get|wait|add|set|multi_get|compare_set|check|append)\(|\bTCPStore\(")
+_STORE_CALL = re.compile(
+    r"\b(?:store\w*|\w*(?:default|dist|prefix|rdzv|tcp)_store)(?:\(\))?"
+    r"\.(?:get|wait|add|set|multi_get|compare_set|check|append)\(|\bTCPStore\("
+)
 _SYNCHRONIZING_FILES = re.compile(r"(?:^|/)torch/(?:cuda|xpu|hpu|npu)/")
 _SYNCHRONIZING_CALL = re.compile(r"\.(?:item|cpu|tolist|numpy|synchronize)\(|\bsynchronize\(|\.to\([\"']cpu")
 _WAIT_CALL = re.compile(r"\.wait\(")
 _WRAPPERS = frozenset(("wrapper", "_fn", "decorate_context", "wrapped"))
 
 
-def classify(stack: ThreadStack, phase: str = "") -> Place:
+def classify(stack: ThreadStack, phase: str = "", *, has_no_device: bool = False) -> Place:
     """The class of cause that a stack shows.
 
     Args:
         stack: of the training loop's thread, the innermost frame first.
         phase: where in its step the rank is, as the job reported it.
+        has_no_device: whether there is no device to wait for.
     """
     frame = job_frame(stack)
     if stack.exception:
@@ -93,7 +97,8 @@ def classify(stack: ThreadStack, phase: str = "") -> Place:
         return Place(Cause.COMMUNICATION, "is in the backward pass, where gradients are reduced", frame, "backward")
     if _WAIT_CALL.search(inner.text) and not inner.file.endswith("threading.py"):
         return Place(Cause.COMMUNICATION, "waits for an asynchronous operation", frame, "wait")
-    if _SYNCHRONIZING_FILES.search(_slashes(inner.file)) or _SYNCHRONIZING_CALL.search(inner.text):
+    synchronizes = _SYNCHRONIZING_FILES.search(_slashes(inner.file)) or _SYNCHRONIZING_CALL.search(inner.text)
+    if synchronizes and not has_no_device:
         return Place(Cause.HOST_SYNCHRONIZATION, "waits for its device", frame)
     if phase == "data_loading":
         return Place(Cause.DATA_LOADING, "is between two steps, where it gets its data", frame)
@@ -105,7 +110,7 @@ def place_of(dump: RankDump) -> Place | None:
     if dump.uncaught:
         return Place(Cause.EXCEPTION, f"was ended by {dump.uncaught}", _first_frame(dump))
     stack = dump.training_stack
-    return None if stack is None else classify(stack, dump.phase)
+    return None if stack is None else classify(stack, dump.phase, has_no_device=dump.has_no_device)
 
 
 def job_frame(stack: ThreadStack) -> Frame | None:

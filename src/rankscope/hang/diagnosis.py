@@ -23,7 +23,7 @@ from rankscope.hang.mismatches import OPERATION, Mismatch, find_mismatch
 from rankscope.hang.ranks import assign_ranks
 from rankscope.hang.records import Group, RankDump
 from rankscope.hang.verdict import CollectiveVariant, HangVerdict, HungCollective, RankVerdict, WaitInCycle
-from rankscope.hang.waits import Waits, find_waits
+from rankscope.hang.waits import Wait, Waits, find_waits
 from rankscope.hang.wording import advice_for, summary_of
 from rankscope.rundir.hang_dump import Heartbeat
 
@@ -102,9 +102,7 @@ def _verdict(case: _Case) -> HangVerdict:
         return _found(_cause_of(case, culprits), culprits, stuck)
     if waits.cycle:
         cycle = tuple(WaitInCycle(wait.rank, wait.waits_for, _collective(wait.stuck)) for wait in waits.cycle)
-        first = cycle[0].collective
-        ranks = tuple(sorted(wait.rank for wait in waits.cycle))
-        return HangVerdict(True, Cause.DEADLOCK, "", ranks, first, cycle=cycle)
+        return HangVerdict(True, Cause.DEADLOCK, "", _in_deadlock(waits.cycle), cycle[0].collective, cycle=cycle)
     if waits.suspects:
         wait = waits.for_any(waits.suspects)
         return _found(_cause_of(case, waits.suspects), waits.suspects, wait.stuck if wait else None)
@@ -145,6 +143,17 @@ def _of_mismatch(case: _Case, mismatch: Mismatch) -> HangVerdict:
         variants=variants,
         mismatch=mismatch.differs,
     )
+
+
+def _in_deadlock(cycle: tuple[Wait, ...]) -> tuple[int, ...]:
+    """The ranks of a cycle; of those that wait in two collectives of the same ranks, the minority."""
+    sides = [set(wait.stuck.waiting) for wait in cycle]
+    members = {wait.stuck.group.ranks for wait in cycle}
+    if len(cycle) == 2 and len(members) == 1 and all(members) and not sides[0] & sides[1]:
+        fewer, more = sorted(sides, key=len)
+        if len(fewer) < len(more):
+            return tuple(sorted(fewer))
+    return tuple(sorted(wait.rank for wait in cycle))
 
 
 def _cause_of(case: _Case, culprits: tuple[int, ...]) -> Cause:

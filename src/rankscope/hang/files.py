@@ -201,6 +201,7 @@ def _own_dump(dump: HangDump, source: str) -> RankDump:
         by_backend=recorder.by_backend,
         sequences={group.name: group.sequence for group in dump.groups if group.sequence is not None},
         threads=dump.threads,
+        has_no_device=not dump.device and "device" not in dump.failed,
         step=dump.step,
         phase=dump.phase,
         since_step_ns=dump.since_step_ns,

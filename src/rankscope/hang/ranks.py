@@ -133,6 +133,7 @@ def _joined(one: RankDump, other: RankDump) -> RankDump:
         by_backend=_merged(second.by_backend, first.by_backend),
         sequences=_merged(second.sequences, first.sequences),
         threads=first.threads or second.threads,
+        has_no_device=first.has_no_device or second.has_no_device,
         step=first.step if first.step is not None else second.step,
         phase=first.phase or second.phase,
         uncaught=first.uncaught or second.uncaught,

@@ -100,6 +100,8 @@ class RankDump:
     sequences: Mapping[str, int] = field(default_factory=dict)
     """How many operations were started in each group, by the process group's own counter."""
     threads: tuple[ThreadStack, ...] = ()
+    has_no_device: bool = False
+    """Whether the rank is known to use no device, so that it does not wait for one."""
     step: int | None = None
     phase: str = ""
     since_step_ns: int | None = None

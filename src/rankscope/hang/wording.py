@@ -5,8 +5,11 @@ In: a verdict. Out: text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rankscope.hang.arrivals import ROOTED
 from rankscope.hang.causes import Cause
-from rankscope.hang.verdict import HangVerdict, HungCollective, RankVerdict
+from rankscope.hang.verdict import HangVerdict, HungCollective, RankVerdict, WaitInCycle
 from rankscope.rundir.plurals import listed, plural
 from rankscope.rundir.ranges import as_ranges
 
@@ -25,7 +28,7 @@ _NETWORK = (
 _WHY = {
     Cause.DATA_LOADING: "waiting for data",
     Cause.HOST_SYNCHRONIZATION: "waiting for the device in a synchronizing call",
-    Cause.PYTHON_CODE: "in Python code that does not communicate",
+    Cause.PYTHON_CODE: "in Python code outside of torch.distributed",
     Cause.EXCEPTION: "out of step after an exception",
     Cause.ENDED: "no longer in the training loop",
     Cause.DEAD: "dead or frozen",
@@ -53,17 +56,23 @@ def collective_text(collective: HungCollective) -> str:
     return f"{collective.operation or 'operation'} {collective.sequence} of group {collective.group}{named}"
 
 
+def wait_text(wait: WaitInCycle) -> tuple[str, str]:
+    """``ranks 0,2`` and ``wait for rank 1 in all_reduce 12 of group 0``."""
+    collective = wait.collective
+    ranks, others = (wait.rank,), (wait.waits_for,)
+    if collective.operation not in ROOTED and ranks[0] in collective.arrived and others[0] in collective.missing:
+        ranks, others = collective.arrived, collective.missing
+    verb = "waits" if len(ranks) == 1 else "wait"
+    return ranks_text(ranks), f"{verb} for {ranks_text(others)} in {collective_text(collective)}"
+
+
 def summary_of(verdict: HangVerdict) -> str:
     """The verdict in one sentence."""
     if not verdict.found:
         return "No hang found: no rank waits for another one."
     where = collective_text(verdict.collective) if verdict.collective else ""
     if verdict.cause is Cause.DEADLOCK:
-        steps = [
-            f"rank {wait.rank} waits for rank {wait.waits_for} in {collective_text(wait.collective)}"
-            for wait in verdict.cycle
-        ]
-        return f"Deadlock: {listed(steps)}."
+        return f"Deadlock: {listed([' '.join(wait_text(wait)) for wait in verdict.cycle])}."
     if verdict.variants:
         return _mismatch(verdict)
     if verdict.cause is Cause.NETWORK and not verdict.culprits:
@@ -72,32 +81,46 @@ def summary_of(verdict: HangVerdict) -> str:
         )
     if not verdict.culprits:
         return "The job makes no step; which rank is at fault is not known."
-    who, many = ranks_text(verdict.culprits), len(verdict.culprits) > 1
-    why = _reason(verdict)
-    verb = "are" if many else "is"
+    states = _states(verdict)
+    at_once = f"{states[0].upper()}{states[1:]}"
     if verdict.cause is Cause.DEAD and where:
-        return f"{who.capitalize()} {verb} {why}; other ranks wait in {where}."
-    if not where:
-        return f"{who.capitalize()} {verb} {why}."
-    if verdict.collective and set(verdict.culprits) & set(verdict.collective.missing):
-        missing = tuple(rank for rank in verdict.culprits if rank in verdict.collective.missing)
-        return f"{ranks_text(missing).capitalize()} did not arrive at {where}: {who} {verb} {why}."
-    if verdict.collective and set(verdict.culprits) <= set(verdict.collective.unknown):
-        others = "the ranks with dumps have all arrived"
-        return f"{who.capitalize()} may not have arrived at {where} ({others}): {verb} {why}."
-    return f"{who.capitalize()} {verb} {why}, in {where}."
+        return f"{at_once}; other ranks wait in {where}."
+    if verdict.collective is None:
+        return f"{at_once}."
+    if missing := tuple(rank for rank in verdict.culprits if rank in verdict.collective.missing):
+        return f"{ranks_text(missing).capitalize()} did not arrive at {where}: {states}."
+    if set(verdict.culprits) <= set(verdict.collective.unknown):
+        who, others = ranks_text(verdict.culprits).capitalize(), "the ranks with dumps have all arrived"
+        return f"{who} may not have arrived at {where} ({others}): {states}."
+    return f"{at_once}, in {where}."
 
 
-def _reason(verdict: HangVerdict) -> str:
-    for rank in verdict.ranks:
-        if rank.rank in verdict.culprits and rank.cause is verdict.cause:
-            detail = f" ({first_line(rank.evidence)})" if verdict.cause in (Cause.EXCEPTION, Cause.DEAD) else ""
-            return f"{_WHY.get(verdict.cause, verdict.cause.value)}{detail}{_place(rank)}"
-    return _WHY.get(verdict.cause, verdict.cause.value)
+def _states(verdict: HangVerdict) -> str:
+    """``rank 1 is waiting for data, at main (train.py:19)``, and so on for culprits with another cause."""
+    known = {rank.rank: rank for rank in verdict.ranks}
+    by_cause: dict[Cause, list[int]] = {}
+    for rank in verdict.culprits:
+        cause = known[rank].cause if rank in known else Cause.UNKNOWN
+        by_cause.setdefault(cause if cause in _WHY else Cause.UNKNOWN, []).append(rank)
+    first = [verdict.cause] if verdict.cause in by_cause else []
+    parts = []
+    for cause in dict.fromkeys((*first, *by_cause)):
+        ranks = by_cause[cause]
+        text = _reason(cause, [known[rank] for rank in ranks if rank in known])
+        parts.append(f"{ranks_text(tuple(ranks))} {plural('is', len(ranks), 'are')} {text}")
+    return listed(parts)
 
 
-def _place(rank: RankVerdict) -> str:
-    return f", at {rank.place}" if rank.place else ""
+def _reason(cause: Cause, ranks: Sequence[RankVerdict]) -> str:
+    """Why, with the evidence and the place of the first of these ranks."""
+    if not ranks:
+        return _WHY[cause]
+    detail = f" ({first_line(ranks[0].evidence)})" if cause in (Cause.EXCEPTION, Cause.DEAD) else ""
+    place = ranks[0].place
+    if place is None:
+        return f"{_WHY[cause]}{detail}"
+    of = "" if all(rank.place == place for rank in ranks) else f" (rank {ranks[0].rank})"
+    return f"{_WHY[cause]}{detail}, at {place}{of}"
 
 
 def _mismatch(verdict: HangVerdict) -> str:
@@ -112,7 +135,7 @@ def _mismatch(verdict: HangVerdict) -> str:
     group = verdict.collective.group
     text = f"The ranks disagree on operation {verdict.collective.sequence} of group {group}: {listed(parts)}"
     if verdict.cause is Cause.EXCEPTION:
-        text += f"; {ranks_text(verdict.culprits)} is {_reason(verdict)}"
+        text += f"; {_states(verdict)}"
     return f"{text}."
 
 
@@ -128,7 +151,7 @@ def advice_for(verdict: HangVerdict) -> tuple[str, ...]:
         advice.append(_DUMPS.format(ranks=ranks_text(no_dump)))
     if no_stack and verdict.cause in (Cause.UNKNOWN, Cause.DEVICE, Cause.MISMATCH):
         advice.append(_STACKS.format(ranks=ranks_text(no_stack)))
-    if verdict.collective is None and verdict.cause not in (Cause.DEAD, Cause.EXCEPTION):
+    if verdict.collective is None and verdict.cause not in (Cause.DEAD, Cause.EXCEPTION, Cause.ENDED):
         advice.append(_CALLS)
     if verdict.cause is Cause.DEVICE or (verdict.cause is Cause.NETWORK and not verdict.culprits):
         advice.append(_NETWORK)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankscope.hang.verdict import HangVerdict, HungCollective, RankVerdict
-from rankscope.hang.wording import collective_text, first_line, ranks_text
+from rankscope.hang.wording import collective_text, first_line, ranks_text, wait_text
 from rankscope.report.formatting import NOTHING, plain
 from rankscope.rundir.hang_dump import Frame
 from rankscope.rundir.plurals import counted
@@ -60,8 +60,8 @@ def _facts(verdict: HangVerdict) -> Table:
         what = f"{variant.operation}{size}"
         table.add_row(ranks_text(variant.ranks), Text(plain(what + at, limit=_LINE)))
     for wait in verdict.cycle:
-        where = plain(collective_text(wait.collective), limit=_LINE)
-        table.add_row(f"rank {wait.rank}", Text(f"waits for rank {wait.waits_for} in {where}"))
+        ranks, waits = wait_text(wait)
+        table.add_row(ranks, Text(plain(waits, limit=_LINE)))
     dumps = f"{verdict.dumps} of {counted(verdict.world_size, 'rank')}"
     lacking = f"; none of {ranks_text(verdict.without_dump)}" if verdict.without_dump and verdict.dumps else ""
     table.add_row("dumps", Text(f"{dumps}{lacking}"))
@@ -71,7 +71,8 @@ def _facts(verdict: HangVerdict) -> Table:
 def _add_collective(table: Table, collective: HungCollective) -> None:
     size = f", {collective.elements:,} elements" if collective.elements is not None else ""
     dtype = f" of {collective.dtype}" if collective.dtype and size else ""
-    table.add_row("group", Text(plain(f"{collective.group} {collective.description}".strip(), limit=_LINE)))
+    named = collective.description.replace("undefined", "")  # torch's word for a group without a description
+    table.add_row("group", Text(plain(f"{collective.group} {named}".strip(), limit=_LINE)))
     table.add_row("its ranks", Text(as_ranges(collective.group_ranks)))
     table.add_row("operation", Text(plain(f"{collective.operation or NOTHING}{size}{dtype}", limit=_LINE)))
     table.add_row("sequence", Text(f"{collective.sequence:,}"))

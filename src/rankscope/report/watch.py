@@ -50,17 +50,17 @@ def watch_view(status: WatchStatus, hang: str = "") -> RenderableType:
 def straggler_sentence(late: LateRank) -> str:
     """Who delays the others, by how much, where, and since when."""
     found = late.found
-    excess_ns = found.excess_ns * (found.compared if found.once else 1)
-    # A rank that is faster in its other phases is even later in this one.
-    part = "all" if late.phase_ns >= excess_ns else number_of(late.phase_ns, "ns")
+    # Means over the compared steps; a stall has all of it in one.
+    times = found.compared if found.once else 1
+    part = "all" if late.phase_ns >= found.excess_ns else number_of(late.phase_ns * times, "ns")
     where = f", {part} of it in {late.phase}" if late.phase else ""
     if found.once:
-        stall = number_of(excess_ns, "ns")
+        stall = number_of(found.excess_ns * times, "ns")
         steps = counted(found.compared, "step")
         return f"Rank {late.rank} stalled once in {steps}: for {stall} in step {late.since_step}{where}"
     when = "" if found.lasting else f" in {len(found.steps)} of {found.compared} steps"
     since = f", since step {late.since_step}" if late.since_step is not None and found.lasting else ""
-    excess = number_of(excess_ns, "ns")
+    excess = number_of(found.excess_ns, "ns")
     return f"Rank {late.rank} delays the other ranks{when}: {excess} per step{where}{since}"
 
 
@@ -147,7 +147,8 @@ def _long_steps(steps: Sequence[LongStep]) -> Table:
     for name in ("step", "duration", "rank", "longer than the others"):
         table.add_column(name, justify="right")
     for each in steps:
-        rank = "all" if each.rank is None else f"rank {each.rank}"
+        alike = "all" if each.known else "not known"
+        rank = alike if each.rank is None else f"rank {each.rank}"
         excess = number_of(each.excess_ns, "ns") if each.rank is not None else ""
         table.add_row(str(each.step), number_of(each.ns, "ns"), rank, excess)
     return table

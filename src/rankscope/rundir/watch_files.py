@@ -65,6 +65,8 @@ class Header:
     """Wall clock of the start of the log, the same in all of its segments."""
     device: str | None = None
     """The kind of accelerator that the job uses; none on the CPU."""
+    has_all_calls: bool = False
+    """Whether the collectives that the rank calls are in its log, so that it calls none if there are none."""
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ RELEASES = (
     "barrier",
 )
 """Collectives that end on no rank before all have called them. A broadcast ends on its root at once."""
+LOADING = "data loading"
+"""The one phase in which no rank waits for another one."""
 ENOUGH = 8
 """Pieces to know a slope from."""
 FEW = 0.1
@@ -306,25 +308,33 @@ def _phases(
     is the backward pass.
 
     The local time of a step begins with the last collective of the step before: the optimizer and what follows it are
-    those of that step. Where ranks wait for each other before the backward pass, the forward pass contains that.
+    those of that step. Where ranks wait for each other before the backward pass, the forward pass contains that. It
+    contains data loading, too, if that is not a `DataLoader`'s.
     """
     found: dict[str, Int64] = {}
 
-    def add(name: str, values: list[list[int | None]]) -> None:
-        if all(value is not None for row in values for value in row):
+    def add(name: str, values: list[list[int | None]]) -> bool:
+        if is_known := all(value is not None for row in values for value in row):
             found[name] = np.array(values, dtype=np.int64)
+        return is_known
 
-    add("data loading", [[lines[rank][step].loading_ns or 0 for step in steps] for rank in ranks])
-    add("forward", [[lines[rank][step].forward_ns for step in steps] for rank in ranks])
+    loading = [[lines[rank][step].loading_ns for step in steps] for rank in ranks]
+    loaded = sum(value is not None for row in loading for value in row)
+    loads = 2 * loaded > len(ranks) * len(steps)
+    forward = "forward" if loads else "loading or forward"
+    if loaded:
+        add(LOADING, [[value or 0 for value in row] for row in loading])
+    known = add(forward, [[lines[rank][step].forward_ns for step in steps] for rank in ranks])
     shift = 0 if local is None else 1
     earlier = [[lines[rank].get(step - shift) for step in steps] for rank in ranks]
-    add("optimizer", [[line.optimizer_ns if line else None for line in row] for row in earlier])
-    add("other", [[_other(line) if line else None for line in row] for row in earlier])
-    if local is not None and len(found) == 4:
+    known &= add("optimizer", [[line.optimizer_ns if line else None for line in row] for row in earlier])
+    known &= add("other", [[_other(line) if line else None for line in row] for row in earlier])
+    if local is not None and known:
         if waits_before_backward:
-            del found["forward"]
+            del found[forward]
         rest = local - np.sum(list(found.values()), axis=0)
-        found["forward and backward" if waits_before_backward else "backward"] = np.maximum(rest, 0)
+        both = "forward and backward" if loads else "loading, forward and backward"
+        found[both if waits_before_backward else "backward"] = np.maximum(rest, 0)
     return found, np.array(steps, dtype=np.int64)
 
 

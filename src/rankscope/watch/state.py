@@ -80,14 +80,16 @@ class LongStep:
     Attributes:
         step: its number.
         ns: how long it took.
-        rank: the rank that was busy by itself for longer than the others; None if that is not known.
+        rank: the rank that was busy by itself for longer than the others; None if it was none, or is not known.
         excess_ns: by how much longer.
+        known: whether it is known how long each rank was busy.
     """
 
     step: int
     ns: int
-    rank: int | None
-    excess_ns: int
+    rank: int | None = None
+    excess_ns: int = 0
+    known: bool = True
 
 
 @dataclass(frozen=True)

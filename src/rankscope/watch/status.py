@@ -17,14 +17,14 @@ import numpy as np
 from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.stragglers.detectors import detectable
 from rankscope.primitives.stragglers.observations import Observations
-from rankscope.primitives.stragglers.stragglers import Comparison
+from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 from rankscope.rundir.manifest import RankManifest, read_rank_manifest
 from rankscope.rundir.names import rank_manifest_name
 from rankscope.rundir.plurals import plural
 from rankscope.rundir.processes import is_dead
 from rankscope.rundir.ranges import as_ranges
 from rankscope.watch.changes import find_change
-from rankscope.watch.local_times import Arrivals, Int64, LocalTimes, local_times
+from rankscope.watch.local_times import LOADING, Arrivals, Int64, LocalTimes, local_times
 from rankscope.watch.log import RankLog, WatchLogs
 from rankscope.watch.restarts import is_restarting
 from rankscope.watch.state import LastArrival, LateRank, LongStep, RankState, RankTimes, StepTime, WatchStatus
@@ -72,8 +72,11 @@ def read_status(
         late, verdicts = _late_ranks(compared, times, history, step_time)
         late = tuple(each for each in late if not (each.found.once and _is_early(by_rank, each.since_step)))
         least_delay_ns = _least_delay(compared, verdicts)
-        if times.basis == "phases" and not late:
-            unknown, verdicts, least_delay_ns = _why_no_rank(times), {}, None
+        if times.basis == "phases":
+            # Any other phase may contain the waiting for a rank that is late elsewhere.
+            late = tuple(each for each in late if each.found.lasting and each.phase == LOADING)
+            verdicts, least_delay_ns = {each.rank: each.found.verdict for each in late}, None
+            unknown = "" if late else _why_no_rank(times)
     notes = dict.fromkeys(note for _, note in sorted(note for log in by_rank.values() for note in log.notes))
     return WatchStatus(
         header.run_id,
@@ -128,18 +131,21 @@ def _why_unknown(logs: Mapping[int, RankLog], times: LocalTimes | None) -> str:
         )
     if times is None:
         return "the ranks have no steps in common yet"
+    if all(log.header.has_all_calls and not log.calls and not log.missed for log in logs.values()):
+        return "the log has no collectives (they follow within half a minute); if the job calls none, no rank waits"
     return ""
 
 
 def _why_no_rank(times: LocalTimes) -> str:
-    """Why no rank can be ruled out where only some phases were compared."""
+    """Why no rank can be ruled out where it is not known who waits for whom."""
     why = "the job calls more collectives than can be read" if times.unread else "the log has no collectives"
-    compared = ", ".join(times.phases)
-    return f"{why}: only {compared} were compared, and no rank stands out in these; record a window: rankscope trigger"
+    compared = "only data loading was compared, and no rank stands out in it"
+    known = compared if LOADING in times.phases else "so it is not known who waits for whom"
+    return f"{why}: {known}; record a window: rankscope trigger"
 
 
 def _observations(times: LocalTimes) -> Observations:
-    loading = times.phases.get("data loading", np.zeros_like(times.local_ns))
+    loading = times.phases.get(LOADING, np.zeros_like(times.local_ns))
     loading = np.minimum(loading, times.local_ns)
     parts = {"data_loading": loading, "operators": times.local_ns - loading}
     return Observations.of(parts, float(np.median(times.step_ns)), on_host=True)
@@ -162,7 +168,7 @@ def _late_ranks(
             continue
         row = each.ranks[0]
         late = np.isin(np.arange(times.steps.size), each.steps)
-        phase, phase_ns = _phase(times, row, late, each.excess_ns)
+        phase, phase_ns = _phase(times, row, late, each)
         since = _since(history, row, step_time) if each.lasting else int(times.steps[each.steps[0]])
         found.append(LateRank(each, times.ranks[row], phase, phase_ns, since))
     return tuple(found), verdicts
@@ -175,14 +181,17 @@ def _excess(value: Int64, row: int) -> np.ndarray[tuple[int], np.dtype[np.float6
 
 
 def _phase(
-    times: LocalTimes, row: int, late: np.ndarray[tuple[int], np.dtype[np.bool_]], excess_ns: int
+    times: LocalTimes, row: int, late: np.ndarray[tuple[int], np.dtype[np.bool_]], found: Straggler
 ) -> tuple[str | None, int]:
-    """The phase with most of a rank's excess in its late steps, per step; None if none explains it."""
-    more = {name: float(_excess(value, row)[late].mean()) for name, value in times.phases.items()}
+    """The phase with most of a rank's excess in its late steps, and how much; None if none explains it.
+
+    Like the excess, it is the mean over the compared steps, and no more than that: other phases may be shorter.
+    """
+    more = {name: float(_excess(value, row)[late].sum()) / found.compared for name, value in times.phases.items()}
     name = max(more, key=lambda each: more[each], default=None)
-    if name is None or more[name] < _EXPLAINS * excess_ns:
+    if name is None or more[name] < _EXPLAINS * found.excess_ns:
         return None, 0
-    return name, round(more[name])
+    return name, min(round(more[name]), found.excess_ns)
 
 
 def _is_early(logs: Mapping[int, RankLog], step: int | None) -> bool:
@@ -255,14 +264,14 @@ def _long_steps(logs: Mapping[int, RankLog], history: LocalTimes | None) -> tupl
 
 
 def _long_step(step: int, ns: int, history: LocalTimes | None) -> LongStep:
-    if history is None or step not in history.steps:
-        return LongStep(step, ns, None, 0)
+    if history is None or history.basis != "collectives" or step not in history.steps:
+        return LongStep(step, ns, known=False)
     column = int(np.flatnonzero(history.steps == step)[0])
     local = history.local_ns[:, column]
     row = int(np.argmax(local))
     excess = int(local[row] - np.median(np.delete(local, row)))
     if 2 * excess < ns - int(np.median(history.step_ns)):
-        return LongStep(step, ns, None, 0)  # all ranks took long
+        return LongStep(step, ns)  # all ranks took long
     return LongStep(step, ns, history.ranks[row], excess)
 
 
@@ -298,8 +307,9 @@ def _warnings(logs: Mapping[int, RankLog], states: Sequence[RankState], times: L
         found.append(f"{missed} collectives were not read, to disturb the job less: steps with them are not compared")
     if damaged := sum(each.damaged for each in states):
         found.append(f"{damaged} lines of the logs cannot be read")
-    if times is not None and times.basis == "phases" and not times.unread:
-        found.append("the log has no collectives: the backward pass is not compared")
+    can_lack = not all(log.header.has_all_calls for log in logs.values())
+    if times is not None and times.basis == "phases" and not times.unread and can_lack:
+        found.append("the log has no collectives: only data loading is compared")
     if times is not None and times.unaligned:
         found.append("the clocks of the hosts could not be aligned: arrivals are compared as the clocks are set")
     return found

@@ -58,6 +58,7 @@ class LogLines:
         # Kept from the start: a short job may have destroyed its groups before their calls are read.
         self._ranks = _ranks_of_groups()
         self._thinned = False
+        self._left_out: tuple[StepRow, int] | None = None
         self._missed = 0
         self.definitions: list[str] = []
         """Lines that others refer to, new since the caller has cleared them."""
@@ -73,21 +74,17 @@ class LogLines:
         """
         stride = stride_of(usual_ns)
         self._thinned = self._thinned or stride > 1
+        self._left_out = None
         if not slow and row.step % stride not in (0, stride - 1):
+            self._left_out = row, wall_offset_ns
             return None
         self._spans.append((row.began + wall_offset_ns, row.ended + wall_offset_ns))
-        fields: dict[str, object] = {
-            "step": row.step,
-            "start_ns": row.began + wall_offset_ns,
-            "ns": row.ended - row.began,
-            "loading_ns": row.loading,
-            "forward_ns": row.forward,
-            "backward_ns": row.backward,
-            "optimizer_ns": row.optimizer,
-            "backward_end_ns": row.backward_ended - row.began if row.backward_ended is not None else None,
-            "profiled": row.profiled or None,
-        }
-        return one_line({name: value for name, value in fields.items() if value is not None})
+        return _step_line(row, wall_offset_ns)
+
+    def latest_step(self) -> str | None:
+        """The line of the latest step if it has none: where no further step comes, it says how far this rank is."""
+        left, self._left_out = self._left_out, None
+        return _step_line(*left) if left is not None else None
 
     def calls(self, calls: Iterable[FlightCall], missed: int = 0) -> str | None:
         """The line of calls in the order in which they were made; ``None`` if there are none.
@@ -128,6 +125,21 @@ class LogLines:
             kind = {"kind": number, "group": call.group, "op": call.operation, "dtype": call.dtype, "bytes": call.bytes}
             self.definitions.append(one_line(kind))
         return number
+
+
+def _step_line(row: StepRow, wall_offset_ns: int) -> str:
+    fields: dict[str, object] = {
+        "step": row.step,
+        "start_ns": row.began + wall_offset_ns,
+        "ns": row.ended - row.began,
+        "loading_ns": row.loading,
+        "forward_ns": row.forward,
+        "backward_ns": row.backward,
+        "optimizer_ns": row.optimizer,
+        "backward_end_ns": row.backward_ended - row.began if row.backward_ended is not None else None,
+        "profiled": row.profiled or None,
+    }
+    return one_line({name: value for name, value in fields.items() if value is not None})
 
 
 def _ranks_of_groups() -> dict[str, tuple[int, ...]]:

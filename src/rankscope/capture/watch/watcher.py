@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
+from rankscope.capture.collectives import records_all_calls
 from rankscope.capture.hang.dump import described
 from rankscope.capture.hang.watch import HangWatch
 from rankscope.capture.process import job_store
@@ -88,6 +89,7 @@ class Watcher:
             agent_pid=elastic_agent(),
             began_ns=time.time_ns(),
             device=next((kind.name for kind in rank.activities if kind.name != "CPU"), None),
+            has_all_calls=records_all_calls(),
         )
         self._log = WatchLog(log_folder(rank.run_dir, process.rank, process.world_size), header)
         self._lines, self._notes = LogLines(), list[str]()
@@ -192,6 +194,7 @@ class Watcher:
         step, usual_ns = self._step, self._slow.median_ns
         read = self._ring.read(step, usual_ns) if last or self._ring.due(step) else None
         offset = time.time_ns() - time.perf_counter_ns()
+        quiet = not self._rows
         for _ in range(len(self._rows)):
             row = self._rows.popleft()
             slow = None if row.profiled else self._slow.add(row.step, row.ended - row.began)
@@ -199,6 +202,8 @@ class Watcher:
                 lines += self._note_slow(slow)
             if line := self._lines.step(row, offset, self._slow.median_ns, slow=slow is not None):
                 lines.append(line)
+        if (quiet or last) and (line := self._lines.latest_step()):
+            lines.append(line)
         if read is not None and (line := self._lines.calls(read.calls, read.missed)):
             lines.append(line)
         definitions, self._lines.definitions = self._lines.definitions, []

@@ -26,7 +26,7 @@ interface Watched {
   readonly significance: string;
   readonly unknown: string | null;
   readonly last_arrivals: readonly { readonly group: string; readonly ranks: readonly number[]; readonly rank: number; readonly share: number; readonly late_ns: number; readonly collectives: number }[];
-  readonly long_steps: readonly { readonly step: number; readonly ns: number; readonly rank: number | null; readonly excess_ns: number }[];
+  readonly long_steps: readonly { readonly step: number; readonly ns: number; readonly rank: number | null; readonly excess_ns: number; readonly known: boolean }[];
   readonly notes: readonly string[];
   readonly warnings: readonly string[];
   readonly history: { readonly series: Readonly<Record<string, readonly (readonly [number, number])[]>> };
@@ -99,7 +99,7 @@ function cards(now: Watched): HTMLElement {
     card("straggler", lateRanks.length > 1 ? "Stragglers" : "Straggler", late.length > 0 ? `${lateRanks.length === 1 ? "Rank" : "Ranks"} ${formatRanks(lateRanks, 24)}` : now.significance === "not significant" && now.unknown === null ? "None" : "Unknown",
       words.filter(Boolean).map((text) => `${text}. `), late[0]?.rank),
     card("hang", "Hang", now.hang === null ? "None" : now.hang.hangs ? "Hanging" : now.hang.over ? "Over" : "Ended",
-      [now.hang === null ? "All ranks make steps, or have ended." : now.hang.hangs ? "The verdict is below." : now.hang.over ? "There was a hang; the ranks have made steps since." : "The ranks have ended; how it came to that is below."]));
+      [now.hang === null ? "No rank has reported that it makes no step." : now.hang.hangs ? "The verdict is below." : now.hang.over ? "There was a hang; the ranks have made steps since." : "The ranks have ended; how it came to that is below."]));
 }
 
 function card(id: string, title: string, value: string, sentence: Child[], exact?: number): HTMLElement {
@@ -130,7 +130,7 @@ function ranks(now: Watched): HTMLElement {
   return section("Ranks", ["Rank", "State", "Last step", "Step time", "Busy by itself", "Waits", "Late"], rows.map(({ rank, state, last_step }) => {
     const [time, behind] = [times.get(rank), late.get(rank)];
     return [String(rank), state, last_step === null ? MISSING : String(last_step), duration(time?.step_ns), duration(time?.local_ns), duration(time?.waiting_ns),
-      behind ? `${formatDuration(behind.excess_ns)} per step${behind.since_step === null ? "" : ` since step ${behind.since_step}`}${behind.phase === null ? "" : `, ${behind.phase}`}` : ""];
+      behind ? `${behind.once ? "stalled" : `${formatDuration(behind.excess_ns)} per step`}${behind.since_step === null ? "" : ` ${behind.once ? "in" : "since"} step ${behind.since_step}`}${behind.phase === null ? "" : `, ${behind.phase}`}` : ""];
   }), now.ranks.length > most ? `${most} of ${now.ranks.length} ranks.` : null);
 }
 
@@ -144,7 +144,7 @@ function arrivals(now: Watched): HTMLElement[] {
 function longSteps(now: Watched): HTMLElement[] {
   if (now.long_steps.length === 0) return [];
   return [section("Longest steps", ["Step", "Duration", "Rank", "Longer than the others"],
-    now.long_steps.map(({ step, ns, rank, excess_ns }) => [String(step), formatDuration(ns), rank === null ? "all" : `rank ${rank}`, rank === null ? "" : formatDuration(excess_ns)]))];
+    now.long_steps.map(({ step, ns, rank, excess_ns, known }) => [String(step), formatDuration(ns), rank === null ? (known ? "all" : "not known") : `rank ${rank}`, rank === null ? "" : formatDuration(excess_ns)]))];
 }
 
 function section(title: string, heads: readonly string[], rows: readonly (readonly Child[])[], note: string | null = null): HTMLElement {
