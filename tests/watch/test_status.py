@@ -80,9 +80,7 @@ def test_a_phase_has_no_more_of_a_delay_than_all_of_it(tmp_path):
     (late,) = status_of(tmp_path, SimulatedJob(steps=80, noise=0, slow=slow)).late_ranks
     assert (late.rank, late.phase) == (1, "data loading")
     assert late.phase_ns == late.found.excess_ns == pytest.approx(17 * MS, rel=0.05)
-    assert straggler_sentence(late).endswith(
-        " per step, all of it in data loading, since step 1"
-    ) or straggler_sentence(late).endswith(" per step, all of it in data loading")
+    assert " per step, all of it in data loading" in straggler_sentence(late)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -180,8 +178,8 @@ def test_a_stall_needs_steps_to_compare_with(tmp_path, steps, at, said):
         (late,) = status.late_ranks
         text = " ".join(shown(status).split())
         assert f"Rank 1 stalled once in {steps - 1} steps" in text
-        stall, in_phase = (number_of(ns * late.found.compared, "ns") for ns in (late.found.excess_ns, late.phase_ns))
-        assert f"for {stall} in step {at}, {in_phase} of it in forward" in text
+        assert f"for {number_of(late.found.excess_ns * late.found.compared, 'ns')} in step {at}, " in text
+        assert " of it in forward" in text
         assert late.found.excess_ns * late.found.compared == pytest.approx(60 * MS, rel=0.1)
         assert late.phase_ns == pytest.approx(late.found.excess_ns, rel=0.1)
 
