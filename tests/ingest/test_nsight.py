@@ -15,6 +15,7 @@ import pytest
 import rankscope
 from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.kineto import read_kineto
+from rankscope.pipeline import Run
 
 SCHEMA = """
 CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT);
@@ -23,13 +24,17 @@ CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, totalMemory INTEGER, smCoun
   computeMinor INTEGER, pwGpuId INTEGER);
 CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT);
 CREATE TABLE TARGET_INFO_SYSTEM_ENV (globalVid INTEGER, devStateName TEXT, name TEXT, nameEnum INTEGER, value TEXT);
-CREATE TABLE MPI_RANKS (globalPid INTEGER, rank INTEGER);
+CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId INTEGER, cudaId INTEGER NOT NULL, pid INTEGER NOT NULL, uuid TEXT);
+CREATE TABLE MPI_RANKS (globalTid INTEGER NOT NULL, rank INTEGER NOT NULL);
 CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
   contextId INTEGER NOT NULL, greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER,
   globalPid INTEGER, demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, gridX INTEGER NOT NULL,
   gridY INTEGER NOT NULL, gridZ INTEGER NOT NULL, blockX INTEGER NOT NULL, blockY INTEGER NOT NULL,
   blockZ INTEGER NOT NULL, staticSharedMemory INTEGER NOT NULL, dynamicSharedMemory INTEGER NOT NULL,
-  registersPerThread INTEGER, graphNodeId INTEGER);
+  registersPerThread INTEGER, graphNodeId INTEGER, graphId INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
+  contextId INTEGER NOT NULL, greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER,
+  globalPid INTEGER, graphId INTEGER NOT NULL, graphExecId INTEGER NOT NULL);
 CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
   contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
   bytes INTEGER NOT NULL, copyKind INTEGER NOT NULL);
@@ -53,10 +58,12 @@ def process(pid: int) -> int:
     return 1 << 48 | pid << 24
 
 
-def export(path: Path, *, pid: int = 4242, rank: int | None = 3, late: int = 0) -> Path:
-    """Two steps of a rank: each a copy, a kernel, a fill and a collective."""
+def export(path: Path, *, pid: int = 4242, rank: int | None = 3, late: int = 0, device: int = 0) -> Path:
+    """Two steps of a rank: each a copy, a kernel, a fill and a collective. One that exists gets another process."""
+    first = not path.exists()
     database = sqlite3.connect(path)
-    database.executescript(SCHEMA)
+    if first:
+        database.executescript(SCHEMA)
 
     def put(table: str, *rows: dict[str, Any]) -> None:
         for row in rows:
@@ -64,14 +71,15 @@ def export(path: Path, *, pid: int = 4242, rank: int | None = 3, late: int = 0) 
             marks = ", ".join("?" * len(row))
             database.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", list(row.values()))
 
-    put("StringIds", *({"id": key, "value": value} for key, value in NAMES.items()))
-    put("TARGET_INFO_GPU", {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalMemory": 85_000_000_000, "smCount": 132,
-                            "computeMajor": 9, "computeMinor": 0})  # fmt: skip
-    put("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": EPOCH, "utcTime": "x", "localTime": "x"})
-    put("TARGET_INFO_SYSTEM_ENV", {"name": "Hostname", "value": "node7"}, {"name": "Secret", "value": "token"})
-    if rank is not None:
-        put("MPI_RANKS", {"globalPid": process(pid), "rank": rank})
+    if first:
+        put("StringIds", *({"id": key, "value": value} for key, value in NAMES.items()))
+        put("TARGET_INFO_GPU", {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalMemory": 85_000_000_000, "smCount": 132,
+                                "computeMajor": 9, "computeMinor": 0})  # fmt: skip
+        put("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": EPOCH, "utcTime": "x", "localTime": "x"})
+        put("TARGET_INFO_SYSTEM_ENV", {"name": "Hostname", "value": "node7"}, {"name": "Secret", "value": "token"})
     thread = process(pid) | 77
+    if rank is not None:
+        put("MPI_RANKS", {"globalTid": thread, "rank": rank})
     for step in (0, 1):
         at = 1_000_000_000 + step * 1_000_003 + late
         put("NVTX_EVENTS",
@@ -85,19 +93,19 @@ def export(path: Path, *, pid: int = 4242, rank: int | None = 3, late: int = 0) 
             put("CUPTI_ACTIVITY_KIND_RUNTIME",
                 {"start": at + offset, "end": at + offset + 5_001, "globalTid": thread, "nameId": name,
                  "correlationId": correlation + 10 * step, "returnValue": 0})  # fmt: skip
-        device = {"deviceId": 0, "contextId": 1, "globalPid": process(pid)}
+        on_device = {"deviceId": device, "contextId": 1, "globalPid": process(pid)}
         block = {"gridX": 8, "gridY": 2, "gridZ": 1, "blockX": 128, "blockY": 1, "blockZ": 1, "staticSharedMemory": 16,
                  "dynamicSharedMemory": 32, "registersPerThread": 64}  # fmt: skip
         put("CUPTI_ACTIVITY_KIND_KERNEL",
             {"start": at + 150_000, "end": at + 350_007, "streamId": 7, "correlationId": 11 + 10 * step,
-             "demangledName": 1, "shortName": 2, **device, **block},
+             "demangledName": 1, "shortName": 2, **on_device, **block},
             {"start": at + 400_000, "end": at + 600_000, "streamId": 20, "correlationId": 13 + 10 * step,
-             "demangledName": 5, "shortName": 6, **device, **block})  # fmt: skip
+             "demangledName": 5, "shortName": 6, **on_device, **block})  # fmt: skip
         put("CUPTI_ACTIVITY_KIND_MEMCPY",
             {"start": at + 210_000, "end": at + 260_000, "streamId": 7, "correlationId": 12 + 10 * step,
-             "bytes": 4096, "copyKind": 1, **device})  # fmt: skip
+             "bytes": 4096, "copyKind": 1, **on_device})  # fmt: skip
         put("CUPTI_ACTIVITY_KIND_MEMSET",
-            {"start": at + 700_000, "end": at + 700_500, "streamId": 7, "bytes": 64, **device})  # fmt: skip
+            {"start": at + 700_000, "end": at + 700_500, "streamId": 7, "bytes": 64, **on_device})  # fmt: skip
     database.commit()
     database.close()
     return path
@@ -148,20 +156,116 @@ def test_ranks_of_several_files_are_one_run(tmp_path: Path, shared_cache: Path) 
     assert run.kernels()["calls"].sum() == 16
 
 
-def test_of_several_processes_the_busiest_is_read(tmp_path: Path, shared_cache: Path) -> None:
-    path = export(tmp_path / "all.sqlite", pid=5, rank=None)
+def add_copy(path: Path, pid: int) -> None:
+    """A process that only copies, such as a helper."""
     database = sqlite3.connect(path)
-    other = process(6)
     database.execute(
         "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY (start, end, deviceId, contextId, streamId, globalPid, bytes, copyKind)"
-        " VALUES (1, 2, 0, 1, 7, ?, 1, 1)", (other,)
+        " VALUES (1, 2, 0, 1, 7, ?, 1, 1)", (process(pid),)
     )  # fmt: skip
     database.commit()
     database.close()
+
+
+def test_a_process_without_kernels_is_reported(tmp_path: Path, shared_cache: Path) -> None:
+    path = export(tmp_path / "all.sqlite", pid=5, rank=None)
+    add_copy(path, 6)
     run = rankscope.open(path, executor="serial").load()
     (found,) = [finding for finding in run.findings if finding.id == "archive-holds-more"]
-    assert "1 more process" in found.title
+    assert found.title == "all.sqlite holds 1 more process with events: not read"
     assert read_kineto(str(path)).tables["device_events"].height == 8
+
+
+def two_nodes(folder: Path, *, ranks: bool) -> Path:
+    """A report per node, each of two processes, as `nsys profile torchrun` makes them; and a helper that copies."""
+    folder.mkdir()
+    for node in (0, 1):
+        # The process with the lower id uses the higher device.
+        for local, pid in ((0, 900), (1, 300)):
+            rank = 3 - (2 * node + local) if ranks else None
+            export(folder / f"node{node}.sqlite", pid=pid, rank=rank, late=10_000 * (2 * node + local), device=local)
+    add_copy(folder / "node0.sqlite", 7)
+    return folder
+
+
+def started(run: Run) -> dict[int, int | None]:
+    """When each rank began: its place in the file is known by that."""
+    return {rank: traces[0].info.start_ns for rank, traces in run.loaded.ranks.items()}
+
+
+def test_every_process_of_a_report_is_a_rank(tmp_path: Path, shared_cache: Path) -> None:
+    run = rankscope.open(two_nodes(tmp_path / "reports", ranks=False), executor="serial")
+    assert run.ranks == [0, 1, 2, 3]
+    # By node, and on it by device.
+    begun = started(run)
+    assert [begun[rank] - begun[0] for rank in run.ranks] == [0, 10_000, 20_000, 30_000]
+    assert [trace.pid for trace in run.traces] == [900, 300, 900, 300]
+    titles = {finding.id: finding.title for finding in run.findings}
+    assert titles["rank-guessed"].endswith("processes in one file in the order of their devices")
+    assert titles["archive-holds-more"] == "node0.sqlite holds 1 more process with events: not read"
+    steps = run.step_time()
+    assert steps.select("rank", "step").rows() == [(rank, step) for rank in range(4) for step in (5, 6)]
+    assert steps["compute_ns"].to_list() == [200_007] * 8
+    calls = run.sql("SELECT rank, pid, count(*) AS n FROM runtime_calls GROUP BY rank, pid ORDER BY rank")
+    assert calls.rows() == [(0, 900, 6), (1, 300, 6), (2, 900, 6), (3, 300, 6)]
+
+
+def test_recorded_ranks_of_processes_are_used(tmp_path: Path, shared_cache: Path) -> None:
+    folder = two_nodes(tmp_path / "reports", ranks=True)
+    run = rankscope.open(folder, executor="serial")
+    begun = started(run)
+    assert [begun[rank] - begun[3] for rank in run.ranks] == [30_000, 20_000, 10_000, 0]
+    assert "rank-guessed" not in {finding.id for finding in run.findings}
+    # The same files: from the cache, which tells the processes apart.
+    assert started(rankscope.open(folder, executor="serial")) == begun
+
+
+def test_gpus_are_those_of_the_machine(tmp_path: Path, shared_cache: Path) -> None:
+    """Each process sees one GPU, which it calls 0."""
+    path = tmp_path / "node.sqlite"
+    for pid in (11, 12):
+        export(path, pid=pid, rank=None)
+    database = sqlite3.connect(path)
+    database.executemany(
+        "INSERT INTO TARGET_INFO_CUDA_DEVICE (gpuId, cudaId, pid) VALUES (?, 0, ?)", [(1, 11), (0, 12)]
+    )
+    database.commit()
+    database.close()
+    run = rankscope.open(path, executor="serial")
+    assert [trace.pid for trace in run.traces] == [12, 11]
+
+
+def test_a_file_that_is_named_after_a_rank_is_that_rank(tmp_path: Path, shared_cache: Path) -> None:
+    """Its other process is a helper that ran a kernel or two, such as one that tunes kernels."""
+    path = export(tmp_path / "report.rank3.sqlite", pid=5, rank=None)
+    database = sqlite3.connect(path)
+    database.execute(
+        "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end, deviceId, contextId, streamId, globalPid, graphId,"
+        " graphExecId) VALUES (1, 2, 0, 1, 7, ?, 1, 1)", (process(6),)
+    )  # fmt: skip
+    database.commit()
+    database.close()
+    run = rankscope.open(tmp_path, executor="serial").load()
+    assert run.ranks == [3]
+    assert [trace.pid for trace in run.traces] == [5]
+    assert "archive-holds-more" in {finding.id for finding in run.findings}
+
+
+def test_a_graph_that_was_recorded_as_a_whole_is_a_kernel(tmp_path: Path) -> None:
+    """By default, Nsight Systems records no kernels of CUDA graphs, but how long each graph ran."""
+    path = export(tmp_path / "r.sqlite")
+    database = sqlite3.connect(path)
+    database.execute(
+        "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end, deviceId, contextId, streamId, correlationId,"
+        " globalPid, graphId, graphExecId) VALUES (1001500000, 1001700000, 0, 1, 7, 11, ?, 4, 5)", (process(4242),)
+    )  # fmt: skip
+    database.commit()
+    database.close()
+    events = read_kineto(str(path)).tables["device_events"]
+    graph = events.filter(events["name"] == "CUDA graph 4").row(0, named=True)
+    assert (graph["kind"], graph["graph_id"]) == ("kernel", 4)
+    assert (graph["start_ns"], graph["end_ns"]) == (1_001_500_000, 1_001_700_000)
+    assert graph["launch_ns"] == 1_000_100_000
 
 
 @pytest.mark.parametrize("value", ["'soon'", "NULL", "1e300", "x'00ff'", "9223372036854775807"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sqlite3
 from pathlib import Path
 
@@ -16,7 +18,8 @@ UUID = "_00001f2e_7a9c_4b55"
 SCHEMA = """
 CREATE TABLE rocpd_string{u} (id INTEGER PRIMARY KEY, guid TEXT, string TEXT NOT NULL);
 CREATE TABLE rocpd_info_node{u} (id INTEGER PRIMARY KEY, guid TEXT, hash BIGINT, machine_id TEXT, hostname TEXT);
-CREATE TABLE rocpd_info_process{u} (id INTEGER PRIMARY KEY, guid TEXT, nid INTEGER, ppid INTEGER, pid INTEGER);
+CREATE TABLE rocpd_info_process{u} (id INTEGER PRIMARY KEY, guid TEXT, nid INTEGER, ppid INTEGER, pid INTEGER,
+  command TEXT, environment JSONB DEFAULT '{{}}' NOT NULL, extdata JSONB DEFAULT '{{}}' NOT NULL);
 CREATE TABLE rocpd_info_thread{u} (id INTEGER PRIMARY KEY, guid TEXT, nid INTEGER, ppid INTEGER, pid INTEGER,
   tid INTEGER);
 CREATE TABLE rocpd_info_agent{u} (id INTEGER PRIMARY KEY, guid TEXT, nid INTEGER, pid INTEGER, type TEXT,
@@ -35,7 +38,7 @@ CREATE TABLE rocpd_kernel_dispatch{u} (id INTEGER PRIMARY KEY, guid TEXT, nid IN
 CREATE TABLE rocpd_memory_copy{u} (id INTEGER PRIMARY KEY, guid TEXT, nid INTEGER, pid INTEGER, tid INTEGER,
   start BIGINT, end BIGINT, name_id INTEGER, dst_agent_id INTEGER, src_agent_id INTEGER, size INTEGER, queue_id INTEGER,
   stream_id INTEGER, event_id INTEGER);
-CREATE VIEW rocpd_kernel_dispatch AS SELECT * FROM rocpd_kernel_dispatch{u};
+CREATE VIEW IF NOT EXISTS rocpd_kernel_dispatch AS SELECT * FROM rocpd_kernel_dispatch{u};
 """
 STRINGS = {
     1: "HIP_RUNTIME_API_EXT", 2: "MARKER_CORE_RANGE_API", 3: "KERNEL_DISPATCH", 4: "MEMORY_COPY",
@@ -44,7 +47,10 @@ STRINGS = {
 }  # fmt: skip
 
 
-def database(path: Path, *, uuid: str = UUID) -> Path:
+def database(
+    path: Path, *, uuid: str = UUID, pid: int = 5151, device: int = 0, environment: dict[str, object] | None = None
+) -> Path:
+    """The tables of one process; a file that is there gets them as well, as `rocpd merge` does."""
     connection = sqlite3.connect(path)
     connection.executescript(SCHEMA.format(u=uuid))
 
@@ -54,10 +60,10 @@ def database(path: Path, *, uuid: str = UUID) -> Path:
 
     put("string", "id, string", *STRINGS.items())
     put("info_node", "id, hostname", (1, "frontier042"))
-    put("info_process", "id, nid, pid", (1, 1, 5151))
+    put("info_process", "id, nid, pid, environment", (1, 1, pid, json.dumps(environment or {})))
     put("info_thread", "id, nid, pid, tid", (1, 1, 1, 5152))
     put("info_agent", "id, type, type_index, name, product_name",
-        (1, "CPU", 0, "AMD EPYC", ""), (2, "GPU", 0, "gfx942", "AMD Instinct MI300X"))  # fmt: skip
+        (1, "CPU", 0, "AMD EPYC", ""), (2, "GPU", device, "gfx942", "AMD Instinct MI300X"))  # fmt: skip
     put("info_kernel_symbol", "id, kernel_name, display_name", (9, "_Z4gemmPf.kd", "gemm(float*)"))
     at = 5_000_000_000_000
     put("event", "id, category_id, stack_id, extdata",
@@ -111,3 +117,50 @@ def test_another_schema_is_an_error(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(NotATraceError, match="unknown schema"):
         read_kineto(str(tmp_path / "x.db"))
+
+
+def test_every_process_of_a_merged_database_is_a_rank(tmp_path: Path, shared_cache: Path) -> None:
+    for number, device in enumerate((1, 0)):
+        database(tmp_path / "merged.db", uuid=f"{UUID}{number}", pid=60 + number, device=device)
+    run = rankscope.open(tmp_path, executor="serial")
+    assert run.ranks == [0, 1]
+    # In the order of the devices.
+    assert [trace.pid for trace in run.traces] == [61, 60]
+    assert "rank-guessed" in {finding.id for finding in run.findings}
+    assert run.kernels().select("rank", "calls").rows() == [(0, 1), (0, 1), (1, 1), (1, 1)]  # a kernel and a copy each
+
+
+def test_the_rank_is_that_of_the_environment(tmp_path: Path, shared_cache: Path) -> None:
+    for rank in (0, 1):
+        environment = {"RANK": str(1 - rank), "WORLD_SIZE": "4", "LOCAL_RANK": str(1 - rank)}
+        database(tmp_path / "merged.db", uuid=f"{UUID}{rank}", pid=60 + rank, device=rank, environment=environment)
+    slurm = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}
+    database(tmp_path / "other.db", uuid=UUID, pid=70, environment=slurm)
+    run = rankscope.open(tmp_path, executor="serial")
+    assert [(trace.rank, trace.pid) for trace in run.traces] == [(0, 61), (1, 60), (3, 70)]
+    assert run.missing_ranks == [2]
+    assert "rank-guessed" not in {finding.id for finding in run.findings}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"RANK": "9", "WORLD_SIZE": "4"},
+        {"RANK": "x", "WORLD_SIZE": "4"},
+        {"RANK": 1, "WORLD_SIZE": [4]},
+        {"RANK": "0", "WORLD_SIZE": "2", "PMI_RANK": "1", "PMI_SIZE": "2"},
+    ],
+)
+def test_an_environment_that_contradicts_itself_is_left_alone(tmp_path: Path, environment: dict[str, object]) -> None:
+    trace = read_kineto(str(database(tmp_path / "x.db", environment=environment)))
+    assert "distributedInfo" not in trace.metadata
+    assert trace.tables["device_events"].height == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_no_file_that_the_environment_names_is_opened(tmp_path: Path) -> None:
+    pipe = tmp_path / "nodes"
+    os.mkfifo(pipe)  # opening it would wait for ever
+    variables = {"PALS_RANKID": "1", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2", "PBS_NODEFILE": str(pipe)}
+    trace = read_kineto(str(database(tmp_path / "x.db", environment=dict(variables))))
+    assert trace.metadata["distributedInfo"] == {"rank": 1, "world_size": None}

@@ -11,6 +11,7 @@ import zlib
 
 import pytest
 import zstandard
+from tests.ingest.perfetto_text import perfetto_text
 
 from rankscope.doctor import run as doctor
 from rankscope.jobs.gather import completeness
@@ -178,3 +179,35 @@ def test_traces_of_others_are_found_by_their_names(tmp_path):
     assert (found.traces, found.present, found.broken) == (4, (0, 1, 2, 3), ())
     (tmp_path / names[1]).write_bytes((tmp_path / names[1]).read_bytes()[:-3])
     assert [file for file, _ in completeness(tmp_path, 4).broken] == [names[1]]
+
+
+def test_perfettos_traces_end_with_a_packet(tmp_path):
+    data = perfetto_text([(k, k + 2, f"{'long ' * 40}{k}") for k in range(5)])
+    path = tmp_path / "rank0.pftrace"
+    ends = set()
+    for length in range(1, len(data) + 1):
+        path.write_bytes(data[:length])
+        if wrong_end(path) is None:
+            ends.add(length)
+    # Where a packet ends, no reader can know that there was another one.
+    assert len(data) in ends
+    assert len(ends) < 30
+    assert all(data[length] == 0x0A for length in ends - {len(data)})
+    path.write_bytes(data[:-3])
+    assert wrong_end(path) == "it is truncated: its last packet ends too early"
+    path.write_bytes(b"{" + data)
+    assert wrong_end(path) == "it is damaged: no packet begins at byte 0"
+    packed = tmp_path / "rank1.pftrace.gz"
+    packed.write_bytes(gzip.compress(data))
+    assert wrong_end(packed) is None
+    packed.write_bytes(gzip.compress(data)[:-20])
+    assert wrong_end(packed) == "it is truncated: its compressed data ends too early"
+
+
+def test_perfettos_traces_are_found(tmp_path):
+    for rank, name in enumerate(("rank0.pftrace", "rank1.pftrace.gz", "rank2.perfetto-trace", "rank3.pftrace.zst")):
+        data = perfetto_text([(rank, rank + 1, "x")])
+        packed = gzip.compress(data) if name.endswith("gz") else zst(data) if name.endswith("zst") else data
+        (tmp_path / name).write_bytes(packed)
+    found = completeness(tmp_path, 4)
+    assert (found.traces, found.present, found.broken, found.whole) == (4, (0, 1, 2, 3), (), True)

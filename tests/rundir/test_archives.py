@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from tests.ingest import test_nsight as nsight
+from tests.ingest.perfetto_text import perfetto_text
 from tests.kineto import dumps, small_step, trace
 
 from rankscope.doctor import disk, run
@@ -57,6 +59,19 @@ def test_the_run_in_an_archive_is_read_as_if_it_were_unpacked(tmp_path, how):
     assert not [each for each in run.findings if each.id == "archive-holds-more"]
     assert Cache().clear()
     assert sorted(tmp_path.glob("copied*")) == [archive]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_perfettos_traces_and_databases_are_unpacked(tmp_path, how):
+    slices = [perfetto_text([(rank, rank + 7, "main")]) for rank in range(2)]
+    run = {"rank0.pftrace": slices[0], "rank1.pftrace.gz": gzip.compress(slices[1])}
+    archive = packed(tmp_path / f"perfetto.{how}", run, how)
+    assert open_run(archive).ranks == [0, 1]
+    for rank in range(2):
+        nsight.export(tmp_path / f"report.rank{rank}.sqlite", rank=rank)
+    run = {path.name: path.read_bytes() for path in tmp_path.glob("*.sqlite")}
+    archive = packed(tmp_path / f"reports.{how}", run, how)
+    assert open_run(archive).ranks == [0, 1]
 
 
 @pytest.mark.parametrize("how", HOWS)

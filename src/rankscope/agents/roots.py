@@ -17,6 +17,7 @@ from rankscope.errors import ConfigError, NoTracesError
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.source import is_url
 from rankscope.rundir.hang_dump import HANG_FOLDER
+from rankscope.rundir.names import split_process
 from rankscope.rundir.watch_files import WATCH_FOLDER
 
 OUTSIDE = "it leads out of the directories that the server was started with"
@@ -62,7 +63,7 @@ class Roots:
 
     def contains(self, path: str | os.PathLike[str]) -> bool:
         """Whether a path, after all links, is in one of the directories."""
-        real = Path(os.path.realpath(path))
+        real = Path(os.path.realpath(split_process(os.fspath(path))[0]))
         return any(real.is_relative_to(root.path) for root in self.all)
 
     def folder(self, name: str) -> Path:

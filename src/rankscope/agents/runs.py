@@ -19,6 +19,7 @@ from rankscope.errors import ConfigError, NoTracesError, RankscopeError
 from rankscope.ingest.run_selection import LATEST, KnownRun
 from rankscope.pipeline import Progress, Run
 from rankscope.results import Options
+from rankscope.rundir.names import split_process
 from rankscope.rundir.ranges import as_ranges
 from rankscope.timeline.build import clock_of, draw_run
 from rankscope.timeline.clock import RunClock
@@ -172,7 +173,7 @@ class AgentRuns:
 
 def _stamp(path: str) -> tuple[str, int, int]:
     try:
-        status = Path(path).stat()
+        status = Path(split_process(path)[0]).stat()
     except OSError:
         return path, 0, 0
     return path, status.st_size, status.st_mtime_ns

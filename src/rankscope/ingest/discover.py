@@ -17,9 +17,7 @@ from pathlib import Path
 
 from rankscope.errors import NoTracesError, RankscopeError, without_credentials
 from rankscope.ingest.manifests import why_no_traces
-from rankscope.ingest.perfetto import SUFFIXES as PERFETTO_SUFFIXES
 from rankscope.ingest.run_files import (
-    DATABASE_SUFFIXES,
     HEAD_BYTES,
     is_manifest,
     is_rank_manifest_path,
@@ -27,7 +25,9 @@ from rankscope.ingest.run_files import (
     is_run_manifest,
 )
 from rankscope.ingest.source import is_url, local_path
+from rankscope.ingest.sqlite_trace import rank_count
 from rankscope.ingest.symlinks import Symlinks
+from rankscope.rundir.names import DATABASE_SUFFIXES, PERFETTO_SUFFIXES, process_path
 from rankscope.store.cache import Cache
 from rankscope.store.objects import Facts, file_system, listed_facts, repeated
 
@@ -172,7 +172,7 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
             if fixed.is_dir() and not os.access(fixed, os.R_OK | os.X_OK):
                 raise _denied(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), str(fixed))
             raise NoTracesError("nothing matches this pattern", path=source, hint="quote it, and check its folder")
-        found.traces += matches
+        found.traces += [path for match in matches for path in _traces_in(match)]
     else:
         raise NoTracesError("there is no such file or directory", path=source, hint="check the spelling of the path")
 
@@ -190,9 +190,15 @@ def _add_file(path: Path, found: Found, links: Symlinks) -> None:
     except OSError as error:
         found.denied.append(RankscopeError(f"cannot be unpacked: {error.strerror or error}", path=path))
     if folder is None:
-        found.traces.append(str(path))
+        found.traces += _traces_in(str(path))
     else:
         _add(str(folder), found, links)
+
+
+def _traces_in(path: str) -> list[str]:
+    """A file as a trace, or a path for each rank of a database of several."""
+    number = rank_count(path) if path.lower().endswith(DATABASE_SUFFIXES) else 1
+    return [path] if number == 1 else [process_path(path, place) for place in range(number)]
 
 
 def _without_duplicates(paths: Iterable[str]) -> list[str]:
@@ -265,7 +271,7 @@ def _walk(directory: Path, found: Found, links: Symlinks, linked: list[Path]) ->
             elif is_rank_manifest_path(path.as_posix()) and _is_manifest(path):
                 found.rank_manifests.append(str(path))
             elif _is_candidate(name) and links.may_read(path):
-                yield str(path)
+                yield from _traces_in(str(path))
             elif _TITAN_LOG.fullmatch(name) and links.may_read(path):
                 found.logs.append(str(path))
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from rankscope.errors import RankscopeError, describe_error
-from rankscope.ingest.run_files import DATABASE_SUFFIXES
 from rankscope.ingest.timestamps import NO_DURATION
 from rankscope.results import NOT_ANALYZED, Evidence, Finding
+from rankscope.rundir.names import DATABASE_SUFFIXES, split_process
 from rankscope.rundir.plurals import counted, plural
 from rankscope.store.trace_info import TraceInfo
 
@@ -211,16 +211,16 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
                 evidence=(file, *(Evidence(name, number, "count") for name, number in oddities.items())),
             )
         )
-    if info.others and info.path.lower().endswith(DATABASE_SUFFIXES):
+    if info.others and split_process(info.path)[0].lower().endswith(DATABASE_SUFFIXES):
         findings.append(
             Finding(
                 id="archive-holds-more",
                 severity="warning",
-                title=f"{_name(info.path)} holds {counted(info.others, 'more process', 'more processes')} with events: "
-                "only the busiest one was read",
+                title=f"{_name(split_process(info.path)[0])} holds "
+                f"{counted(info.others, 'more process', 'more processes')} with events: not read",
                 ranks=ranks,
                 evidence=(file, Evidence("processes not read", info.others, "count")),
-                advice="Record one file per rank: start the profiler inside the launcher, for each rank.",
+                advice="Processes with kernels are ranks, unless the file is named after one rank.",
             )
         )
     elif info.others:

@@ -1,8 +1,8 @@
 """Nsight Systems: what ``nsys export --type sqlite`` writes, as events of a Kineto trace.
 
-Kernels, copies and fills (`CUPTI_ACTIVITY_KIND_*`), calls of the CUDA runtime and driver, and NVTX ranges. Ranges that
-torch's `emit_nvtx` names after operators become operators. Where no range is called ``ProfilerStep#N``, those that
-count steps (``step 7``, ``iteration_7``) are the steps. A report of several processes is read as its busiest one.
+Kernels, copies and fills (`CUPTI_ACTIVITY_KIND_*`), CUDA graphs that were recorded as a whole, calls of the CUDA
+runtime and driver, and NVTX ranges. Ranges that torch's `emit_nvtx` names after operators become operators. Where no
+range is called ``ProfilerStep#N``, those that count steps (``step 7``, ``iteration_7``) are the steps.
 
 In: the tables of such a file. Out: the keys and events of a trace.
 """
@@ -10,14 +10,17 @@ In: the tables of such a file. Out: the keys and events of a trace.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rankscope.ingest.event_types import PROFILER_STEP
-from rankscope.ingest.sqlite_trace import Database, Translation, busiest, event, whole
+from rankscope.ingest.sqlite_trace import Database, Process, Translation, event, whole
 
 _KINDS = "CUPTI_ACTIVITY_KIND_"
-_KERNEL, _COPY, _FILL, _RUNTIME = (_KINDS + kind for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME"))
+_KERNEL, _GRAPH, _COPY, _FILL, _RUNTIME = (
+    _KINDS + kind for kind in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET", "RUNTIME")
+)
 _NVTX = "NVTX_EVENTS"
 # `CUpti_ActivityMemcpyKind`.
 _COPIES = {
@@ -39,34 +42,51 @@ _STEP = re.compile(
     r"(?P<word>(?:train(?:ing)?[ _-]?)?(?:step|iter(?:ation)?))[ _#:=-]*(?P<number>\d{1,18})", re.IGNORECASE
 )
 _OPERATOR = re.compile(r"(?P<name>\w+::\w+)(?:, seq = (?P<sequence>\d{1,18}))?(?:, (?:op_id|sizes|seq).*)?", re.DOTALL)
+# A serialized id: 24 bits of the process above 24 of the thread.
 _ID_BITS = 0xFFFFFF
+_OF_PROCESS = f'"{{}}" >> 24 & {_ID_BITS} = ?'
 
 
 def reads(database: Database) -> bool:
     """Whether the tables are those of Nsight Systems."""
-    return "StringIds" in database.tables and bool(database.tables & {_KERNEL, _COPY, _RUNTIME, _NVTX})
+    return "StringIds" in database.tables and bool(database.tables & {_KERNEL, _GRAPH, _COPY, _RUNTIME, _NVTX})
 
 
-def translate(database: Database) -> Translation:
+def processes(database: Database) -> list[Process]:
+    """The processes with device events; MPI's ranks are recorded, those of other launchers are not."""
+    ranks = {_pid(row["globalTid"]): whole(row["rank"]) for row in database.rows("MPI_RANKS", "globalTid", "rank")}
+    # A process numbers the GPUs that it sees.
+    gpus = {
+        (row["pid"], row["cudaId"]): row["gpuId"]
+        for row in database.rows("TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId")
+    }
+    kernels: Counter[int] = Counter()
+    devices: dict[int, Counter[Any]] = {}
+    for table in (_KERNEL, _GRAPH, _COPY, _FILL):
+        for (identifier, device), count in database.counts(table, "globalPid", "deviceId"):
+            if (pid := _pid(identifier)) is not None:
+                devices.setdefault(pid, Counter())[whole(gpus.get((pid, device), device)) or 0] += count
+                kernels[pid] += count if table in (_KERNEL, _GRAPH) else 0
+    return [
+        Process(pid, (max(used, key=lambda device: used[device]), pid), kernels[pid], ranks.get(pid))
+        for pid, used in devices.items()
+    ]
+
+
+def translate(database: Database, process: Process | None) -> Translation:
     """The keys of the trace and its events."""
     strings = database.texts("StringIds", "id", "value")
-    process, others = busiest(
-        _pid(row["globalPid"]) for table in (_KERNEL, _COPY) for row in database.rows(table, "globalPid")
-    )
     started = next(iter(database.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")), {})
     host = next(
         (row["value"] for row in database.rows("TARGET_INFO_SYSTEM_ENV", "name", "value") if row["name"] == "Hostname"),
         None,
     )
-    ranks = {_pid(row["globalPid"]): whole(row["rank"]) for row in database.rows("MPI_RANKS", "globalPid", "rank")}
-    head: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": list(_devices(database)), "others": others}
+    head: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": list(_devices(database))}
     if (epoch := whole(started.get("utcEpochNs"))) is not None:
         head["baseTimeNanoseconds"] = epoch
     if isinstance(host, str):
         head["host_name"] = host
-    if isinstance(process, int) and (rank := ranks.get(process)) is not None:
-        head["distributedInfo"] = {"rank": rank}
-    return head, _events(database, strings, process)
+    return head, _events(database, strings, None if process is None else process.id)
 
 
 def _devices(database: Database) -> Iterator[dict[str, Any]]:
@@ -82,7 +102,7 @@ def _devices(database: Database) -> Iterator[dict[str, Any]]:
 
 
 def _pid(identifier: object) -> int | None:
-    """The process of a serialized id: 24 bits above the 24 of the thread."""
+    """The process of a serialized id."""
     return identifier >> 24 & _ID_BITS if isinstance(identifier, int) else None
 
 
@@ -96,10 +116,14 @@ def _events(database: Database, strings: dict[Any, str], process: object) -> Ite
             "block": _triple(row, "block"),
             "registers per thread": whole(row["registersPerThread"]),
             "shared memory": sum(shared) if shared else None,
+            "graph id": whole(row["graphId"]),
             "graph node id": whole(row["graphNodeId"]),
         }
         name = strings.get(row["demangledName"]) or strings.get(row["shortName"])
         yield _on_device("kernel", name, row, args)
+    for row in _of(database, process, _GRAPH, "globalPid", "graphId", *_ACTIVITY):
+        graph = whole(row["graphId"])
+        yield _on_device("kernel", f"CUDA graph {graph}", row, _device_args(row) | {"graph id": graph})
     for row in _of(database, process, _COPY, "globalPid", "copyKind", "bytes", *_ACTIVITY):
         kind = _COPIES.get(row["copyKind"], "of an unknown kind")
         yield _on_device("gpu_memcpy", f"Memcpy {kind}", row, _device_args(row) | {"bytes": whole(row["bytes"])})
@@ -115,16 +139,21 @@ def _events(database: Database, strings: dict[Any, str], process: object) -> Ite
 _SHARED = ("staticSharedMemory", "dynamicSharedMemory")
 _ACTIVITY = ("start", "end", "deviceId", "contextId", "streamId", "correlationId")
 _LAUNCH = (
-    *_ACTIVITY, "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread", "graphNodeId",
-    *_SHARED,
+    *_ACTIVITY, "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread", "graphId",
+    "graphNodeId", *_SHARED,
 )  # fmt: skip
 
 
 def _of(database: Database, process: object, table: str, identifier: str, *columns: str) -> Iterator[dict[str, Any]]:
     """The rows of one process; all if the file names none."""
-    for row in database.rows(table, identifier, *columns):
-        if process is None or row[identifier] is None or _pid(row[identifier]) == process:
-            yield dict(row)
+    if process is None:
+        found = database.rows(table, identifier, *columns)
+    elif identifier in database.columns(table):
+        condition = _OF_PROCESS.format(identifier)
+        found = database.rows(table, identifier, *columns, where=condition, values=(process,))
+    else:
+        return
+    yield from map(dict, found)
 
 
 def _device_args(row: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from rankscope.ingest.perfetto_packets import Found, PacketReader
 from rankscope.ingest.protobuf import BYTES, WireError, read_fields, read_varint
 from rankscope.primitives.intervals import Int64
 
-SUFFIXES = (".pftrace", ".perfetto-trace")
 MAX_PACKET_BYTES = 64 << 20
 _IN_MEMORY_BYTES = 64 << 20
 _DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}

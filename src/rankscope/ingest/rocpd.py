@@ -1,8 +1,8 @@
 """ROCm's rocpd: the SQLite database of ``rocprofv3 --output-format rocpd``, as events of a Kineto trace.
 
 Kernels, copies, calls of HIP and HSA, and roctx ranges, from the tables of schema 3, whose names end in the id of the
-process. Calls and device events have the same correlation id (`stack_id`). A merged database of several processes is
-read as its busiest one. Ranges called ``step 7`` or ``iteration_7`` are the steps, as in `nsight`.
+process. Calls and device events have the same correlation id (`stack_id`). A merged database has several processes. The
+rank is that of the process's environment. Ranges called ``step 7`` or ``iteration_7`` are the steps, as in `nsight`.
 
 In: the tables of such a file. Out: the keys and events of a trace.
 """
@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from rankscope.errors import NotATraceError
+from rankscope.errors import LauncherError, NotATraceError
 from rankscope.ingest.event_types import PROFILER_STEP
 from rankscope.ingest.nsight import counted_step, step_word
-from rankscope.ingest.sqlite_trace import Database, Translation, busiest, event, whole
+from rankscope.ingest.sqlite_trace import Database, Process, Translation, event, whole
+from rankscope.rundir.launcher import Identity, identify
 
 _DISPATCH = "rocpd_kernel_dispatch"
 _COPY, _REGION = "rocpd_memory_copy", "rocpd_region"
@@ -30,18 +32,19 @@ def reads(database: Database) -> bool:
     return any(_SUFFIXED.fullmatch(table) for table in database.tables)
 
 
-def translate(database: Database) -> Translation:
+def processes(database: Database) -> list[Process]:
+    """The processes, each with tables of its own."""
+    suffixes = sorted({match[1] or "" for table in database.tables if (match := _SUFFIXED.fullmatch(table))})
+    return [_Process(database, suffix).described() for suffix in suffixes]
+
+
+def translate(database: Database, process: Process | None) -> Translation:
     """The keys of the trace and its events.
 
     Raises:
         NotATraceError: the tables are of another version of the schema.
     """
-    suffixes = sorted({match[1] or "" for table in database.tables if (match := _SUFFIXED.fullmatch(table))})
-    counted = (
-        suffix for suffix in suffixes for name in (_DISPATCH, _REGION) for _ in database.rows(name + suffix, "id")
-    )
-    suffix, others = busiest(counted)
-    chosen = _Process(database, str(suffix if suffix is not None else suffixes[0]))
+    chosen = _Process(database, "" if process is None else str(process.id))
     for name in (_DISPATCH, _REGION, _COPY):
         columns = database.columns(name + chosen.suffix)
         if columns and "start" not in columns:
@@ -50,10 +53,9 @@ def translate(database: Database) -> Translation:
                 path=database.path,
                 hint="rankscope reads schema 3, as rocprofv3 of ROCm 7 writes it",
             )
-    head: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": chosen.devices(), "others": others}
-    hosts = database.texts("rocpd_info_node" + chosen.suffix, "id", "hostname")
-    if hosts:
-        head["host_name"] = next(iter(hosts.values()))
+    head: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": chosen.devices()}
+    if (host := chosen.host()) is not None:
+        head["host_name"] = host
     return head, chosen.events()
 
 
@@ -76,6 +78,32 @@ class _Process:
 
     def _numbers(self, table: str, column: str) -> dict[Any, int | None]:
         return {row["id"]: whole(row[column]) for row in self._rows(table, "id", column)}
+
+    def host(self) -> str | None:
+        """The name of its host."""
+        return next(iter(self._database.texts("rocpd_info_node" + self.suffix, "id", "hostname").values()), None)
+
+    def described(self) -> Process:
+        """Which process it is."""
+        used: Counter[int] = Counter()
+        for (agent,), count in self._database.counts(_DISPATCH + self.suffix, "agent_id"):
+            used[self._agents.get(agent, (None, None))[1] or 0] += count
+        device = max(used, key=lambda each: used[each], default=0)
+        pid = next((pid for pid in self._pids.values() if pid is not None), 0)
+        place = self._identity()
+        order = self.host() or "", device, pid, self.suffix
+        return Process(self.suffix, order, used.total(), place.rank, place.world_size)
+
+    def _identity(self) -> Identity:
+        """Its place in the job, from its environment."""
+        row = next(self._rows("rocpd_info_process", "environment"), {})
+        variables = _object(row.get("environment"))
+        # The values are untrusted: the one that names a file is not followed.
+        texts = {name: value for name, value in variables.items() if isinstance(value, str) and name != "PBS_NODEFILE"}
+        try:
+            return identify(texts)
+        except LauncherError:
+            return Identity()
 
     def devices(self) -> list[dict[str, Any]]:
         """The GPUs."""
@@ -154,9 +182,14 @@ def _on_device(
 
 def _message(extdata: object) -> str | None:
     """What a marker says."""
-    try:
-        values = json.loads(extdata) if isinstance(extdata, str) else None
-    except (ValueError, RecursionError):
-        return None
-    message = values.get("message") if isinstance(values, dict) else None
+    message = _object(extdata).get("message")
     return message if isinstance(message, str) else None
+
+
+def _object(text: object) -> dict[str, Any]:
+    """An object from JSON; empty if it is none."""
+    try:
+        values = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}

@@ -9,8 +9,6 @@ import re
 
 from rankscope.rundir.names import RANKS_FOLDER
 
-DATABASE_SUFFIXES = (".sqlite", ".db")
-"""How Nsight Systems' exports and rocprofv3's databases end."""
 # Enough of a file to recognize it.
 HEAD_BYTES = 256
 

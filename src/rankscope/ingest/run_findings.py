@@ -12,7 +12,7 @@ from pathlib import PurePath
 
 from rankscope.ingest.findings import short_names
 from rankscope.results import Evidence, Finding
-from rankscope.rundir.names import parse_trace_name
+from rankscope.rundir.names import parse_trace_name, split_process
 from rankscope.rundir.plurals import counted, plural
 from rankscope.store.trace_info import TraceInfo
 
@@ -164,13 +164,15 @@ def rank_conflict(kept: TraceInfo, left_out: TraceInfo) -> Finding:
 
 def ranks_guessed(processes: Mapping[int, Sequence[TraceInfo]]) -> Finding:
     """Traces that do not contain their rank, by the rank that was assigned."""
-    files = [Evidence(f"rank {rank}", info.path) for rank, traces in processes.items() for info in traces]
+    infos = [(rank, info) for rank, traces in processes.items() for info in traces]
+    in_databases = any(split_process(info.path)[1] is not None for _, info in infos)
     return Finding(
         id="rank-guessed",
         severity="warning",
-        title="Some traces do not contain their rank: they are numbered in the order of their names",
+        title="Some traces do not contain their rank: they are numbered in the order of their names"
+        + (", and processes in one file in the order of their devices" if in_databases else ""),
         ranks=tuple(processes),
-        evidence=tuple(files[:_MAX_LISTED]),
+        evidence=tuple(Evidence(f"rank {rank}", info.path) for rank, info in infos[:_MAX_LISTED]),
         advice="Record with rankscope.Profiler, or put the rank into the file's name: rank3.json.gz.",
     )
 

@@ -30,6 +30,7 @@ from pathlib import PurePath
 from rankscope.ingest.discover import natural
 from rankscope.ingest.run_findings import adopted_traces, doubtful_run, one_of_several_runs
 from rankscope.results import Finding
+from rankscope.rundir.names import split_process
 from rankscope.store.trace_info import TraceInfo, utc
 
 Name = str | None
@@ -255,7 +256,11 @@ def _split_by_time(part: _Part) -> list[_Part]:
 
 def _stem(info: TraceInfo) -> str:
     """A file's name without its rank and endings; empty if the trace has an id, as the name then counts windows."""
-    return "" if info.run_id else _RANK_IN_NAME.sub("", _ENDING.sub("", PurePath(info.path).name)).strip(" ._-")
+    return (
+        ""
+        if info.run_id
+        else _RANK_IN_NAME.sub("", _ENDING.sub("", PurePath(split_process(info.path)[0]).name)).strip(" ._-")
+    )
 
 
 def _shared_depth(infos: Iterable[TraceInfo]) -> int:

@@ -28,13 +28,13 @@ from rankscope.ingest.decompress import (
     Unzstd,
     bomb,
 )
-from rankscope.ingest.perfetto import SUFFIXES as PERFETTO_SUFFIXES
 from rankscope.ingest.perfetto import PerfettoReader, is_perfetto
 from rankscope.ingest.run_files import HEAD_BYTES, is_run_file, starts_a_trace
 from rankscope.ingest.titan_log import MAGIC as TITAN_LOG
 from rankscope.ingest.titan_log import TitanLog
 from rankscope.rundir.archives import FREE_BYTES, GZIP, MAX_MEMBERS, MAX_RATIO, ZIP, ZSTD
 from rankscope.rundir.directory import path_of_file_url
+from rankscope.rundir.names import PERFETTO_SUFFIXES, split_process
 from rankscope.store.objects import open_object
 
 _ENCRYPTED = 1  # a bit in a zip member's flags
@@ -92,7 +92,7 @@ def open_raw(path: str) -> AbstractContextManager[BinaryIO]:
         OSError, ImportError, ValueError: it cannot be opened.
     """
     if not is_url(path):
-        return io.FileIO(path, "rb")
+        return io.FileIO(split_process(path)[0], "rb")
     return cast("AbstractContextManager[BinaryIO]", open_object(path))
 
 

@@ -1,23 +1,27 @@
 """Read traces that other profilers keep in SQLite, as the events that Kineto would have written.
 
-The database is opened read-only and immutable, and only ordinary tables are read, row by row: no view, trigger or join
-of the file is run. Each row becomes one event of a Kineto trace, so that all tables and analyses follow from it.
+The database is opened read-only and immutable, and only ordinary tables are read: no view, trigger or join of the file
+is run. Each row becomes one event of a Kineto trace, so that all tables and analyses follow from it. A database may
+hold several processes. Those with kernels are ranks: each is read by itself, under a path of its own (`rundir.names`).
 
-In: the path of an SQLite file. Out: a reader of JSON text.
+In: the path of an SQLite file. Out: how many ranks it holds, and a reader of JSON text for each.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePath
+from typing import Any, Protocol
 from urllib.parse import quote
 
-from rankscope.errors import NotATraceError, TraceError
+from rankscope.errors import NotATraceError, RankscopeError, TraceError
 from rankscope.ingest.decompress import Prefixed, Reader
+from rankscope.rundir.names import parse_trace_name, split_process
 
 _ROWS = 2_000
 _MAX_TABLES = 10_000
@@ -26,7 +30,25 @@ _MAX_NAME = 1 << 16
 
 Row = Mapping[str, Any]
 Translation = tuple[dict[str, Any], Iterable[str]]
-"""The keys of the trace, and its events as JSON. The key `others` is the number of processes that are left out."""
+"""The keys of the trace, and its events as JSON."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of which a database has device events.
+
+    Attributes:
+        id: what tells its rows from those of others.
+        order: a sort key: the device that it used most, and its process id.
+        kernels: how many it ran.
+        rank: its rank, if the database has it; so also `world_size`.
+    """
+
+    id: int | str
+    order: tuple[Any, ...]
+    kernels: int
+    rank: int | None = None
+    world_size: int | None = None
 
 
 class Database:
@@ -49,16 +71,32 @@ class Database:
             return []
         return [str(row[1]) for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})")]
 
-    def rows(self, table: str, *names: str) -> Iterator[Row]:
-        """A table's rows with some of its columns; a column that it lacks is null, a table that is missing is empty."""
+    def rows(self, table: str, *names: str, where: str = "TRUE", values: Sequence[object] = ()) -> Iterator[Row]:
+        """A table's rows with some of its columns; a column that it lacks is null, a table that is missing is empty.
+
+        Args:
+            where: a condition on columns that the table has.
+            values: of the condition's parameters.
+        """
         have = {name.lower(): name for name in self.columns(table)}
         chosen = [name for name in names if name.lower() in have]
         if not chosen:
             return
         missing = dict.fromkeys(name for name in names if name not in chosen)
         listed = ", ".join(_quoted(have[name.lower()]) for name in chosen)
-        for row in self._connection.execute(f"SELECT {listed} FROM {_quoted(table)}"):
+        for row in self._connection.execute(f"SELECT {listed} FROM {_quoted(table)} WHERE {where}", values):
             yield dict(zip(chosen, row, strict=True)) | missing
+
+    def counts(self, table: str, *names: str) -> Iterator[tuple[tuple[Any, ...], int]]:
+        """How many rows of a table have each combination of values; none if it lacks one of the columns."""
+        have = {name.lower() for name in self.columns(table)}
+        if not {name.lower() for name in names} <= have:
+            return
+        listed = ", ".join(map(_quoted, names))
+        for *values, count in self._connection.execute(
+            f"SELECT {listed}, count(*) FROM {_quoted(table)} GROUP BY {listed}"
+        ):
+            yield tuple(values), count
 
     def texts(self, table: str, key: str, value: str) -> dict[Any, str]:
         """Two columns of a table as a mapping."""
@@ -69,28 +107,94 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+class Importer(Protocol):
+    """What reads the databases of one profiler."""
+
+    def reads(self, database: Database) -> bool:
+        """Whether it wrote a database."""
+
+    def processes(self, database: Database) -> Sequence[Process]:
+        """The processes with device events."""
+
+    def translate(self, database: Database, process: Process | None) -> Translation:
+        """The trace of a process; of all events if the database names none."""
+
+
+def rank_count(path: str) -> int:
+    """How many ranks a file holds: above 1 only for a database with several processes that ran kernels."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return 1
+    return _rank_count(path, status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+@lru_cache(maxsize=1 << 12)
+def _rank_count(path: str, *_identity: int) -> int:
+    """Cached, as the page looks for files again and again."""
+    try:
+        with ExitStack() as stack:
+            database, importer = _open(path, stack)
+            found = _ranks(importer.processes(database))
+    except (sqlite3.Error, OSError, RankscopeError):
+        return 1  # reading it reports the error
+    # A file that is named after a rank holds that rank; another process in it is a helper.
+    named = parse_trace_name(PurePath(path).name).rank is not None
+    if named and len({each.rank for each in found if each.rank is not None}) < 2:
+        return 1
+    return max(len(found), 1)
+
+
+def _ranks(processes: Sequence[Process]) -> list[Process]:
+    """The processes that are ranks, in order: those with kernels."""
+    return sorted((each for each in processes if each.kernels), key=lambda each: each.order)
+
+
 def open_sqlite(path: str, stack: ExitStack) -> Reader:
-    """The events of a database as the JSON of a trace.
+    """The events of a database as the JSON of a trace: of the process that the path names, else of the busiest.
 
     Raises:
         TraceError: it cannot be read.
         NotATraceError: it is not one that a known profiler writes.
     """
-    from rankscope.ingest import nsight, rocpd  # few workers need them
-
-    if "://" in path and not path.lower().startswith("file://"):
+    file, place = split_process(path)
+    if "://" in file and not file.lower().startswith("file://"):
         raise TraceError("an SQLite database cannot be read from a URL", path=path, hint="copy it to a disk first")
     try:
-        where = f"file:{quote(path.removeprefix('file://'))}?mode=ro&immutable=1"
-        connection = stack.enter_context(closing(sqlite3.connect(where, uri=True)))
-        connection.text_factory = _decoded
-        connection.execute("PRAGMA trusted_schema = OFF")
-        database = Database(connection, path)
-        for reads, translate in ((nsight.reads, nsight.translate), (rocpd.reads, rocpd.translate)):
-            if reads(database):
-                return Translated(database, translate)
+        database, importer = _open(file.removeprefix("file://"), stack)
+        found = importer.processes(database)
+        chosen, others = max(found, key=lambda each: each.kernels, default=None), max(len(found) - 1, 0)
+        if place is not None:
+            ranks = _ranks(found)
+            if place >= len(ranks):
+                raise TraceError(f"it has {len(ranks)} processes with kernels", path=path, hint="open the file again")
+            # Processes that are not read are reported once.
+            chosen, others = ranks[place], 0 if place else len(found) - len(ranks)
+        head, events = importer.translate(database, chosen)
     except sqlite3.Error as error:
         raise TraceError(f"the database cannot be read: {error}", path=path, hint="export or copy it again") from error
+    if chosen is not None and chosen.rank is not None:
+        head["distributedInfo"] = {"rank": chosen.rank, "world_size": chosen.world_size}
+    return Translated(head, events, others)
+
+
+def _open(path: str, stack: ExitStack) -> tuple[Database, Importer]:
+    """A database and what reads it.
+
+    Raises:
+        sqlite3.Error: it cannot be read.
+        NotATraceError: it is not one that a known profiler writes.
+    """
+    from rankscope.ingest import nsight, rocpd  # few workers need them
+
+    connection = stack.enter_context(closing(sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)))
+    connection.text_factory = _decoded
+    connection.execute("PRAGMA trusted_schema = OFF")
+    database = Database(connection, path)
+    importers: tuple[Importer, ...] = (nsight, rocpd)
+    for importer in importers:
+        if importer.reads(database):
+            return database, importer
     names = ", ".join(repr(name[:40]) for name in sorted(database.tables)[:3]) or "no table"
     raise NotATraceError(
         f"an SQLite database, but not one of Nsight Systems or rocprofv3: it has {names}",
@@ -107,14 +211,14 @@ def _decoded(text: bytes) -> str:
 class Translated:
     """The JSON of a trace, made from a database while it is read.
 
-    Attributes:
+    Args:
+        head: the keys of the trace.
+        events: its events.
         others: further processes with device events in the file, which are not read.
     """
 
-    def __init__(self, database: Database, translate: Callable[[Database], Translation]) -> None:
-        self._path = database.path
-        head, events = translate(database)
-        self.others = int(head.pop("others", 0))
+    def __init__(self, head: Mapping[str, Any], events: Iterable[str], others: int = 0) -> None:
+        self._others = others
         self._pieces = self._encoded(head, events)
         self._left: Reader = Prefixed(b"", _Nothing())
 
@@ -132,7 +236,7 @@ class Translated:
 
     def count_unread(self) -> int:
         """Further processes in the file."""
-        return self.others
+        return self._others
 
     def checksum_error(self) -> str | None:
         """None: the file has no checksum."""
@@ -183,11 +287,3 @@ def _microseconds(nanoseconds: int | None) -> str:
 def whole(value: object) -> int | None:
     """A whole number of 64 bits; None for anything else, as a column of SQLite may hold values of any type."""
     return value if isinstance(value, int) and abs(value) < 1 << 63 else None
-
-
-def busiest(processes: Iterable[object]) -> tuple[object, int]:
-    """The process of most events, and the number of the others."""
-    counts = Counter(process for process in processes if process is not None)
-    if not counts:
-        return None, 0
-    return counts.most_common(1)[0][0], len(counts) - 1

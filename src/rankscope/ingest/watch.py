@@ -16,6 +16,7 @@ from rankscope.errors import NoTracesError
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.source import is_url
 from rankscope.rundir.manifest import read_rank_manifest
+from rankscope.rundir.names import split_process
 
 Stamp = tuple[int, int, int]
 """Size, time of change in ns, and inode of a file: they change when it is written."""
@@ -68,7 +69,7 @@ def _stamps(found: Found) -> dict[str, Stamp]:
     stamps: dict[str, Stamp] = {}
     for path in found.traces:
         try:
-            status = Path(path).stat()
+            status = Path(split_process(path)[0]).stat()
         except OSError:
             continue
         if status.st_size:

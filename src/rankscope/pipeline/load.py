@@ -33,6 +33,7 @@ from rankscope.ingest.task import find_ingested, ingest_trace
 from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
 from rankscope.results import Finding, Options
 from rankscope.rundir.manifest import RankManifest, RunManifest
+from rankscope.rundir.names import split_process
 from rankscope.store.cache import CachedTrace, CacheWriteError
 from rankscope.store.part_cache import inputs_digest
 from rankscope.store.trace_info import TraceInfo
@@ -199,7 +200,7 @@ def _size_of(paths: Sequence[str]) -> int:
             total += SMALL_BYTES
             continue
         try:
-            total += Path(path).stat().st_size
+            total += Path(split_process(path)[0]).stat().st_size
         except OSError:
             continue
     return total * 8  # traces are mostly compressed, some ten times

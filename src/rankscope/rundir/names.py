@@ -33,6 +33,10 @@ ENDINGS = {
     "none": TRACE_SUFFIX,
 }
 """How a trace's name ends, by how it is compressed."""
+PERFETTO_SUFFIXES = (".pftrace", ".perfetto-trace")
+"""How Perfetto's traces end, before the ending of a compression."""
+DATABASE_SUFFIXES = (".sqlite", ".db")
+"""How the databases of Nsight Systems and rocprofv3 end; other programs use these endings, too."""
 RUN_MANIFEST = "run.json"
 RANKS_FOLDER = "ranks"
 TEMPORARY_PREFIX = "."
@@ -238,6 +242,24 @@ def rank_manifest_name(rank: int, world_size: int | None, restart: int = 0) -> s
 
 # --- reading ------------------------------------------------------------------------------------------------
 
+_PROCESS = re.compile(r"(.+\.(?:sqlite|db))#process(\d{1,6})", re.IGNORECASE | re.DOTALL)
+
+
+def process_path(file: str, place: int) -> str:
+    """The path under which one process of a database with several is read: ``node0.sqlite#process3``.
+
+    Args:
+        place: its place among the processes with kernels, from 0.
+    """
+    return f"{file}#process{place}"
+
+
+def split_process(path: str) -> tuple[str, int | None]:
+    """The reverse of :func:`process_path`: the file, and None for the place if the path names no process."""
+    match = _PROCESS.fullmatch(path)
+    return (path, None) if match is None else (match[1], int(match[2]))
+
+
 _END = r"(?:\.\d+)?(?:\.pt)?(?:\.?[-_]?trace)?(?:\.json|\.tar|\.zip|\.pickle|\.gz|\.zst|$)"
 _OURS = re.compile(
     r"rank(\d{1,9})(?:_restart(\d{1,9}))?(?:_(?P<mesh>[^/]+?))?_iter(\d{1,18})_(\d{1,18})(?=" + _END + ")"
@@ -273,8 +295,12 @@ def parse_trace_name(path: str | os.PathLike[str]) -> TraceName:
     The number in ``iteration_10`` and ``step_4`` is the step at which a file was written, not the steps in it, and
     is not read.
 
+    The name of a database with several processes is none of any of them.
+
     Never raises.
     """
+    if split_process(os.fspath(path))[1] is not None:
+        return TraceName()
     parts = [part for part in re.split(r"[/\\]", os.fspath(path)) if part]
     file = parts[-1] if parts else ""
     folder = parts[-2] if len(parts) > 1 else ""

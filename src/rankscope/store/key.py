@@ -1,7 +1,7 @@
 """The key of a trace file in the cache: a changed file has another key.
 
 The key holds path, size, mtime_ns, ctime_ns, inode and a hash of the first and last 64 KiB (for URLs size and ETag,
-else the time of modification), and the schema's version.
+else the time of modification), the process of a database with several, and the schema's version.
 
 In: a path or URL. Out: the key, a text that names the file's directory in the cache.
 """
@@ -14,6 +14,7 @@ import stat
 from pathlib import Path
 
 from rankscope.errors import TraceError
+from rankscope.rundir.names import split_process
 from rankscope.store.objects import Facts, object_facts
 from rankscope.store.schema import SCHEMA_VERSION
 
@@ -30,12 +31,14 @@ def trace_key(path: str, facts: Facts | None = None) -> str:
         TraceError: the file cannot be read.
     """
     local = path.startswith("file://") or "://" not in path
+    file, process = split_process(path)
     try:
-        facts = facts or (_file_facts(path.removeprefix("file://")) if local else object_facts(path))
+        facts = facts or (_file_facts(file.removeprefix("file://")) if local else object_facts(path))
     except FileNotFoundError as error:
         raise TraceError("there is no such file", path=path, hint="check the spelling of the path") from error
     except (OSError, ImportError, ValueError) as error:
         raise TraceError(f"cannot be read: {error}", path=path, hint="check its permissions") from error
+    facts = facts if process is None else (*facts, process)
     return hashlib.sha256(repr((SCHEMA_VERSION, *facts)).encode("utf-8", "backslashreplace")).hexdigest()[:40]
 
 

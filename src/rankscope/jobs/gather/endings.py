@@ -3,6 +3,7 @@
 Plain JSON: by its last bytes, where the bracket that closes last must be the one that opened first. Zstandard: by the
 lengths of its blocks, which are skipped (RFC 8878, section 3.1). Zip: by the directory at its end. Deflate has no
 lengths: a gzip is decompressed in constant memory and discarded, which takes a fraction of the time of reading it.
+Perfetto's traces: by the lengths of their packets.
 
 In: a file. Out: whether it is complete.
 """
@@ -10,6 +11,7 @@ In: a file. Out: whether it is complete.
 from __future__ import annotations
 
 import gzip
+import mmap
 import os
 import zipfile
 import zlib
@@ -18,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
+from rankscope.rundir.names import PERFETTO_SUFFIXES
+
 _TAIL = 1 << 16
 """Bytes at the end that are looked at: more than any event has."""
 _CHUNK = 1 << 20
@@ -25,6 +29,8 @@ _MAGIC = b"\x28\xb5\x2f\xfd"
 _CLOSES = {ord("}"): ord("{"), ord("]"): ord("[")}
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 _BLANK = b" \t\r\n\0"
+_PACKET = 0x0A
+"""The tag of a packet in Perfetto's format."""
 _CUT_DATA = "it is truncated: its compressed data ends too early"
 
 
@@ -32,7 +38,7 @@ def wrong_ends(paths: Iterable[Path]) -> dict[Path, str]:
     """Files that are incomplete or damaged, with what is wrong; several are checked at once.
 
     Args:
-        paths: traces: ``.json``, ``.json.gz``, ``.json.zst``, ``.tar.gz``, ``.tar.zst``, ``.zip``.
+        paths: traces: ``.json``, ``.json.gz``, ``.json.zst``, ``.tar.gz``, ``.tar.zst``, ``.zip``, ``.pftrace``.
     """
     every = list(paths)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
@@ -49,10 +55,12 @@ def wrong_end(path: Path) -> str | None:
             if path.name.endswith((".zst", ".zstd")):
                 return _zstd(file, path.stat().st_size)
             if path.name.endswith((".gz", ".tgz")):
-                return _gzip(file, json=not path.name.endswith((".tar.gz", ".tgz")))
+                return _gzip(file, json=path.name.endswith(".json.gz"))
             if path.name.endswith(".zip"):
                 # Its directory comes last.
                 return None if zipfile.is_zipfile(file) else "it is cut: its directory is missing"
+            if path.name.endswith(PERFETTO_SUFFIXES):
+                return _perfetto(file)
             return _json(file, path.stat().st_size)
     except OSError as error:
         return f"it cannot be read: {error.strerror or error}"
@@ -128,6 +136,23 @@ def _zstd_frame(file: BinaryIO, size: int) -> str | None:
         if last:
             file.seek(4 if flags >> 2 & 1 else 0, os.SEEK_CUR)  # the checksum
             return None
+
+
+def _perfetto(file: BinaryIO) -> str | None:
+    """Pass over the packets, each a tag, a length and so many bytes."""
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        at, size = 0, len(content)
+        while at < size:
+            if content[at] != _PACKET:
+                return f"it is damaged: no packet begins at byte {at:,}"
+            length, shift = 0, 0
+            while (at := at + 1) < size:
+                length |= (content[at] & 0x7F) << shift
+                shift += 7
+                if content[at] < 0x80:
+                    break
+            at += 1 + length
+    return None if at == size else "it is truncated: its last packet ends too early"
 
 
 def _closed(start: bytes, tail: bytes, *, whole: bool) -> str | None:
