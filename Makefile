@@ -44,9 +44,12 @@ endif
 endif
 endif
 
+PLATFORMS := linux darwin win32
+MYPY := $(PLATFORMS:%=mypy-%)
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rest test-timing gpu-check test-all test-torch lint lint-python lint-ui bench fuzz ui ui-check docs site traces trace-processor clean distclean
+.PHONY: help setup demo test test-rest test-timing gpu-check test-all soak test-torch lint lint-python lint-ui $(MYPY) bench fuzz ui ui-check docs site traces trace-processor clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -61,8 +64,8 @@ test: $(HAS_DEV) ## the fast tests: no GPU, no network, no browser
 
 # pytest exits with 5 if it ran nothing, which is a failure if any test has the markers.
 test-rest: $(HAS_DEV) ## the slow tests and those that need a browser
-	@echo '$(BIN)/pytest -n $(JOBS) -m "(slow or browser) and not timing" $(PYTEST_ARGS)'; \
-	$(BIN)/pytest -n $(JOBS) -m "(slow or browser) and not timing" $(PYTEST_ARGS); code=$$?; \
+	@echo '$(BIN)/pytest -n $(JOBS) -m "(slow or browser) and not timing and not soak" $(PYTEST_ARGS)'; \
+	$(BIN)/pytest -n $(JOBS) -m "(slow or browser) and not timing and not soak" $(PYTEST_ARGS); code=$$?; \
 	if [ $$code -eq 5 ] && ! grep -rqE --include='*.py' '\bmark\.(slow|browser)\b' tests; then \
 		echo "test-rest: no test is marked slow or browser yet"; \
 	else exit $$code; fi
@@ -76,7 +79,10 @@ gpu-check: $(HAS_DEV) ## the tests and the benchmark for accelerators, on a mach
 	$(BIN)/pytest -n 0 -m gpu -rs $(PYTEST_ARGS)
 	$(BIN)/python -m benchmarks gpu
 
-test-all: test test-rest test-timing ## all tests
+test-all: test test-rest test-timing ## all tests but those of `make soak`
+
+soak: $(HAS_DEV) ## further seeds of the tests of damaged traces
+	$(BIN)/pytest -n $(JOBS) -m soak $(PYTEST_ARGS)
 
 # Without constraints.txt, because an older torch needs older packages. Warnings of another torch are not errors here.
 test-torch: ## the fast tests of capture with another torch: TORCH=2.6.0, in an environment of its own
@@ -86,16 +92,15 @@ test-torch: ## the fast tests of capture with another torch: TORCH=2.6.0, in an 
 		torch==$(TORCH) -e . "pytest>=8" "hypothesis>=6.100" && touch .torch/$(TORCH)/.installed; }
 	.torch/$(TORCH)/bin/python -m pytest -m "not slow" -W default $(PYTEST_ARGS) tests/capture
 
-lint: lint-python lint-ui ## style, types for each platform, layers; the page's own checks where there is Node
+lint: lint-python $(MYPY) lint-ui ## style, types for each platform, layers; the page's own checks where there is Node
 
 lint-python: $(HAS_DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@for platform in linux darwin win32; do \
-		echo "$(BIN)/mypy --platform $$platform"; \
-		$(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform || exit 1; \
-	done
 	$(BIN)/lint-imports --no-logo
+
+$(MYPY): mypy-%: $(HAS_DEV)
+	$(BIN)/mypy --platform $* --cache-dir .mypy_cache/$*
 
 # CI always has Node, its own or the wheel's; elsewhere Node is not downloaded for this.
 ifneq ($(NODE_OK)$(CI)$(wildcard $(HAS_NODE)),)

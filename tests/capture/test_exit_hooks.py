@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.soak import some_of
 
 import rankscope.capture
 from rankscope import Profiler
@@ -94,7 +95,7 @@ def test_an_interrupt_before_any_line_of_capture_leaves_torch_free(tmp_path):
 @pytest.mark.slow
 @linux
 @pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("delay_ms", [0, 20, 60, 150, 300, 600, 1200])
+@pytest.mark.parametrize("delay_ms", some_of([0, 20, 60, 150, 300, 600, 1200], usual=[0, 60, 300]))
 def test_ctrl_c_during_an_export(tmp_path, delay_ms):
     before = "def at(step):\n    if step == 3: say('last')\n"
     arguments = "wait=1, warmup=1, active=2, with_stack=True"
@@ -182,7 +183,7 @@ def at(step):
 
 @pytest.mark.slow
 @linux
-@pytest.mark.parametrize("stack", [False, True])
+@pytest.mark.parametrize("stack", some_of([False, True], usual=[True]))
 @pytest.mark.parametrize(("moment", "step"), [("warm-up", 1), ("recording", 3), ("writing", 4)])
 def test_a_child_that_the_job_forks_ends_by_itself(tmp_path, moment, step, stack):
     """It has neither the thread that writes nor the locks that this one may hold."""

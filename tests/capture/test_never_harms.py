@@ -11,6 +11,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from tests.soak import some_of
 
 from rankscope.jobs.gather import completeness, gather, parse_source
 from rankscope.rundir.manifest import read_rank_manifest
@@ -107,7 +108,9 @@ def fill(folder):
         pass
 
 
-@pytest.mark.parametrize("delay_ms", [0, 30, 100, 200, 350, 500, 700, 1000, 1500, 2500])
+@pytest.mark.parametrize(
+    "delay_ms", some_of([0, 30, 100, 200, 350, 500, 700, 1000, 1500, 2500], usual=[0, 100, 350, 1000])
+)
 def test_sigkill_during_an_export(tmp_path, delay_ms):
     before = "def at(step):\n    if step == 3: say('last')\n"
     code = job(

@@ -14,6 +14,7 @@ from tests import kineto
 from tests.fuzz.mutate import handmade, mutated, write_files
 from tests.fuzz.whole_way import problems_of
 from tests.report.reading import inflated, read_report
+from tests.soak import some_of
 from tests.web.asking import serving
 
 from rankscope.ingest.kineto import read_kineto
@@ -158,7 +159,7 @@ def test_the_page_shows_the_tables_beside_one_that_fails(tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", some_of(range(30), usual=range(10)))
 def test_mutated_runs(tmp_path: Path, seed: int) -> None:
     write_files(tmp_path / "run", mutated(random.Random(seed)))
     assert problems_of(tmp_path / "run", page=seed % 4 == 0, anonymize=seed % 4 == 0) == []
