@@ -25,9 +25,9 @@ import numpy as np
 import psutil
 import zstandard
 
+from rankscope.pipeline.clock import RankClock, RunClock
 from rankscope.store.sidecar import Sidecar
 from rankscope.store.trace_info import TraceInfo
-from rankscope.timeline.clock import RankClock, RunClock
 from rankscope.timeline.pyramid import LaneEvents, build, levels_for, merge_lane, shift_of
 from rankscope.timeline.rank_lanes import RankLanes
 from rankscope.timeline.timeline import Timeline

@@ -16,7 +16,7 @@ from rankscope.agents import toolbox as toolbox_module
 from rankscope.agents.answers import MAX_CHARACTERS, UNTRUSTED, Answer
 from rankscope.agents.job_tools import guide
 from rankscope.agents.roots import Roots
-from rankscope.agents.tool import Tool
+from rankscope.agents.tool import Rest, Tool
 from rankscope.agents.toolbox import TOOLS, Toolbox
 from rankscope.errors import NoTracesError
 from rankscope.hang import read as read_hang
@@ -223,6 +223,42 @@ def test_slow_work_continues_and_the_same_call_returns_it(folder: Path, monkeypa
     next(iter(box._calls.values())).result()
     assert json.loads(box.call("slow", {}).text)["data"] == {"done": 1}
     assert len(calls) == 1
+    box.close()
+
+
+def test_a_slow_call_does_not_delay_those_that_need_no_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that reads runs holds up the others that do; the rest of it, as of a query, holds up none."""
+    release = threading.Event()
+
+    def reading(runs: object, given: object) -> Answer:
+        release.wait()
+        return Answer({"read": 1})
+
+    def query(runs: object, given: object) -> Rest:
+        return Rest(lambda: (release.wait(), Answer({"asked": 1}))[1])
+
+    def quick(runs: object, given: object) -> Answer:
+        return Answer({"quick": 1})
+
+    tools = {
+        "reading": Tool("reading", "", (), reading),
+        "query": Tool("query", "", (), query),
+        "run": Tool("run", "", (), quick),
+        "guide": Tool("guide", "", (), quick, opens_runs=False),
+    }
+    monkeypatch.setattr(toolbox_module, "TOOLS", tools)
+    box = Toolbox(Roots([str(folder)]), executor="serial", patience_s=600)
+    slow = [threading.Thread(target=box.call, args=("query", {}))]
+    slow[0].start()
+    assert json.loads(box.call("run", {}).text)["data"] == {"quick": 1}
+    slow.append(threading.Thread(target=box.call, args=("reading", {})))
+    slow[1].start()
+    assert json.loads(box.call("guide", {}).text)["data"] == {"quick": 1}
+    assert all(each.is_alive() for each in slow)
+    release.set()
+    for each in slow:
+        each.join()
+    assert json.loads(box.call("query", {}).text)["data"] == {"asked": 1}
     box.close()
 
 

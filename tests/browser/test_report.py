@@ -15,9 +15,10 @@ from tests.report.reading import inflated, read_report
 
 import rankscope
 from rankscope.export.formats import to_json
+from rankscope.pipeline.clock import clock_of
 from rankscope.report.embed.timeline import size_of
 from rankscope.report.html_report import write_report
-from rankscope.timeline.build import clock_of, draw_run
+from rankscope.timeline.build import draw_run
 from rankscope.timeline.event_details import details
 from rankscope.timeline.search import Query, Search
 

@@ -11,13 +11,13 @@ from rich.console import Console
 
 from rankscope.diagnosis.verdict import Diagnosis
 from rankscope.pipeline import Run
+from rankscope.pipeline.clock import clock_of
 from rankscope.report.formatting import sentence
 from rankscope.report.html_report import payload
 from rankscope.report.notebook import run_html
 from rankscope.report.summary import summary
 from rankscope.report.terminal import findings_list, not_judged_list
 from rankscope.results import rank_state, with_symptoms
-from rankscope.timeline.build import clock_of
 from rankscope.timeline.heat_map import heat_of
 
 WORDS = {

@@ -181,6 +181,17 @@ def memory_events() -> Iterator[tuple[int, Event]]:
     yield from ((rank, e) for rank in RANKS for e in EVENTS[rank] if e["name"] == "[memory]")
 
 
+def step_starts() -> Rows:
+    """The ranks of the reference run have one clock."""
+    first = min(start(e) for rank in RANKS for e in EVENTS[rank] if e["ph"] == "X")
+    rows = [
+        (int(e["name"].partition("#")[2]), rank, start(e) - first, duration(e))
+        for rank, e in of("user_annotation")
+        if e["name"].startswith("ProfilerStep#")
+    ]
+    return sorted(rows, key=lambda row: (row[0], row[2], row[1]))
+
+
 def largest_allocations() -> Rows:
     rows = [
         (rank, start(e), e["args"]["Device Id"], e["args"]["Bytes"], e["args"]["Total Allocated"])
@@ -247,14 +258,14 @@ ORACLES: dict[str, Callable[[], Rows]] = {
     for each in (
         longest_kernels, kernels_by_name, events_by_rank, streams, slow_on_one_rank, launch_latency, launch_calls,
         operators_by_device_time, shapes_of_matrix_products, host_threads, python_self_time, synchronizations, copies,
-        steps, largest_allocations, memory_peaks, messages, longest_waits, step_spread, exposed_share,
+        steps, step_starts, largest_allocations, memory_peaks, messages, longest_waits, step_spread, exposed_share,
     )
 }  # fmt: skip
 
 
 def test_every_example_has_an_oracle() -> None:
     assert list(ORACLES) == list(EXAMPLES)
-    assert len(EXAMPLES) == 20
+    assert len(EXAMPLES) == 21
 
 
 @pytest.mark.parametrize("engine", ["polars", "duckdb"])

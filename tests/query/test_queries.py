@@ -11,12 +11,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 from tests.analyses.reference import write_reference
-from tests.kineto import kernel, write_ranks
+from tests.kineto import Event, collective, kernel, write_ranks
 
 from rankscope.errors import ConfigError
 from rankscope.export.query import QUERY_FORMATS
 from rankscope.pipeline import Run, open_run
-from rankscope.pipeline.sql import QueryOptions, column_of, run_query, tables_of
+from rankscope.pipeline.clock import clock_of
+from rankscope.pipeline.sql import QueryOptions, column_of, prepare_query, run_query, tables_of
 from rankscope.query import engines
 from rankscope.query.statement import QueryError, Statement
 from rankscope.store.schema import TABLES
@@ -119,7 +120,7 @@ def test_a_query_is_ended_at_its_limit_of_time(run: Run, engine: str) -> None:
     with pytest.raises(QueryError, match=r"longer than 0\.5 s"):
         run.sql(f"SELECT sum(t0.start_ns * t1.end_ns) AS s FROM {tables}", engine=engine, timeout_s=0.5)
     with pytest.raises(QueryError, match="was ended"):
-        run_query(run, "SELECT 1", QueryOptions(engine, timeout_s=60), stopped=lambda: True)
+        prepare_query(run, "SELECT 1", QueryOptions(engine, timeout_s=60)).run(stopped=lambda: True)
 
 
 @pytest.mark.slow
@@ -154,6 +155,71 @@ def test_tables_of_the_engine_are_not_shown(run: Run, engine: str, sql: str) -> 
         run.sql(sql, engine=engine)
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM host_ops, {}",
+        "SELECT * FROM host_ops CROSS JOIN LATERAL {}",
+        "SELECT * FROM ({} CROSS JOIN host_ops)",
+        "SELECT * FROM host_ops WHERE name IN (SELECT name FROM host_ops, {})",
+        "WITH a AS (SELECT 1), b AS (SELECT * FROM a, {}) SELECT * FROM b",
+    ],
+)
+def test_functions_of_the_engine_about_itself_are_refused(run: Run, engine: str, sql: str) -> None:
+    for call in ("duckdb_settings()", '"duckdb_views"()', "main.DUCKDB_FUNCTIONS()", "enable_logging()"):
+        with pytest.raises(QueryError) as refused:
+            run.sql(sql.format(call), engine=engine)
+        if engine == "duckdb":
+            assert "not allowed" in str(refused.value) or "there is no table" in str(refused.value)
+    if engine == "duckdb":
+        with pytest.raises(QueryError, match="current_setting is not allowed"):
+            run.sql("SELECT current_setting('allowed_paths')", engine=engine)
+        found = run.sql("SELECT count(*) AS n FROM host_ops, json_each('[1, 2]')", engine=engine)
+        assert found.item() == 2 * run.sql("SELECT count(*) AS n FROM host_ops").item()
+
+
+def test_duckdb_writes_no_temporary_files() -> None:
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect(":memory:", config=engines._SETTINGS) as connection:
+        assert connection.sql("SELECT current_setting('temp_directory')").fetchall() == [("",)]
+
+
+def drifting(rank: int) -> list[Event]:
+    """Collectives that begin at the same instant, on a clock that is late and, on rank 1, fast."""
+    return [
+        collective((1000 * number + 5000 * rank) * (1 + 1e-4 * rank) + 0.001 * number, 50, sequence=number)
+        for number in range(40)
+    ]
+
+
+def test_run_ns_is_on_the_timeline_s_clock(tmp_path: Path, engine: str) -> None:
+    run = open_run(write_ranks(tmp_path / "run", {rank: drifting(rank) for rank in (0, 1)}), executor="serial")
+    clock = clock_of(run)
+    assert clock.ranks[1].drift
+    rows = run.sql("SELECT rank, file, start_ns, run_ns FROM device_events ORDER BY run_ns, rank", engine=engine)
+    for rank, file, start, at in rows.iter_rows():
+        assert at == clock.ranks[rank].file_start(file, start)
+    assert rows["run_ns"].min() == 0
+    # The two of a collective are together, although their own times are milliseconds apart.
+    assert rows["rank"].to_list() != sorted(rows["rank"])
+    assert rows["run_ns"].diff().gather_every(2, 1).max() < 1_000
+    late = run.sql("SELECT max(run_ns) AS last FROM device_events WHERE run_ns >= 5 AND rank = 1", engine=engine)
+    assert late.item() == rows.filter(pl.col("rank") == 1)["run_ns"].max()
+
+
+def test_run_ns_is_there_only_if_it_is_named(run: Run, engine: str) -> None:
+    for name, table in tables_of(()).items():
+        timed = bool({"start_ns", "time_ns"} & set(TABLES[name].schema))
+        assert [column.name for column in table.computed] == ["run_ns"] * timed
+        if timed:
+            found = run.sql(f"SELECT * FROM {name} ORDER BY run_ns", engine=engine)
+            assert found.columns == ["rank", "file", "row_index", *TABLES[name].schema, "run_ns"]
+            assert found["run_ns"].null_count() == found.height - found.drop_nulls("run_ns").height == 0
+        else:
+            with pytest.raises(QueryError, match="run_ns"):
+                run.sql(f"SELECT run_ns FROM {name}", engine=engine)
+
+
 def test_an_engine_reads_nothing_but_the_run(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
@@ -184,7 +250,7 @@ def test_values_of_every_kind_are_written(run: Run, engine: str, form: str) -> N
     if form == "json":
         value = json.loads(written)
         assert value["rows"] == [{"list": [1, 2], "text": "a\nb", "nan": None, "nothing": None, "formula": "=1+1"}]
-        assert value["tables_version"] == 7
+        assert value["tables_version"] == 8
         assert value["truncated"] is False
     elif form == "csv":
         frame = pl.read_csv(io.BytesIO(written))

@@ -26,13 +26,12 @@ from tests.web.conftest import events
 
 import rankscope
 from rankscope.pipeline import Run
+from rankscope.pipeline.clock import RunClock, clock_of
 from rankscope.report.embed import timeline as embedded_module
 from rankscope.report.embed.encoding import fold, planes, steps_of
 from rankscope.report.embed.timeline import embed_run, grid_of
 from rankscope.report.html_report import write_report
 from rankscope.results import Finding
-from rankscope.timeline.build import clock_of
-from rankscope.timeline.clock import RunClock
 
 UI = Path(__file__).resolve().parents[2] / "src" / "rankscope" / "web" / "ui"
 FIXTURE = UI / "tests" / "embedded.json"

@@ -9,9 +9,10 @@ import pytest
 from tests.kineto import collective, kernel, write_ranks
 
 import rankscope
+from rankscope.pipeline.clock import clock_of
 from rankscope.report import timeline_picture as module
 from rankscope.report.timeline_picture import timeline_picture
-from rankscope.timeline.build import clock_of, draw_run
+from rankscope.timeline.build import draw_run
 from rankscope.timeline.categories import CATEGORIES
 from rankscope.timeline.timeline import Timeline
 

@@ -10,8 +10,9 @@ from tests import kineto
 
 import rankscope
 from rankscope.pipeline import Run
+from rankscope.pipeline.clock import clock_of
 from rankscope.timeline import call_trees as module
-from rankscope.timeline.build import clock_of, draw_run
+from rankscope.timeline.build import draw_run
 from rankscope.timeline.call_trees import call_trees
 from rankscope.timeline.column_file import read_column_file
 from rankscope.timeline.selection_stats import measure

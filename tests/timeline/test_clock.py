@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from rankscope.pipeline.clock import RunClock, run_clock
 from rankscope.store.trace_info import TraceInfo
-from rankscope.timeline.clock import RunClock, run_clock
 
 
 def info(start: int, end: int, base: int = 0) -> TraceInfo:

@@ -10,7 +10,7 @@ import pytest
 from tests.kineto import kernel, launch, memory, trace, write
 
 from rankscope.pipeline import open_run
-from rankscope.timeline.build import clock_of
+from rankscope.pipeline.clock import clock_of
 from rankscope.timeline.column_file import read_column_file
 from rankscope.timeline.counters import Counters, Curve, curves_of
 

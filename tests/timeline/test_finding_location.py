@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rankscope.pipeline.clock import RankClock, RunClock
 from rankscope.report.html_report import located
 from rankscope.results import Anchor, Finding
-from rankscope.timeline.clock import RankClock, RunClock
 from rankscope.timeline.finding_location import event_of, place_of
 
 HEAT: dict[str, Any] = {

@@ -9,7 +9,8 @@ from tests.kineto import annotation, kernel, op, small_step, write_ranks
 from tests.timeline.drawing import Drawn, draw, touching
 
 from rankscope.pipeline import open_run
-from rankscope.timeline.build import clock_of, draw_run
+from rankscope.pipeline.clock import clock_of
+from rankscope.timeline.build import draw_run
 from rankscope.timeline.column_file import read_column_file
 from rankscope.timeline.named_lanes import NameTracks
 from rankscope.timeline.pyramid import shift_of

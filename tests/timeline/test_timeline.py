@@ -32,9 +32,10 @@ from tests.timeline.drawing import Drawn, draw, touching, union
 from tests.timeline.plain_timeline import counted, read
 
 from rankscope.pipeline import Run, open_run
+from rankscope.pipeline.clock import clock_of
 from rankscope.timeline import build as drawing_module
 from rankscope.timeline import rank_lanes as rank_module
-from rankscope.timeline.build import clock_of, draw_run
+from rankscope.timeline.build import draw_run
 from rankscope.timeline.categories import CATEGORIES
 from rankscope.timeline.column_file import column_file, read_column_file
 from rankscope.timeline.pyramid import shift_of

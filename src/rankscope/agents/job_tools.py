@@ -64,13 +64,14 @@ def _watch(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
     return Answer(state, part_of(ranks, columns, given), sources, page)
 
 
-GUIDE = Tool("guide", "How to use these tools, and what the numbers mean. Read it once.", (), _guide)
+GUIDE = Tool("guide", "How to use these tools, and what the numbers mean. Read it once.", (), _guide, opens_runs=False)
 HANG = Tool(
     "hang",
     "Why a job hangs: the collective that does not complete, the ranks that did not arrive, where they are and why, "
     "from the dumps in its directory.",
     (FOLDER, OFFSET, LIMIT),
     _hang,
+    opens_runs=False,
 )
 WATCH = Tool(
     "watch",
@@ -82,4 +83,5 @@ WATCH = Tool(
         LIMIT,
     ),
     _watch,
+    opens_runs=False,
 )

@@ -12,9 +12,9 @@ from typing import Any
 from rankscope.agents.answers import Answer, Rows
 from rankscope.agents.arguments import Argument
 from rankscope.agents.runs import AgentRuns
-from rankscope.agents.tool import LIMIT, OFFSET, RUN, Tool, column, part_of
+from rankscope.agents.tool import LIMIT, OFFSET, RUN, Rest, Tool, column, part_of
 from rankscope.errors import ConfigError
-from rankscope.pipeline.sql import SCHEMA_VERSION, QueryOptions, run_query, tables_of
+from rankscope.pipeline.sql import SCHEMA_VERSION, PreparedQuery, QueryOptions, prepare_query, tables_of
 from rankscope.query.examples import EXAMPLES
 from rankscope.query.statement import nearest
 from rankscope.query.values import as_json_value
@@ -50,18 +50,23 @@ def _list_tables(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
     return Answer({"examples": examples}, part_of(tables, about, given), source, notes=notes)
 
 
-def _query(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
+def _query(runs: AgentRuns, given: Mapping[str, Any]) -> Rest:
     opened = runs.get(given["run"])
-    offset = given["offset"]
-    options = QueryOptions(limit_rows=offset + given["limit"], timeout_s=TIMEOUT_S)
-    result = run_query(opened.run, given["sql"], options)
+    options = QueryOptions(limit_rows=given["offset"] + given["limit"], timeout_s=TIMEOUT_S)
+    query = prepare_query(opened.run, given["sql"], options)
+    run = {"key": opened.keyed.key, "name": opened.run.name}
+    page = opened.page("query", {"sql": given["sql"]} if len(given["sql"]) <= _LINKED else {})
+    return Rest(lambda: _rows(query, given["offset"], run, page))
+
+
+def _rows(query: PreparedQuery, offset: int, run: Mapping[str, Any], page: Mapping[str, Any]) -> Answer:
+    result = query.run()
     rows = [[as_json_value(each) for each in row] for row in result.frame.slice(offset).iter_rows()]
     columns = [column(each.name, each.unit, each.doc) for each in result.columns]
-    data = {"run": {"key": opened.keyed.key, "name": opened.run.name}, "seconds": round(result.seconds, 3)}
+    data = {"run": run, "seconds": round(result.seconds, 3)}
     sources = (f"tables of docs/tables.md, schema version {SCHEMA_VERSION}", "command: rankscope query")
-    notes = ["Instants of events are on the clock of their file: compare ranks by durations, or use the tool events."]
+    notes = ["Instants of events are on their file's clock: compare those of different ranks by the column run_ns."]
     part = Rows(columns, rows, None, offset, result.truncated)
-    page = opened.page("query", {"sql": given["sql"]} if len(given["sql"]) <= _LINKED else {})
     return Answer(data, part, sources, page, notes=notes)
 
 
@@ -70,6 +75,7 @@ LIST_TABLES = Tool(
     "List the tables for query, with examples; with table: its columns with types, units and meaning.",
     (Argument("table", "text", "One table."), OFFSET, replace(LIMIT, default=200)),
     _list_tables,
+    opens_runs=False,
 )
 QUERY = Tool(
     "query",

@@ -287,6 +287,7 @@ LIST_ANALYSES = Tool(
     "List the analyses; with name: its formula, how to read it, its parameters, and its columns with units.",
     (Argument("name", "text", "One analysis."), OFFSET, replace(LIMIT, default=200)),
     _list_analyses,
+    opens_runs=False,
 )
 ANALYZE = Tool(
     "analyze",

@@ -18,11 +18,11 @@ from rankscope.agents.roots import Root, Roots
 from rankscope.errors import ConfigError, NoTracesError, RankscopeError
 from rankscope.ingest.run_selection import LATEST, KnownRun
 from rankscope.pipeline import Progress, Run
+from rankscope.pipeline.clock import RunClock, clock_of
 from rankscope.results import Options
 from rankscope.rundir.names import split_process
 from rankscope.rundir.ranges import as_ranges
-from rankscope.timeline.build import clock_of, draw_run
-from rankscope.timeline.clock import RunClock
+from rankscope.timeline.build import draw_run
 from rankscope.timeline.heat_map import heat_of
 from rankscope.timeline.search import Search
 from rankscope.timeline.timeline import Timeline

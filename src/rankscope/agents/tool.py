@@ -20,6 +20,17 @@ LIMIT = Argument("limit", "integer", "Most rows to return.", 50, low=1, high=MAX
 
 
 @dataclass(frozen=True)
+class Rest:
+    """What is left of a call once it needs no run any more, so that other calls may use the runs.
+
+    Attributes:
+        finish: computes the answer.
+    """
+
+    finish: Callable[[], Answer]
+
+
+@dataclass(frozen=True)
 class Tool:
     """A tool for agents. All are read-only.
 
@@ -27,15 +38,17 @@ class Tool:
         name: in snake case.
         doc: what it answers, for the agent.
         arguments: what it takes.
-        answer: computes the answer from checked arguments.
+        answer: computes the answer from checked arguments, or as much of it as needs a run.
+        opens_runs: whether it reads runs; the others are answered while runs are read.
     """
 
     name: str
     doc: str
     arguments: tuple[Argument, ...]
-    answer: Callable[[AgentRuns, Mapping[str, Any]], Answer]
+    answer: Callable[[AgentRuns, Mapping[str, Any]], Answer | Rest]
+    opens_runs: bool = True
 
-    def call(self, runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
+    def call(self, runs: AgentRuns, given: Mapping[str, Any]) -> Answer | Rest:
         """The answer to a call.
 
         Raises:

@@ -1,7 +1,8 @@
-"""All tools, and calls of them in a thread of their own.
+"""All tools, and calls of them in other threads.
 
 A first call may have to read gigabytes of traces, for which no client waits. What is not done in time continues, and
-the answer reports how far it is: the same call again returns the result.
+the answer reports how far it is: the same call again returns the result. Meanwhile the tools that need no run are
+answered, and so is the rest of those that no longer need theirs (queries).
 
 In: the name of a tool and its arguments. Out: a JSON object and perhaps a picture, or an error for the agent.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -24,7 +26,7 @@ from rankscope.agents.roots import Roots
 from rankscope.agents.run_tools import ANALYZE, DIFF, FINDINGS, LIST_ANALYSES, LIST_RUNS, SUMMARY
 from rankscope.agents.runs import AgentRuns
 from rankscope.agents.timeline_tools import EVENT, EVENTS, RANGE_STATISTICS, TIMELINE_PICTURE
-from rankscope.agents.tool import Tool
+from rankscope.agents.tool import Rest, Tool
 from rankscope.errors import RankscopeError
 from rankscope.report.formatting import plain
 from rankscope.results.failures import FAILURES
@@ -40,6 +42,8 @@ TOOLS: Mapping[str, Tool] = {
 }  # fmt: skip
 PATIENCE_S = 40.0
 """How long a call waits for its answer: clients give up after a minute."""
+AT_ONCE = 4
+"""Calls that need no run are answered so many at a time."""
 KEPT = 16
 """Calls whose answers are kept until they are asked for again."""
 
@@ -54,7 +58,7 @@ class Reply:
 
 
 class Toolbox:
-    """Answers calls, one after the other.
+    """Answers calls; those that need a run one after the other.
 
     Args:
         roots: the directories that may be read.
@@ -70,20 +74,27 @@ class Toolbox:
         self._patience_s = patience_s
         self._lock = threading.Lock()
         # One thread: runs are not made for several.
-        self._worker = ThreadPoolExecutor(1, "rankscope-tools")
-        self._calls: OrderedDict[str, Future[Answer]] = OrderedDict()
+        self._with_runs = ThreadPoolExecutor(1, "rankscope-runs")
+        self._without_runs = ThreadPoolExecutor(AT_ONCE, "rankscope-tools")
+        self._calls: OrderedDict[str, Future[Answer | Rest]] = OrderedDict()
         self._progress: dict[str, object] = {}
 
     def call(self, name: str, given: Mapping[str, Any]) -> Reply:
         """The reply to a call of a tool."""
+        until = time.monotonic() + self._patience_s
         try:
             future, key = self._started(name, given)
-            wait([future], self._patience_s)
+            wait([future], until - time.monotonic())
+            if future.done() and future.exception() is None and isinstance(rest := future.result(), Rest):
+                with self._lock:
+                    future = self._calls[key] = self._without_runs.submit(rest.finish)
+                wait([future], until - time.monotonic())
             if not future.done():
                 return Reply(as_text(self._working()))
             with self._lock:
                 self._calls.pop(key, None)
             answer = future.result()
+            assert isinstance(answer, Answer)
             value = to_json(answer)
             text = as_text(value)
             if len(text) > MAX_CHARACTERS:
@@ -97,9 +108,10 @@ class Toolbox:
 
     def close(self) -> None:
         """Start no further work."""
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._with_runs, self._without_runs):
+            pool.shutdown(wait=False, cancel_futures=True)
 
-    def _started(self, name: str, given: Mapping[str, Any]) -> tuple[Future[Answer], str]:
+    def _started(self, name: str, given: Mapping[str, Any]) -> tuple[Future[Answer | Rest], str]:
         tool = TOOLS.get(name)
         if tool is None:
             raise RankscopeError("there is no such tool", hint=f"there are: {', '.join(TOOLS)}")
@@ -109,7 +121,8 @@ class Toolbox:
             if future is None:
                 if len([each for each in self._calls.values() if not each.done()]) >= KEPT:
                     raise RankscopeError("too many calls wait for their answers", hint="repeat one of them later")
-                future = self._calls[key] = self._worker.submit(tool.call, self.runs, dict(given))
+                pool = self._with_runs if tool.opens_runs else self._without_runs
+                future = self._calls[key] = pool.submit(tool.call, self.runs, dict(given))
                 while len(self._calls) > KEPT:
                     oldest = next(each for each, made in self._calls.items() if made.done() or each == key)
                     del self._calls[oldest]

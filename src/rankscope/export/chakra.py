@@ -21,9 +21,9 @@ import polars as pl
 from rankscope import __version__
 from rankscope.errors import RankscopeError
 from rankscope.pipeline import Run
+from rankscope.pipeline.clock import run_clock
 from rankscope.primitives.communicators import parse_group_ranks
 from rankscope.rundir.atomic import write_atomic
-from rankscope.timeline.clock import run_clock
 
 SCHEMA = "0.0.4"
 _SEND, _RECV, _COLLECTIVE = 5, 6, 7

@@ -20,11 +20,11 @@ import polars as pl
 from rankscope import __version__
 from rankscope.errors import ConfigError, RankscopeError
 from rankscope.pipeline import Run
+from rankscope.pipeline.clock import RankClock, run_clock
 from rankscope.primitives.intervals import Int64
 from rankscope.results import Inputs, chosen_starts
 from rankscope.rundir.atomic import atomic_file
 from rankscope.store.cache import CachedTrace
-from rankscope.timeline.clock import RankClock, run_clock
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 TABLES = {

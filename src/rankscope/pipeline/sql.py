@@ -17,12 +17,13 @@ import polars as pl
 
 from rankscope.analyses import all_analyses
 from rankscope.errors import ConfigError
+from rankscope.pipeline.clock import RunClock, clock_of
 from rankscope.pipeline.methods import AnalysisMethods
 from rankscope.query.answer import answer
-from rankscope.query.engines import ENGINES, Request, TraceFiles
+from rankscope.query.engines import ENGINES, Request, Shift, TraceFiles
 from rankscope.query.process import run_apart
-from rankscope.query.statement import QueryError, Statement, parse_statement
-from rankscope.query.tables import PREFIX, SqlTable, sql_tables, trace_tables, traces_of
+from rankscope.query.statement import QueryError, parse_statement
+from rankscope.query.tables import PREFIX, RUN_TIME, SqlTable, sql_tables, trace_tables, traces_of
 from rankscope.results import Analysis, Result
 from rankscope.store.schema import SCHEMA_VERSION, Column
 
@@ -126,48 +127,79 @@ def tables_of(results: Collection[str] | None = None) -> dict[str, SqlTable]:
     return sql_tables(chosen)
 
 
-def run_query(
-    run: Run,
-    sql: str,
-    options: QueryOptions = DEFAULT_OPTIONS,
-    results: Mapping[str, Result] | None = None,
-    stopped: Callable[[], bool] = lambda: False,
-) -> QueryResult:
-    """Run a query.
+@dataclass(frozen=True)
+class PreparedQuery:
+    """A query whose tables and results are there: it needs the run no more."""
 
-    Args:
-        results: the results that it may name; None to compute those that it names.
-        stopped: asked while the query runs in its own process; once it returns true, it is ended.
+    options: QueryOptions
+    request: Request
+
+    def run(self, stopped: Callable[[], bool] = lambda: False) -> QueryResult:
+        """Run it.
+
+        Args:
+            stopped: asked while the query runs in its own process; once it returns true, it is ended.
+
+        Raises:
+            QueryError: it is not valid, or it took too long.
+        """
+        began = time.monotonic()
+        if self.options.timeout_s is None:
+            outcome = answer(self.request)
+            if isinstance(outcome, QueryError):
+                raise outcome
+        else:
+            outcome = run_apart(self.request, self.options.timeout_s, stopped)
+        seconds = time.monotonic() - began
+        return QueryResult(self.request.sql, self.options, outcome.frame, outcome.truncated, seconds)
+
+
+def run_query(run: Run, sql: str, options: QueryOptions = DEFAULT_OPTIONS) -> QueryResult:
+    """Run a query.
 
     Raises:
         QueryError: it is not one query that only reads, it is not valid, or it took too long.
         RankscopeError: the traces cannot be read, or an analysis cannot be computed.
     """
+    return prepare_query(run, sql, options).run()
+
+
+def prepare_query(
+    run: Run,
+    sql: str,
+    options: QueryOptions = DEFAULT_OPTIONS,
+    results: Mapping[str, Result] | None = None,
+    clock: RunClock | None = None,
+) -> PreparedQuery:
+    """Check a query, and read and compute what it names.
+
+    Args:
+        results: the results that it may name; None to compute those that it names.
+        clock: the run's clock; None to compute it if the query needs it.
+
+    Raises:
+        QueryError: it is not one query that only reads.
+        RankscopeError: the traces cannot be read, or an analysis cannot be computed.
+    """
     statement = parse_statement(sql)
-    request = _request(run, statement, options, results)
-    began = time.monotonic()
-    if options.timeout_s is None:
-        outcome = answer(request)
-        if isinstance(outcome, QueryError):
-            raise outcome
-    else:
-        outcome = run_apart(request, options.timeout_s, stopped)
-    return QueryResult(statement.sql, options, outcome.frame, outcome.truncated, time.monotonic() - began)
-
-
-def _request(run: Run, statement: Statement, options: QueryOptions, results: Mapping[str, Result] | None) -> Request:
     known = tables_of(None if results is None else results.keys())
     # Names in other cases are other names to Polars; DuckDB ignores the case.
     named = {name.lower() for name in statement.names}
     wanted = [name.removeprefix(PREFIX) for name, table in known.items() if table.kind == "result" and name in named]
     found = run.analyze(*wanted) if results is None and wanted else (results or {})
-    ranks = run.loaded.ranks
+    # A name may be written in any case for DuckDB.
+    shifts = _shifts(clock or clock_of(run)) if RUN_TIME.name in named else {}
     tables = {
-        name: [TraceFiles(rank, file, tuple(trace.files(name))) for rank, file, trace in traces_of(ranks)]
-        for name in trace_tables()
+        name: [
+            TraceFiles(
+                rank, file, tuple(trace.files(name)), shifts.get((rank, file)) if RUN_TIME in table.computed else None
+            )
+            for rank, file, trace in traces_of(run.loaded.ranks)
+        ]
+        for name, table in trace_tables().items()
         if name in named
     }
-    return Request(
+    request = Request(
         statement.sql,
         options.engine,
         tables,
@@ -175,6 +207,16 @@ def _request(run: Run, statement: Statement, options: QueryOptions, results: Map
         options.limit_rows,
         {name: tuple(column.name for column in table.columns) for name, table in known.items()},
     )
+    return PreparedQuery(options, request)
+
+
+def _shifts(clock: RunClock) -> dict[tuple[int, int], Shift]:
+    """What makes the times of each file those of the run, by rank and file."""
+    return {
+        (rank, file): Shift(base, own.drift, own.at)
+        for rank, own in clock.ranks.items()
+        for file, base in enumerate(own.bases)
+    }
 
 
 def column_of(name: str, dtype: pl.DataType) -> Column:
@@ -210,4 +252,14 @@ def _known_columns() -> dict[str, Column]:
 INSTANTS = ("start_ns", "end_ns", "time_ns", "launch_ns")
 """Points in time on the clock of the row's trace file, in the tables of events."""
 
-__all__ = ["SCHEMA_VERSION", "QueryOptions", "QueryResult", "SqlMethods", "column_of", "run_query", "tables_of"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "PreparedQuery",
+    "QueryOptions",
+    "QueryResult",
+    "SqlMethods",
+    "column_of",
+    "prepare_query",
+    "run_query",
+    "tables_of",
+]

@@ -16,8 +16,8 @@ from typing import Any
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from rankscope.query.statement import QueryError, parse_statement
-from rankscope.query.tables import FILE, RANK, ROW, trace_tables
+from rankscope.query.statement import TABLE_FUNCTIONS, QueryError, parse_statement
+from rankscope.query.tables import FILE, RANK, ROW, RUN_TIME, time_of, trace_tables
 from rankscope.store.schema import TABLES
 
 ENGINES = ("polars", "duckdb")
@@ -26,12 +26,26 @@ _SCAN = re.compile(r"(?m)^\s*(?!PYTHON\b)\w+ SCAN \[")
 
 
 @dataclass(frozen=True)
+class Shift:
+    """What makes the times of a file those of the run: `moved + drift · (moved − at)`, with `moved = time + base`."""
+
+    base: int
+    drift: float
+    at: int
+
+
+@dataclass(frozen=True)
 class TraceFiles:
-    """One table of one trace file: its Parquet files, in the order of its rows; none if it has no rows."""
+    """One table of one trace file: its Parquet files, in the order of its rows; none if it has no rows.
+
+    Attributes:
+        shift: for the column `run_ns`; None if the query does not name it, or the table has no times.
+    """
 
     rank: int
     file: int
     paths: tuple[str, ...]
+    shift: Shift | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +109,7 @@ def _run_polars(request: Request) -> pl.DataFrame:
 
 def _source(name: str, files: Sequence[TraceFiles]) -> pl.LazyFrame:
     """A table of all ranks: one file after the other, and of those only what the query can need."""
-    schema = trace_tables()[name].table.schema
+    schema = _schema(name, files)
 
     def read(
         columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, batch: int | None
@@ -118,17 +132,29 @@ def _source(name: str, files: Sequence[TraceFiles]) -> pl.LazyFrame:
     return register_io_source(read, schema=schema, is_pure=True)
 
 
+def _schema(name: str, files: Sequence[TraceFiles]) -> dict[str, Any]:
+    """The columns of a table of all ranks, with `run_ns` if it was asked for."""
+    schema: dict[str, Any] = dict(trace_tables()[name].table.schema)
+    return schema | ({RUN_TIME.name: RUN_TIME.dtype} if any(each.shift is not None for each in files) else {})
+
+
 def _file(name: str, each: TraceFiles) -> pl.LazyFrame:
     """A table of one trace file, with the columns that say where its rows are from."""
     if each.paths:
         lazy = pl.scan_parquet(list(each.paths), row_index_name=ROW.name)
     else:
         lazy = TABLES[name].empty().lazy().with_row_index(ROW.name)
-    return lazy.with_columns(
+    lazy = lazy.with_columns(
         pl.lit(each.rank, pl.Int64).alias(RANK.name),
         pl.lit(each.file, pl.Int64).alias(FILE.name),
         pl.col(ROW.name).cast(pl.Int64),
     )
+    if each.shift is None:
+        return lazy
+    moved = pl.col(time_of(TABLES[name]) or "") + each.shift.base
+    if each.shift.drift:
+        moved = moved + (each.shift.drift * (moved - each.shift.at)).round(mode="half_to_even").cast(pl.Int64)
+    return lazy.with_columns(moved.alias(RUN_TIME.name))
 
 
 def _of_ranks(files: Sequence[TraceFiles], predicate: pl.Expr | None) -> list[TraceFiles]:
@@ -172,11 +198,16 @@ def _run_duckdb(request: Request) -> pl.DataFrame:
         raise QueryError("DuckDB is not installed", hint=hint) from error
     connection = duckdb.connect(":memory:", config=_SETTINGS)
     # DuckDB has tables of its own, which tell where files are. There are no views yet, as it would expand them.
+    statement = parse_statement(request.sql)
     unknown = connection.get_table_names(request.sql) - {*request.tables, *request.frames}
     own = {name for row in connection.sql(_OWN_TABLES).fetchall() for name in row}
-    unknown |= own & {name.lower() for name in parse_statement(request.sql).names}
+    unknown |= own & {name.lower() for name in statement.names}
     if unknown:
         raise QueryError(f"there is no table {min(unknown)!r}")
+    # And functions that do, or that change its settings. Wherever they stand, they are called.
+    refused = {name for (name,) in connection.sql(_OWN_FUNCTIONS).fetchall()} & statement.called
+    if refused:
+        raise QueryError(f"{min(refused)} is not allowed: a query reads the run's tables alone")
     paths = sorted({path for files in request.tables.values() for each in files for path in each.paths})
     connection.execute(f"SET allowed_paths = {_list(paths)}")
     connection.execute("SET enable_external_access = false")
@@ -205,7 +236,15 @@ _OWN_TABLES = (
     "SELECT view_name, 'pg_catalog' FROM duckdb_views() WHERE internal AND schema_name <> 'information_schema' "
     "UNION SELECT 'information_schema', schema_name FROM duckdb_views() WHERE internal AND schema_name <> 'main'"
 )
+_OWN_FUNCTIONS = (
+    "SELECT function_name FROM duckdb_functions() GROUP BY function_name "
+    "HAVING bool_and(function_type IN ('table', 'table_macro', 'pragma')) AND bool_or(function_type <> 'pragma') "
+    f"AND function_name NOT IN ({', '.join(map(repr, sorted(TABLE_FUNCTIONS)))}) "
+    "UNION VALUES ('current_setting'), ('write_log')"
+)
 _SETTINGS: dict[str, Any] = {
+    # Else what does not fit into memory goes to the current directory, and stays there if the query is ended.
+    "temp_directory": "",
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     "python_enable_replacements": False,
@@ -221,15 +260,24 @@ def _view(name: str, files: Sequence[TraceFiles]) -> str:
             row = f"file_row_number{_offsets(each.paths)}"
             parts.append(
                 f"SELECT {each.rank}::BIGINT AS rank, {each.file}::BIGINT AS file, ({row})::BIGINT AS row_index,"
-                f" {columns} FROM read_parquet({_list(each.paths)}, file_row_number = true, filename = true)"
+                f" {columns}{_run_time(name, each.shift)}"
+                f" FROM read_parquet({_list(each.paths)}, file_row_number = true, filename = true)"
             )
     if parts:
         return " UNION ALL ".join(parts)
     nulls = ", ".join(
-        f"NULL::{_type_of(dtype)} AS {_identifier(column)}"
-        for column, dtype in trace_tables()[name].table.schema.items()
+        f"NULL::{_type_of(dtype)} AS {_identifier(column)}" for column, dtype in _schema(name, files).items()
     )
     return f"SELECT {nulls} WHERE false"
+
+
+def _run_time(name: str, shift: Shift | None) -> str:
+    """The column `run_ns`, after the others."""
+    if shift is None:
+        return ""
+    moved = f"({time_of(TABLES[name])} + {shift.base})"
+    drift = f" + round_even({shift.drift!r}::DOUBLE * ({moved} - {shift.at}), 0)::BIGINT" if shift.drift else ""
+    return f", ({moved}{drift})::BIGINT AS {RUN_TIME.name}"
 
 
 def _offsets(paths: Sequence[str]) -> str:

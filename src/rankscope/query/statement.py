@@ -31,7 +31,8 @@ _TOKEN = re.compile(
 _READS_FILES = re.compile(
     r"(read|scan|parquet|sniff|iceberg|delta|st_read|sqlite|postgres|mysql)_\w+|glob|getenv|query(_table)?"
 )
-_TABLE_FUNCTIONS = frozenset(("unnest", "range", "generate_series"))
+TABLE_FUNCTIONS = frozenset(("unnest", "range", "generate_series", "json_each", "json_tree"))
+"""Functions that may stand in the place of a table: they make rows of their arguments."""
 _WRITES = frozenset(("insert", "update", "delete", "merge", "truncate", "create", "drop", "alter", "copy"))
 _HINT = "write one SELECT, or WITH … SELECT, over the run's tables: rankscope query --tables lists them"
 
@@ -47,10 +48,12 @@ class Statement:
     Attributes:
         sql: its text, without a semicolon at the end.
         names: every name in it, as written; tables, columns, aliases and functions alike.
+        called: the names in it that a parenthesis follows, in lower case: functions, among others.
     """
 
     sql: str
     names: frozenset[str]
+    called: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,10 @@ def parse_statement(sql: str) -> Statement:
     _refuse_writes(tokens)
     _refuse_functions(tokens)
     names = frozenset(name for token in tokens if (name := token.name) is not None)
-    return Statement(sql[tokens[0].start : tokens[-1].end], names)
+    called = frozenset(
+        name.lower() for token, after in pairwise(tokens) if after.text == "(" and (name := token.name) is not None
+    )
+    return Statement(sql[tokens[0].start : tokens[-1].end], names, called)
 
 
 def _tokens(sql: str) -> list[_Token]:
@@ -140,7 +146,7 @@ def _refuse_functions(tokens: list[_Token]) -> None:
         if not name or after != "(":
             continue
         is_table = before in ("from", "join", "lateral") and not _within_call(tokens, place)
-        if _READS_FILES.fullmatch(name) or (is_table and name not in _TABLE_FUNCTIONS):
+        if _READS_FILES.fullmatch(name) or (is_table and name not in TABLE_FUNCTIONS):
             raise QueryError(f"{token.text} is not allowed: a query reads no files", hint=_HINT)
 
 

@@ -26,6 +26,13 @@ ROW = Column(
     "row_index", I64, "", "the row's number in its file's table: `*_row` columns refer to it, within one rank and file"
 )
 ADDED = (RANK, FILE, ROW)
+RUN_TIME = Column(
+    "run_ns",
+    I64,
+    "ns",
+    "when it starts, on the run's clock, since the run's first event: instants of different ranks can be compared",
+)
+"""Not stored: computed for a query that names it."""
 
 Kind = Literal["trace", "result"]
 
@@ -36,10 +43,12 @@ class SqlTable:
 
     Attributes:
         kind: `trace` for events of all ranks, `result` for what an analysis computes from them.
+        computed: columns that a query has to name: they are not part of `*`.
     """
 
     table: Table
     kind: Kind
+    computed: tuple[Column, ...] = ()
 
     @property
     def name(self) -> str:
@@ -48,14 +57,24 @@ class SqlTable:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Its columns, in order."""
-        return self.table.columns
+        """Its columns, in order, those that are computed last."""
+        return (*self.table.columns, *self.computed)
 
 
 @cache
 def trace_tables() -> dict[str, SqlTable]:
     """The tables of events, by name."""
-    return {name: SqlTable(Table(name, table.doc, (*ADDED, *table.columns)), "trace") for name, table in TABLES.items()}
+    return {
+        name: SqlTable(
+            Table(name, table.doc, (*ADDED, *table.columns)), "trace", (RUN_TIME,) if time_of(table) is not None else ()
+        )
+        for name, table in TABLES.items()
+    }
+
+
+def time_of(table: Table) -> str | None:
+    """The column that `run_ns` is made from; None for a table without times."""
+    return next((name for name in ("start_ns", "time_ns") if name in table.schema), None)
 
 
 def result_table_of(analysis: Analysis) -> SqlTable:

@@ -18,6 +18,7 @@ import rankscope
 from rankscope.analyses import all_analyses
 from rankscope.errors import describe_error
 from rankscope.pipeline import Run
+from rankscope.pipeline.clock import RunClock, clock_of
 from rankscope.report.anonymize import Anonymizer
 from rankscope.report.embed.encoding import json_block
 from rankscope.report.embed.timeline import embed_run, grid_of, size_of
@@ -25,8 +26,6 @@ from rankscope.report.experiments.tables import measured
 from rankscope.report.page import MARKER, page_template
 from rankscope.results import Analysis, Evidence, Finding, Headline, Result, by_severity
 from rankscope.results.failures import FAILURES
-from rankscope.timeline.build import clock_of
-from rankscope.timeline.clock import RunClock
 from rankscope.timeline.finding_location import event_of, place_of
 
 PAYLOAD_SCHEMA_VERSION = 1

@@ -5,41 +5,17 @@ In: a run. Out: its timeline; each rank's lanes are built by the run's workers, 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
-import polars as pl
-
-from rankscope.errors import describe_error
 from rankscope.pipeline import Run
-from rankscope.results.failures import FAILURES
+from rankscope.pipeline.clock import RunClock
 from rankscope.store.sidecar import Sidecar
-from rankscope.timeline.clock import RunClock, run_clock
-from rankscope.timeline.clock_cache import recall_clock, remember_clock
 from rankscope.timeline.pyramid import levels_for
 from rankscope.timeline.rank_lanes import RankLanes, draw_rank, find_rank
 from rankscope.timeline.timeline import Timeline
 
-logger = logging.getLogger(__name__)
-
 OnRank = Callable[[Timeline, int, "BaseException | None"], None]
 """Called for each rank that had to be built: the timeline with it, the rank, and the error if it is not in it."""
-
-
-def clock_of(run: Run) -> RunClock:
-    """The run's clock: from the cache, else from the analysis `clock`, else the ranks' wall clocks."""
-    found = recall_clock(run)
-    if found is not None:
-        return found
-    ranks = {rank: [trace.info for trace in traces] for rank, traces in run.loaded.ranks.items()}
-    try:
-        clock = run_clock(ranks, run.analyze("clock")["clock"].frame)
-    except FAILURES as error:
-        # Reported with the analyses. The rest of the timeline is still shown.
-        logger.warning("the ranks' clocks could not be compared: %s", describe_error(error))
-        return run_clock(ranks, pl.DataFrame())
-    remember_clock(run, clock)
-    return clock
 
 
 def draw_run(run: Run, clock: RunClock, on_progress: OnRank = lambda timeline, rank, error: None) -> Timeline:

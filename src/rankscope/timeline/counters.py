@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from rankscope.pipeline.clock import RankClock
 from rankscope.primitives.intervals import Int64
 from rankscope.store.cache import CachedTrace
-from rankscope.timeline.clock import RankClock
 from rankscope.timeline.column_file import column_file
 from rankscope.timeline.rank_lanes import memory_name
 

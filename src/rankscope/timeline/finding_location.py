@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rankscope.pipeline.clock import RunClock
 from rankscope.results import Anchor, Finding
-from rankscope.timeline.clock import RunClock
 
 _BY_LATENESS = frozenset(("straggler", "stall"))
 

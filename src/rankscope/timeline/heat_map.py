@@ -20,9 +20,9 @@ import polars as pl
 
 from rankscope.errors import describe_error
 from rankscope.pipeline import Run
+from rankscope.pipeline.clock import RunClock
 from rankscope.primitives.steps import distinct_steps
 from rankscope.results.failures import FAILURES
-from rankscope.timeline.clock import RunClock
 
 logger = logging.getLogger(__name__)
 

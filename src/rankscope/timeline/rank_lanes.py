@@ -18,11 +18,11 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.ingest.task import ingest_trace
+from rankscope.pipeline.clock import RankClock
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.steps import step_windows
 from rankscope.store.cache import CachedTrace, DamagedTablesError
 from rankscope.store.sidecar import Sidecar, read_sidecar, write_sidecar
-from rankscope.timeline.clock import RankClock
 from rankscope.timeline.lanes import lay_out
 from rankscope.timeline.pyramid import LaneEvents, build, merge_lane
 from rankscope.timeline.tracks import READS, Track, read_events

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rankscope.pipeline.clock import RunClock
 from rankscope.primitives.intervals import Int64
 from rankscope.store.cache import CachedTrace
 from rankscope.timeline.categories import CATEGORIES
-from rankscope.timeline.clock import RunClock
 from rankscope.timeline.column_file import TypedNumbers, column_file
 from rankscope.timeline.pyramid import BASE_BIN_NS, FACTOR, Tile, levels_for, shift_of, tile, touching
 from rankscope.timeline.rank_lanes import RankLanes

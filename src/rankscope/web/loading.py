@@ -20,10 +20,10 @@ from rankscope.ingest.discover import Found
 from rankscope.ingest.run_selection import KnownRun
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Run
+from rankscope.pipeline.clock import RunClock, clock_of
 from rankscope.report.html_report import shown_analyses
 from rankscope.results import Analysis, Finding, Headline, Result, by_severity
-from rankscope.timeline.build import clock_of, draw_run
-from rankscope.timeline.clock import RunClock
+from rankscope.timeline.build import draw_run
 from rankscope.timeline.counters import Counters
 from rankscope.timeline.critical_path import NEEDED, CriticalPaths
 from rankscope.timeline.heat_map import heat_of

@@ -25,7 +25,7 @@ from starlette.responses import Response
 
 from rankscope.errors import ConfigError
 from rankscope.export.query import QUERY_FORMATS
-from rankscope.pipeline.sql import SCHEMA_VERSION, QueryOptions, QueryResult, run_query, tables_of
+from rankscope.pipeline.sql import SCHEMA_VERSION, QueryOptions, QueryResult, prepare_query, tables_of
 from rankscope.query.engines import ENGINES
 from rankscope.query.examples import EXAMPLES
 from rankscope.query.statement import MAX_CHARACTERS
@@ -121,7 +121,7 @@ def _respond(request: Request, run: ServedRun, asked: dict[str, Any], stopped: C
     limit = int(_number(asked, "limit", 1, MAX_ROWS, DEFAULT_ROWS))
     seconds = _number(asked, "timeout_s", 0.01, MAX_SECONDS, DEFAULT_SECONDS)
     options = QueryOptions(str(asked.get("engine", ENGINES[0])), limit, seconds)
-    result = run_query(loaded.run, asked["sql"], options, loaded.results, stopped)
+    result = prepare_query(loaded.run, asked["sql"], options, loaded.results, loaded.clock).run(stopped)
     if form == "json":
         return json_answer(request, shown_rows(result, _origins(run)))
     name = {"Content-Disposition": f'attachment; filename="rankscope_query.{form}"'}

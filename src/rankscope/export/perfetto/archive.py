@@ -30,10 +30,9 @@ from rankscope.errors import ConfigError, RankscopeError
 from rankscope.export.perfetto.ranks import first_instant, rank_name
 from rankscope.ingest.source import open_trace
 from rankscope.pipeline import Run
+from rankscope.pipeline.clock import RankClock, clock_of
 from rankscope.rundir.atomic import atomic_file
 from rankscope.store.cache import CachedTrace
-from rankscope.timeline.build import clock_of
-from rankscope.timeline.clock import RankClock
 
 MANIFEST = "perfetto_manifest.json"
 _MAX_MEMBER_BYTES = (1 << 32) - (1 << 20)

@@ -24,12 +24,12 @@ from rankscope.export.perfetto.lanes import lanes_of
 from rankscope.export.perfetto.ranks import clock_from_zero, rank_name
 from rankscope.export.perfetto.writers import Args, Flow, JsonWriter, PerfettoWriter, Value, Writer
 from rankscope.pipeline import Run
+from rankscope.pipeline.clock import RankClock, RunClock
 from rankscope.primitives.intervals import Int64
 from rankscope.results import Finding, with_symptoms
 from rankscope.rundir.atomic import atomic_file
 from rankscope.store.cache import CachedTrace
 from rankscope.store.schema import TABLES
-from rankscope.timeline.clock import RankClock, RunClock
 from rankscope.timeline.finding_location import event_of
 
 SUFFIXES = (".pftrace", ".pftrace.gz", ".json", ".json.gz")

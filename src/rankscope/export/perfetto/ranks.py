@@ -12,9 +12,8 @@ import numpy as np
 import polars as pl
 
 from rankscope.pipeline import Run
+from rankscope.pipeline.clock import RankClock, RunClock, clock_of
 from rankscope.store.cache import CachedTrace
-from rankscope.timeline.build import clock_of
-from rankscope.timeline.clock import RankClock, RunClock
 
 
 def rank_name(rank: int, mesh: Mapping[str, int]) -> str:

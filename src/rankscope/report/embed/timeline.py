@@ -16,6 +16,7 @@ import polars as pl
 
 from rankscope.errors import describe_error
 from rankscope.pipeline import Run
+from rankscope.pipeline.clock import clock_of
 from rankscope.primitives.intervals import Int64
 from rankscope.report.anonymize import Anonymizer
 from rankscope.report.embed.collectives import CollectiveKinds, with_event_numbers
@@ -28,7 +29,7 @@ from rankscope.results import Finding
 from rankscope.results.failures import FAILURES
 from rankscope.rundir.plurals import counted
 from rankscope.store.cache import CachedTrace
-from rankscope.timeline.build import clock_of, draw_run
+from rankscope.timeline.build import draw_run
 from rankscope.timeline.counters import curves_of
 from rankscope.timeline.critical_path import NEEDED, CriticalPaths
 from rankscope.timeline.heat_map import heat_of

@@ -4,21 +4,37 @@
 
 with the columns of the analysis `clock`. Times of the timeline are `common` minus the run's origin, its earliest event.
 Ranks without shared collectives keep their wall clock; if that puts groups of linked ranks too far apart to be seen
-together, each group starts at the origin, and the timeline is marked as not aligned.
+together, each group starts at the origin, and the timeline is marked as not aligned. The clock is cached next to the
+tables, so that the timeline need not wait for the analyses.
 
 In: the result of `clock`, and the traces' own clocks. Out: a shift and drift per rank and file.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+import rankscope
+from rankscope.errors import describe_error
 from rankscope.primitives.intervals import Int64
+from rankscope.results.failures import FAILURES
+from rankscope.store.sidecar import read_sidecar, write_sidecar
 from rankscope.store.trace_info import TraceInfo
+
+if TYPE_CHECKING:
+    from rankscope.pipeline.run import Run
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+_FILE = "clock.bin"
 
 # Sets of ranks that are not linked: further apart than so many times their own length, they are shown from one start.
 APART = 20
@@ -148,3 +164,50 @@ def _shifts(spans: Mapping[int, tuple[int, int]], rows: Mapping[int, Mapping[str
     longest = max(end - start for start, end in extents.values())
     apart = any(start - first > APART * max(longest, 1) for start, _ in extents.values())
     return {rank: first - extents[name][0] if apart else 0 for name, members in sets.items() for rank in members}
+
+
+# -- of a run ---------------------------------------------------------------------------------------------------------
+
+
+def clock_of(run: Run) -> RunClock:
+    """The run's clock: from the cache, else from the analysis `clock`, else the ranks' wall clocks."""
+    found = _recall(run)
+    if found is not None:
+        return found
+    ranks = {rank: [trace.info for trace in traces] for rank, traces in run.loaded.ranks.items()}
+    try:
+        clock = run_clock(ranks, run.analyze("clock")["clock"].frame)
+    except FAILURES as error:
+        # Reported with the analyses. The rest of the timeline is still shown.
+        logger.warning("the ranks' clocks could not be compared: %s", describe_error(error))
+        return run_clock(ranks, pl.DataFrame())
+    _remember(run, clock)
+    return clock
+
+
+def _key(run: Run) -> str:
+    ranks = [(rank, [trace.key for trace in traces]) for rank, traces in run.loaded.ranks.items()]
+    what = (_VERSION, rankscope.__version__, ranks, run.options, run.world_size)
+    return hashlib.sha256(repr(what).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _remember(run: Run, clock: RunClock) -> None:
+    """Store the clock of a run."""
+    folder = next(iter(run.loaded.ranks.values()))[0].folder
+    ranks = {str(rank): asdict(one) for rank, one in clock.ranks.items()}
+    write_sidecar(folder, _FILE, _key(run), {**asdict(clock), "ranks": ranks}, {})
+
+
+def _recall(run: Run) -> RunClock | None:
+    """The cached clock for exactly these files, or None."""
+    found = read_sidecar(next(iter(run.loaded.ranks.values()))[0].folder, _FILE, _key(run))
+    if found is None:
+        return None
+    try:
+        facts = dict(found.facts)
+        ranks = {
+            int(rank): RankClock(**{**one, "bases": tuple(one["bases"])}) for rank, one in facts.pop("ranks").items()
+        }
+        return RunClock(**facts, ranks=ranks)
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return None
