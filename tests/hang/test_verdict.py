@@ -392,6 +392,23 @@ def test_a_rank_without_a_device_does_not_wait_for_one():
     assert causes == [Cause.PYTHON_CODE, Cause.HOST_SYNCHRONIZATION, Cause.HOST_SYNCHRONIZATION]
 
 
+def test_a_call_that_no_dump_has_is_named(tmp_path):
+    for rank in range(3):
+        recorder = healthy(3)[rank]
+        inner = Frame("/s/torch/distributed/distributed_c10d.py", 1, "recv")
+        frames = (inner, Frame("/job/t.py", 9, "main")) if rank == 1 else ()
+        if rank != 1:
+            recorder.call("all_reduce", done=False)
+        stack = ThreadStack(frames, "MainThread", training=True)
+        dump = HangDump(
+            DUMP_FORMAT, rank, world_size=3, threads=(stack,), flight_recorder=recorder.dump(), reason="no step"
+        )
+        write_atomic(tmp_path / "hang" / f"rank{rank}.json", dump.to_json())
+    verdict = read(tmp_path)
+    assert (verdict.cause, verdict.culprits) == (Cause.UNKNOWN, (1,))
+    assert "rank 1 is in torch.distributed's recv, which is in no dump, at main (/job/t.py:9)" in verdict.summary
+
+
 def test_each_culprit_is_where_it_is(tmp_path):
     lines = {1: "time.sleep(10)", 2: "store.wait(['ready'])"}
     for rank in range(4):

@@ -85,8 +85,8 @@ def _place(beat: Heartbeat, now_ns: int, others_hang: bool) -> Place:
             f"no sign of life for {silent_ns / 1e9:.0f} s{step} ({_process(beat)}): "
             "killed, stopped, or in code that holds Python's lock",
         )
-    text = "is alive and has written no dump" if others_hang else "is alive"
-    return Place(Cause.UNKNOWN, f"{text}{step}")
+    last = f" {silent_ns / 1e9:.0f} s before the latest file, and has written no dump" if others_hang else ""
+    return Place(Cause.UNKNOWN, f"was alive{step}{last}")
 
 
 def is_consequence(place: Place) -> bool:

@@ -101,7 +101,7 @@ def _states(verdict: HangVerdict) -> str:
     by_cause: dict[Cause, list[int]] = {}
     for rank in verdict.culprits:
         cause = known[rank].cause if rank in known else Cause.UNKNOWN
-        by_cause.setdefault(cause if cause in _WHY else Cause.UNKNOWN, []).append(rank)
+        by_cause.setdefault(cause, []).append(rank)
     first = [verdict.cause] if verdict.cause in by_cause else []
     parts = []
     for cause in dict.fromkeys((*first, *by_cause)):
@@ -115,12 +115,20 @@ def _reason(cause: Cause, ranks: Sequence[RankVerdict]) -> str:
     """Why, with the evidence and the place of the first of these ranks."""
     if not ranks:
         return _WHY[cause]
+    if cause is Cause.COMMUNICATION:  # one that the Flight Recorder does not have, else the rank would wait in it
+        what = ranks[0].evidence.removeprefix("is ").replace("waits ", "waiting ", 1)
+        return f"{what}, which is in no dump{_at(ranks)}"
     detail = f" ({first_line(ranks[0].evidence)})" if cause in (Cause.EXCEPTION, Cause.DEAD) else ""
+    return f"{_WHY[cause]}{detail}{_at(ranks)}"
+
+
+def _at(ranks: Sequence[RankVerdict]) -> str:
+    """Where these ranks are; where the first is, if they are in several places."""
     place = ranks[0].place
     if place is None:
-        return f"{_WHY[cause]}{detail}"
+        return ""
     of = "" if all(rank.place == place for rank in ranks) else f" (rank {ranks[0].rank})"
-    return f"{_WHY[cause]}{detail}, at {place}{of}"
+    return f", at {place}{of}"
 
 
 def _mismatch(verdict: HangVerdict) -> str:

@@ -31,6 +31,8 @@ from rankscope.watch.state import LastArrival, LateRank, LongStep, RankState, Ra
 
 JUDGED_STEPS = 100
 """The latest steps, from which the straggler is found."""
+ENOUGH_STEPS = 15
+"""Of fewer, nothing is said of the ranks: a job has more soon, and a busy machine makes some rank late in a few."""
 _HISTORY_STEPS = 2000
 _MANY_CALLS = 1_000_000
 """Of all ranks together: above that, since when a rank is late is looked for in the judged steps only."""
@@ -72,7 +74,10 @@ def read_status(
         late, verdicts = _late_ranks(compared, times, history, step_time)
         late = tuple(each for each in late if not (each.found.once and _is_early(by_rank, each.since_step)))
         least_delay_ns = _least_delay(compared, verdicts)
-        if times.basis == "phases":
+        if times.steps.size < ENOUGH_STEPS:
+            too_few = Verdict(Significance.TOO_FEW, "", (times.steps.size,))
+            late, verdicts, least_delay_ns = (), dict.fromkeys(times.ranks, too_few), None
+        elif times.basis == "phases":
             # Any other phase may contain the waiting for a rank that is late elsewhere.
             late = tuple(each for each in late if each.found.lasting and each.phase == LOADING)
             verdicts, least_delay_ns = {each.rank: each.found.verdict for each in late}, None
