@@ -49,6 +49,7 @@ def invariants(finding: Finding, raw: Raw) -> None:
         claim.require(int(rank) in present, f"the title names rank {rank}")
     if finding.saving_ns is not None:
         step = max(raw.step_ns(), raw.longest_ns() if "some steps" in finding.title else 0)
+        step = raw.mean_step_ns() if claim.of_mean else step
         claim.require(0 <= finding.saving_ns <= step + 1, f"the saving exceeds the step of {step:.0f} ns")
         claim.require(finding.severity != "error", "an error that saves time")
 
@@ -84,6 +85,8 @@ def _falsely_merged(run: rankscope.Run, raw: Raw) -> list[str]:
     ]
     promised = sum(each.saving_ns or 0 for each in diagnosis.findings)
     step = max(raw.step_ns(), diagnosis.step_ns or 0)
+    if any(Claim(each).of_mean for each in diagnosis.findings):
+        step = max(step, raw.mean_step_ns())
     if promised > step + 1:
         wrong.append(f"the savings add up to {promised} ns, and the step has {step:.0f}")
     return wrong

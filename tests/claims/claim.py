@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rankscope.results import Evidence, Finding
 
+MEAN_STEP = "mean step time (slowest rank)"
 NS = 1.5
 """Sums are exact; means and medians are rounded once, and shares of them once more."""
 
@@ -21,9 +22,12 @@ class Claim:
 
     finding: Finding
     left: list[Evidence] = field(init=False)
+    of_mean: bool = field(init=False)
+    """Whether it is a part of the mean step, because fewer than half of the steps have it."""
 
     def __post_init__(self) -> None:
         self.left = list(self.finding.evidence)
+        self.of_mean = any(each.name == MEAN_STEP for each in self.left)
 
     def require(self, holds: object, why: str) -> None:
         if not holds:
@@ -65,8 +69,9 @@ class Claim:
     def share(self, step: float) -> None:
         """The title's share of a step is that of the saving."""
         saving = self.finding.saving_ns or 0
-        if found := re.search(r"(\d+) % of (a|the) (step|recorded span)", self.finding.title):
+        if found := re.search(r"(\d+) % of (a|the) (step|mean step|recorded span)", self.finding.title):
             self.same(float(found[1]), 100 * saving / step, "the title's share", within=0.51)
+            self.require((found[3] == "mean step") == self.of_mean, "the title and its evidence are of different steps")
         else:
             self.require(False, "the title gives no share of a step")
 

@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.claims.claim import Claim
-from tests.claims.host_rules import in_steps, raw_steps, saves, saves_at_most, step_count, step_of, worst_of, worth_it
+from tests.claims.host_rules import (
+    WORTH,
+    counts,
+    in_steps,
+    raw_steps,
+    saves,
+    saves_at_most,
+    step_count,
+    step_of,
+    worst_of,
+    worth_it,
+)
 from tests.claims.raw import File, Raw
 from tests.claims.registry import checks
 from tests.claims.spans import Span, length, less, union, within
@@ -43,8 +54,7 @@ def pageable_copies(claim: Claim, raw: Raw) -> None:
                     copied[event.name].append((file, event))
         for rows in copied.values():
             which = {(f.path, f.step_at(e.launch)) for f, e in rows if f.plain.steps}
-            # What happens in fewer than half of the steps costs a usual step nothing.
-            if which and 2 * len(which) < number:
+            if which and not counts(claim, len(which), number):
                 continue
             for file, event in rows:
                 others = union(e.span for e in file.plain.device if "memcpy" not in e.category)
@@ -62,7 +72,7 @@ def pageable_copies(claim: Claim, raw: Raw) -> None:
     if claim.has("bandwidth"):
         claim.is_near("bandwidth", moved[worst] / lasted[worst], within=0.0051)
     saves_at_most(claim, exposed[worst], step)
-    claim.require(all(exposed[r] >= exposed[worst] / 2 - 4 for r in claim.finding.ranks), "a rank with less than half")
+    claim.require(all(exposed[r] + 4 >= WORTH * step for r in claim.finding.ranks), "a rank with too little")
     claim.share(step)
 
 

@@ -14,12 +14,16 @@ from tests.claims.registry import checks
 
 MALLOC = re.compile(
     r"^(cuda|hip)(Malloc|MallocManaged|ExtMallocWithFlags)$|^zeMemAlloc(Device|Shared)$"
-    r"|^cuMemAlloc(Managed|Pitch)?(_v2)?$|^(cu|hip)MemCreate$",
+    r"|^cuMemAlloc(Managed|Pitch)?(_v2)?$|^(cu|hip)MemCreate$|^(ur|piext)USM(Device|Shared)Alloc$",
     re.IGNORECASE,
 )
-FREE = re.compile(r"^(cuda|hip)Free$|^zeMemFree$|^cuMemFree(_v2)?$|^(cu|hip)MemRelease$", re.IGNORECASE)
+FREE = re.compile(
+    r"^(cuda|hip)Free$|^zeMemFree$|^cuMemFree(_v2)?$|^(cu|hip)MemRelease$|^(ur|piext)USMFree$", re.IGNORECASE
+)
 PINNED = re.compile(
-    r"^(cuda|hip)(HostAlloc|HostMalloc|MallocHost|FreeHost|HostFree|Host(Unr|R)egister)$", re.IGNORECASE
+    r"^(cuda|hip)(HostAlloc|HostMalloc|MallocHost|FreeHost|HostFree|Host(Unr|R)egister)$"
+    r"|^zeMemAllocHost$|^(ur|piext)USMHostAlloc$",
+    re.IGNORECASE,
 )
 
 

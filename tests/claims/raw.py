@@ -316,6 +316,10 @@ class Raw:
                         slowest[key] = max(slowest.get(key, 0), end - begin)
         return statistics.median(slowest.values()) if slowest else 0
 
+    def mean_step_ns(self) -> float:
+        """The mean window of the rank with the longest, ns: what the job takes per step."""
+        return max((statistics.fmean(e - b for _, _, b, e in self.windows(rank)) for rank in self.files), default=0.0)
+
     def longest_ns(self) -> int:
         """The longest window of any rank, ns."""
         return max((e - b for files in self.files.values() for f in files for _, b, e in f.windows), default=0)

@@ -25,7 +25,14 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.allocations import HOST, MEMORY_COLUMNS, memory_by_step, memory_samples
+from rankscope.primitives.allocations import (
+    DEVICE_FREE,
+    DEVICE_MALLOC,
+    HOST,
+    MEMORY_COLUMNS,
+    memory_by_step,
+    memory_samples,
+)
 from rankscope.results import (
     Analysis,
     Column,
@@ -73,9 +80,9 @@ COLUMNS = (
     Column("device_allocations", pl.Int32, "count", "calls of the driver's malloc; null for the host"),
     Column("device_frees", pl.Int32, "count", "calls of the driver's free; null for the host"),
 )
-# cudaMalloc, cudaMallocAsync, hipMalloc, zeMemAllocDevice; not cudaMallocHost, which takes the host's memory.
-_MALLOC = r"(?i)^(cuda|hip)Malloc(Async|Managed|FromPoolAsync)?$|^zeMemAlloc(Device|Shared)$|^cuMem(Alloc|Create)"
-_FREE = r"(?i)^(cuda|hip)Free(Async)?$|^zeMemFree|^cuMem(Free|Release)"
+# Here a pool's calls count, too; not cudaMallocHost, which takes the host's memory.
+_MALLOC = rf"{DEVICE_MALLOC}|^(cuda|hip)Malloc(FromPool)?Async$|^cuMemAlloc"
+_FREE = rf"{DEVICE_FREE}|^(cuda|hip)FreeAsync$|^cuMemFree"
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:

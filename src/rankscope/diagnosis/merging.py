@@ -15,7 +15,8 @@ with its symptoms.
    - there is no room for both: the amount by which the two together exceed what the rank has of that part.
    A finding that is explained in part keeps the rest as its saving and its cost.
 4. Causes share the time, the most costly first: the saving of each is at most what the ones before it leave of its
-   parts, and all savings together are at most a step. What a finding would save alone is then part of its evidence.
+   parts, and all savings together are at most a step (the mean one where what only some steps have is among them).
+   What a finding would save alone is then part of its evidence.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import polars as pl
 
 from rankscope.diagnosis.effects import OF_ANALYSES, PARTS_OF_CAUSE, STALL, STRAGGLER, Declared
 from rankscope.diagnosis.rank_costs import RankCosts, exposed_waits, rank_costs
-from rankscope.diagnosis.step_costs import WARNING_SHARE, severity_of
+from rankscope.diagnosis.step_costs import WARNING_SHARE, severity_of, step_of
 from rankscope.results import Effect, Evidence, Finding, Inputs, Rule, StepPart, by_severity, worst_of
 
 COVERED = 0.5
@@ -258,7 +259,7 @@ def _beside_causes(each: _Stated, step: int) -> Finding:
     left = math.floor(each.costs.total(each.rest) + _NS)
     if not each.finding.saving_ns or left >= each.finding.saving_ns:
         return each.finding
-    severity = severity_of(left, step) or "info"
+    severity = severity_of(left, step_of(each.finding, step)[0]) or "info"
     limited = _limited(each.finding, left)
     return limited if worst_of([severity, limited.severity]) == severity else replace(limited, severity=severity)
 
@@ -266,14 +267,14 @@ def _beside_causes(each: _Stated, step: int) -> Finding:
 def _counted(leading: Sequence[_Stated], capacity: Mapping[int, Parts], step: int) -> list[Finding]:
     """The findings with what each of them adds to the savings of those before it."""
     remaining = {rank: dict(parts) for rank, parts in capacity.items()}
-    left = float(step)
+    promised = 0.0
     found = []
     for each in leading:
         saving = each.finding.saving_ns
         if not saving:
             found.append(each.finding)
             continue
-        counted = min(float(saving), left)
+        counted = min(float(saving), max(0.0, step_of(each.finding, step)[0] - promised))
         if each.kind.partition(":")[0] != STRAGGLER and each.declared.parts:
             room = {
                 rank: sum(remaining[rank][part] for part in each.declared.parts) if rank in remaining else cost
@@ -284,7 +285,7 @@ def _counted(leading: Sequence[_Stated], capacity: Mapping[int, Parts], step: in
             for part, amount in parts.items():
                 if rank in remaining:
                     remaining[rank][part] = max(0.0, remaining[rank][part] - amount)
-        left -= counted
+        promised += counted
         found.append(_limited(each.finding, math.floor(counted + _NS)))
     return found
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from rankscope.primitives.steps import count_steps
-from rankscope.results import Evidence, Inputs, Severity
+from rankscope.results import Evidence, Finding, Inputs, Severity
 from rankscope.rundir.plurals import listed, plural
 
 WARNING_SHARE = 0.05
@@ -21,6 +21,8 @@ INFO_SHARE = 0.01
 MEMORY_WARNING = 0.95
 """Of a device's memory: with less left, a longer sequence or some fragmentation ends the job."""
 MEMORY_INFO = 0.85
+AGAIN = 2
+"""Steps: what happens in one alone may be a checkpoint or the start of an epoch, and need not happen again."""
 PLACE = ("rank", "window", "step")
 """What a row of an analysis per step is about."""
 _SHOWN_STEPS = 3
@@ -33,6 +35,24 @@ def step_ns(inputs: Inputs) -> int | None:
         return None
     slowest = frame.group_by("step", "window").agg(pl.col("window_ns").max())["window_ns"].median()
     return round(slowest) if isinstance(slowest, int | float) and slowest > 0 else None
+
+
+def mean_step_ns(inputs: Inputs) -> int | None:
+    """The mean step of the rank with the longest, ns; None without steps.
+
+    A rank's windows do not overlap, so it is the time that the job takes per step, whichever rank makes it wait.
+    """
+    frame = inputs.results.get("step_time")
+    if frame is None or not steps_of(inputs):
+        return None
+    slowest = frame.group_by("rank").agg(pl.col("window_ns").mean())["window_ns"].max()
+    return round(slowest) if isinstance(slowest, int | float) and slowest > 0 else None
+
+
+def step_of(finding: Finding, step: int) -> tuple[int, bool]:
+    """The step that a finding's saving is a part of, ns, and whether it is the mean one."""
+    mean = next((each.value for each in finding.evidence if each.name == MEAN_STEP.length), None)
+    return (mean, True) if isinstance(mean, int) else (step, False)
 
 
 def severity_of(saving: int, step: int | None) -> Severity | None:
@@ -96,11 +116,14 @@ def within_available(costs: Mapping[int, int], columns: Sequence[str], inputs: I
         costs: ns by rank: totals divided by the number of steps, which an unusual step may affect.
         columns: of `step_time`: what the saving is taken from. The bound is their sum, median over steps, and the step.
     """
-    frame, step = inputs.results.get("step_time"), step_ns(inputs)
+    return _at_most(costs, step_ns(inputs), pl.sum_horizontal(*columns).median(), inputs)
+
+
+def _at_most(costs: Mapping[int, int], step: int | None, has: pl.Expr, inputs: Inputs) -> dict[int, int]:
+    frame = inputs.results.get("step_time")
     if frame is None or step is None:
         return dict(costs)
-    have = frame.group_by("rank").agg(pl.sum_horizontal(*columns).median())
-    most = {int(rank): min(step, round(value)) for rank, value in have.iter_rows()}
+    most = {int(rank): min(step, round(value)) for rank, value in frame.group_by("rank").agg(has).iter_rows()}
     bounded = {rank: min(cost, most.get(rank, step)) for rank, cost in costs.items()}
     return dict(sorted(bounded.items(), key=lambda each: (-each[1], each[0])))
 
@@ -145,6 +168,7 @@ class StepWords:
     one: str
     per: str
     length: str
+    kind: str = "median"
 
     def share(self, amount: float, step: int) -> str:
         """An amount relative to a step or span: `26 % of a step`.
@@ -169,6 +193,8 @@ def on_worst_rank(inputs: Inputs, rank: int, ranks: Sequence[int]) -> str:
 
 
 _STEP = StepWords("step", "a step", "per step", "step time (median, slowest rank)")
+# Of what only some steps have: a part of their total time.
+MEAN_STEP = StepWords("mean step", "the mean step", "per step", "mean step time (slowest rank)", "mean")
 # From the first to the last device event: on the host, recording may have begun long before.
 _SPAN = StepWords("recorded span", "the recorded span", "in the recorded span", "recorded span (slowest rank)")
 
@@ -195,16 +221,6 @@ def step_counts(inputs: Inputs) -> dict[int, int]:
     return {int(rank): int(count) for rank, count in frame.group_by("rank").len().sort("rank").iter_rows()}
 
 
-def in_most_steps(rows: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
-    """The rows that concern at least half of their rank's steps: what others cost is none of a usual step's time.
-
-    Args:
-        rows: rank, and steps: in how many it happens; 0 if the trace has none.
-    """
-    count = pl.col("rank").replace_strict(step_counts(inputs), default=0, return_dtype=pl.Int64)
-    return rows.filter((pl.col("steps") == 0) | (2 * pl.col("steps") >= count))
-
-
 def per_step(by_rank: pl.DataFrame, column: str, inputs: Inputs) -> dict[int, int]:
     """A column's total per step, by rank, the largest first.
 
@@ -219,14 +235,22 @@ def per_step(by_rank: pl.DataFrame, column: str, inputs: Inputs) -> dict[int, in
 
 @dataclass(frozen=True)
 class Worst:
-    """The rank with the largest saving: its number, the saving (ns) and the severity of that."""
+    """The rank with the largest saving.
+
+    Attributes:
+        rank: its number.
+        saving_ns: the saving, ns per step.
+        severity: of that.
+        ranks: all ranks whose saving is large enough for a finding.
+    """
 
     rank: int
     saving_ns: int
     severity: Severity
+    ranks: tuple[int, ...]
 
 
-def worst_rank(savings: Mapping[int, int], step: int) -> Worst | None:
+def worst_rank(savings: Mapping[int, int], step: int | None) -> Worst | None:
     """The rank with the largest saving; None if no saving is large enough for a finding.
 
     Args:
@@ -235,12 +259,70 @@ def worst_rank(savings: Mapping[int, int], step: int) -> Worst | None:
     """
     rank = max(savings, key=lambda each: savings[each], default=None)
     severity = None if rank is None else severity_of(savings[rank], step)
-    return None if rank is None or severity is None else Worst(rank, savings[rank], severity)
+    if rank is None or severity is None:
+        return None
+    return Worst(rank, savings[rank], severity, relevant_ranks(savings, step))
 
 
 def relevant_ranks(by_rank: Mapping[int, int], step: int | None) -> tuple[int, ...]:
     """The ranks whose saving is large enough for a finding."""
     return tuple(sorted(rank for rank, value in by_rank.items() if severity_of(value, step) is not None))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What something costs: in a usual step, or of what only some steps have, in the mean of all steps.
+
+    Attributes:
+        worst: the rank with the most, and its saving.
+        step_ns: the step that the saving is a part of: the median step, or the mean one.
+        unit: phrases for that step.
+        rows: what was counted.
+        by_rank: its total divided by the number of steps, ns, the largest first.
+    """
+
+    worst: Worst
+    step_ns: int
+    unit: StepWords
+    rows: pl.DataFrame
+    by_rank: Mapping[int, int]
+
+    @property
+    def share(self) -> str:
+        """The saving relative to the step, as a phrase."""
+        return self.unit.share(self.worst.saving_ns, self.step_ns)
+
+    @property
+    def length(self) -> Evidence:
+        """The step's length, which the share refers to."""
+        return Evidence(self.unit.length, self.step_ns, "ns")
+
+
+def cost_of(rows: pl.DataFrame, column: str, columns: Sequence[str], inputs: Inputs) -> Cost | None:
+    """What something costs per step; None if it is too little for a finding.
+
+    What most steps have is a part of the median step, which unusual steps do not affect. What fewer steps have, but at
+    least two, is a part of the mean step: the median step has none of it. The larger of the two shares counts.
+
+    Args:
+        rows: rank; steps: in how many it happens, 0 if the trace has none; and the column: totals of files, ns.
+        column: its name.
+        columns: of `step_time`: what the saving is taken from.
+    """
+    has, number = pl.sum_horizontal(*columns), step_counts(inputs)
+    count = pl.col("rank").replace_strict(number, default=0, return_dtype=pl.Int64)
+    often = rows.filter((pl.col("steps") == 0) | (2 * pl.col("steps") >= count))
+    again = rows.filter((2 * pl.col("steps") >= count) | (pl.col("steps") >= AGAIN))
+    found = []
+    for counted, step, unit, bound in (
+        (often, step_ns(inputs), step_words(inputs), has.median()),
+        (again, mean_step_ns(inputs) if again.height > often.height else None, MEAN_STEP, has.mean()),
+    ):
+        by_rank = per_step(counted, column, inputs)
+        worst = worst_rank(_at_most(by_rank, step, bound, inputs), step)
+        if worst is not None and step is not None:
+            found.append(Cost(worst, step, unit, counted, by_rank))
+    return max(found, key=lambda each: each.worst.saving_ns / each.step_ns, default=None)
 
 
 def memory_severity(share: float) -> Severity | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rankscope.diagnosis.effects import STRAGGLER
-from rankscope.diagnosis.step_costs import StepWords, number_of_steps, on_device, step_words
+from rankscope.diagnosis.step_costs import MEAN_STEP, StepWords, number_of_steps, on_device, step_of, step_words
 from rankscope.results import (
     ENOUGH_STEPS,
     Evidence,
@@ -184,6 +184,9 @@ def _headline(findings: Sequence[Finding], unit: StepWords, step: int | None, sn
     values["finding"] = (top.title, "")
     if not top.weight_ns:
         return Headline.of("{finding}.", finding=values["finding"])
+    step, is_mean = step_of(top, step)
+    if is_mean:
+        unit, values["step"] = MEAN_STEP, (step, "ns")
     saving = top.saving_ns or 0
     values |= {"saving": (saving, "ns"), "share": (saving / step, "ratio")}
     if small:

@@ -16,10 +16,14 @@ HOST = 0
 
 DEVICE_MALLOC = (
     r"(?i)^(cuda|hip)(Malloc|MallocManaged|ExtMallocWithFlags)$|^zeMemAlloc(Device|Shared)$"
-    r"|^cuMemAlloc(Managed|Pitch)?(_v2)?$|^(cu|hip)MemCreate$"
+    r"|^cuMemAlloc(Managed|Pitch)?(_v2)?$|^(cu|hip)MemCreate$|^(ur|piext)USM(Device|Shared)Alloc$"
 )
-DEVICE_FREE = r"(?i)^(cuda|hip)Free$|^zeMemFree$|^cuMemFree(_v2)?$|^(cu|hip)MemRelease$"
-PINNED_MEMORY = r"(?i)^(cuda|hip)(HostAlloc|HostMalloc|MallocHost|FreeHost|HostFree|Host(Unr|R)egister)$"
+DEVICE_FREE = r"(?i)^(cuda|hip)Free$|^zeMemFree$|^cuMemFree(_v2)?$|^(cu|hip)MemRelease$|^(ur|piext)USMFree$"
+PINNED_MEMORY = (
+    r"(?i)^(cuda|hip)(HostAlloc|HostMalloc|MallocHost|FreeHost|HostFree|Host(Unr|R)egister)$"
+    r"|^zeMemAllocHost$|^(ur|piext)USMHostAlloc$"
+)
+"""CUDA, HIP, Level Zero, and SYCL's runtimes: Unified Runtime (ur…) and, before it, its plugin interface (pi…)."""
 # What expandable segments call besides. Not the Async ones: they return at once, and a pool makes them for each tensor.
 ALLOCATOR_CALLS = rf"{DEVICE_MALLOC}|{DEVICE_FREE}|{PINNED_MEMORY}|^(cu|hip)Mem(Map|Unmap|SetAccess)$"
 """Calls of the host into the driver for memory: they take up to milliseconds, and a free waits for the device."""

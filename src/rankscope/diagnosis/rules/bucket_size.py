@@ -9,17 +9,31 @@ less the share that the needed number of buckets would keep.
 
 Waiting for later ranks is excluded from both (`collectives`), as bucket sizes do not change it. Where it is not known,
 the bucket of the least exposed rank counts; if ranks are missing, none does.
-Both are medians over steps on the rank with the most. On the CPU, compute and communication share the cores, so the
-bound is seldom reached. Sizes need `record_shapes` if the library writes none (Gloo).
+Both are medians over the steps with buckets, on the rank with the most. If fewer than half of the steps have buckets
+(gradients that are accumulated over several), the saving is a part of the mean step. On the CPU, compute and
+communication share the cores, so the bound is seldom reached. Sizes need `record_shapes` if the library writes none
+(Gloo).
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import polars as pl
 
 from rankscope.diagnosis.anchors import collective_anchor, collectives_of
 from rankscope.diagnosis.effects import SLOW_TRANSFERS
-from rankscope.diagnosis.step_costs import relevant_ranks, severity_of, step_ns, step_words, steps_of, unrecorded_ranks
+from rankscope.diagnosis.step_costs import (
+    MEAN_STEP,
+    mean_step_ns,
+    relevant_ranks,
+    severity_of,
+    step_counts,
+    step_ns,
+    step_words,
+    steps_of,
+    unrecorded_ranks,
+)
 from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule
 
 CAP = 25 << 20
@@ -40,7 +54,11 @@ def find(inputs: Inputs) -> list[Finding]:
     if known.is_empty():
         return []
     steps = _by_step(known)
-    usual = _usual_by_rank(steps)
+    usual, mean = _usual_by_rank(steps, step_counts(inputs)), mean_step_ns(inputs)
+    seldom = mean is not None and 2 * usual["part"].to_numpy().max() < 1
+    step = mean if seldom and mean is not None else step
+    if seldom:
+        usual = usual.with_columns(pl.col("large", "small") * pl.col("part"))
     large, small = (
         usual.sort(kind, "rank", descending=[True, False]).row(0, named=True) for kind in ("large", "small")
     )
@@ -68,6 +86,7 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("time after the backward's compute, without waiting", round(worst["tail"] or 0), "ns"),
                 Evidence("backward", round(worst["backward"] or 0), "ns"),
                 Evidence(f"exposed, all buckets, without waiting, {unit.per}", round(worst["exposed"]), "ns"),
+                *_of_few_steps(worst["part"], step if seldom else None),
             ),
             saving_ns=saving,
             anchor=_anchor(kind, worst["rank"], known, steps, inputs),
@@ -78,6 +97,13 @@ def find(inputs: Inputs) -> list[Finding]:
             ),
         )
     ]
+
+
+def _of_few_steps(part: float, mean: int | None) -> list[Evidence]:
+    """What the saving is a part of, if most steps have no buckets; the figures before it are of steps that do."""
+    if mean is None:
+        return []
+    return [Evidence("share of the steps that have buckets", part, "ratio"), Evidence(MEAN_STEP.length, mean, "ns")]
 
 
 def _anchor(kind: str, rank: int, known: pl.DataFrame, steps: pl.DataFrame, inputs: Inputs) -> Anchor | None:
@@ -130,11 +156,13 @@ def _by_step(buckets: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _usual_by_rank(steps: pl.DataFrame) -> pl.DataFrame:
-    """Medians over a rank's steps."""
+def _usual_by_rank(steps: pl.DataFrame, counts: Mapping[int, int]) -> pl.DataFrame:
+    """Medians over a rank's steps with buckets, and which part of its steps these are."""
+    count = pl.col("rank").replace_strict(counts, default=1, return_dtype=pl.Int64)
     # As a step's length is: one in which others had the cores or the network must not weigh in alone.
     return steps.group_by("rank").agg(
-        pl.col("large", "small", "buckets", "bytes", "tail", "exposed", "last", "backward").median()
+        pl.col("large", "small", "buckets", "bytes", "tail", "exposed", "last", "backward").median(),
+        (pl.len() / count.first()).alias("part"),
     )
 
 

@@ -2,7 +2,9 @@
 
 Fires on a step's exposed transfer (`distributed`). Waiting for later ranks is covered by `stragglers`; overlap cannot
 shorten it. The saving is what could overlap at most: the exposed transfer, but no more than the compute of the step,
-median over steps, on the rank with the least. More overlap on the other ranks alone does not shorten a step.
+median over steps, on the rank with the least. More overlap on the other ranks alone does not shorten a step. If fewer
+than half of the steps communicate (gradients that are accumulated over several), the figures are means over all steps,
+and shares are of the mean step.
 If wait and transfer cannot be separated, although all ranks are recorded (Gloo's overlapping ranges, collectives
 without a match), all of it counts: the rank that is exposed least waits least. If ranks are missing there is no saving:
 all that is recorded may be waiting for them. The evidence names the collective with the most transfer time. On the CPU,
@@ -11,7 +13,8 @@ compute and communication share the cores: the finding is then never more than a
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import polars as pl
 
@@ -19,8 +22,12 @@ from rankscope.diagnosis.advice import any_of, job_of
 from rankscope.diagnosis.anchors import exposed_anchor
 from rankscope.diagnosis.effects import BUCKETS, SLOW_LINKS, SLOW_TRANSFERS, SMALL_SYNCS, WAITING
 from rankscope.diagnosis.step_costs import (
+    AGAIN,
+    MEAN_STEP,
     PLACE,
+    StepWords,
     mean_of,
+    mean_step_ns,
     on_device,
     severity_of,
     step_ns,
@@ -49,29 +56,29 @@ def find(inputs: Inputs) -> list[Finding]:
     rows = frame.join(times.select(*PLACE, "compute_ns"), on=PLACE, nulls_equal=True).with_columns(
         open_ns.alias("open"), pl.min_horizontal(open_ns, "compute_ns").alias("saving")
     )
-    names = ("communication_ns", "exposed_synchronizing_ns", "exposed_transfer_ns", "exposed_unmatched_ns")
-    costs = usual(rows, *names, "open", "saving")
     missing = unrecorded_ranks(inputs)
+    averages = _averages(rows, inputs)
     if missing:
-        return _not_known(costs, step, missing, inputs)
-    least = costs.sort("saving", "rank").row(0, named=True)
-    saving = round(least["saving"])
-    severity = severity_of(saving, step)
+        return _not_known(averages[-1], missing, inputs)
+    average = max(averages, key=lambda each: each.saving_ns / each.step_ns)
+    least, saving, unit = average.least, average.saving_ns, average.unit
+    severity = severity_of(saving, average.step_ns)
     if severity is None:
         return []
-    unit = step_words(inputs)
     # On the CPU compute and communication share the cores: hiding one behind the other gains little.
     certain = on_device(inputs) and least["exposed_transfer_ns"] >= _KNOWN * least["open"]
     of_least = [Evidence(f"without waiting, rank {least['rank']} (the lowest)", round(least["open"]), "ns")]
-    title = f"{unit.share(least['open'], step)} is exposed communication, not counting waits for other ranks"
+    share = unit.share(least["open"], average.step_ns)
+    title = f"{share} is exposed communication, not counting waits for other ranks"
     if saving < round(least["open"]):
         of_least.append(Evidence("compute that could run at the same time", saving, "ns"))
-    ranks = tuple(costs.filter(pl.col("saving") >= _WORST_SHARE * step)["rank"].to_list())
+    worst = pl.col("saving") >= _WORST_SHARE * average.step_ns
+    ranks = tuple(average.costs.filter(worst)["rank"].to_list())
     found = _finding(
         severity if certain else "info",
         title,
         ranks,
-        _evidence(costs, of_least, inputs),
+        _evidence(average, of_least, inputs),
         saving,
         inputs,
         _advice(job_of(inputs)),
@@ -80,15 +87,49 @@ def find(inputs: Inputs) -> list[Finding]:
     return [replace(found, anchor=exposed_anchor(inputs, shown, _REASON))]
 
 
-def _not_known(costs: pl.DataFrame, step: int, missing: int, inputs: Inputs) -> list[Finding]:
+@dataclass(frozen=True)
+class _Average:
+    """What the ranks' steps have on average: `costs` by rank, of a step of this length."""
+
+    costs: pl.DataFrame
+    step_ns: int
+    unit: StepWords
+
+    @property
+    def least(self) -> dict[str, Any]:
+        """The row of the rank that can save the least."""
+        return self.costs.sort("saving", "rank").row(0, named=True)
+
+    @property
+    def saving_ns(self) -> int:
+        """What that rank can save."""
+        return round(float(self.least["saving"]))
+
+
+def _averages(rows: pl.DataFrame, inputs: Inputs) -> list[_Average]:
+    """The median step; and if fewer than half of them communicate, but at least two, the mean step."""
+    names = ("communication_ns", "exposed_synchronizing_ns", "exposed_transfer_ns", "exposed_unmatched_ns")
+    columns = (*names, "open", "saving")
+    found = [_Average(usual(rows, *columns), step_ns(inputs) or 1, step_words(inputs))]
+    some = rows.group_by("rank").agg((pl.col("communication_ns") > 0).sum().alias("with"), pl.len().alias("steps"))
+    seldom = (pl.col("with") >= AGAIN) & (2 * pl.col("with") < pl.col("steps"))
+    mean = mean_step_ns(inputs)
+    if mean is not None and some.select(seldom.all()).item():
+        means = rows.group_by("rank").agg(pl.col(*columns).mean()).drop_nulls().sort("rank")
+        found.append(_Average(means, mean, MEAN_STEP))
+    return found
+
+
+def _not_known(average: _Average, missing: int, inputs: Inputs) -> list[Finding]:
     """What is exposed, where waiting for a rank without a trace looks like transfer."""
+    costs, step = average.costs, average.step_ns
     exposed = mean_of(costs["communication_ns"])
     if severity_of(round(mean_of(costs["open"])), step) is None:
         return []
-    share = step_words(inputs).share(exposed, step)
+    share = average.unit.share(exposed, step)
     title = f"{share} is exposed communication; how much of it is waiting for other ranks is unknown"
     lacking = Evidence("ranks without a complete trace, at least", counted(missing, "rank"))
-    evidence = _evidence(costs, [lacking], inputs)
+    evidence = _evidence(average, [lacking], inputs)
     advice = (
         "Record all ranks at the same steps and put their traces into one directory: the rank that waits least then "
         "shows the transfer. Only that could overlap with compute."
@@ -99,8 +140,8 @@ def _not_known(costs: pl.DataFrame, step: int, missing: int, inputs: Inputs) -> 
     return [replace(found, anchor=exposed_anchor(inputs, most, _REASON))]
 
 
-def _evidence(costs: pl.DataFrame, more: list[Evidence], inputs: Inputs) -> list[Evidence]:
-    unit, step = step_words(inputs), step_ns(inputs)
+def _evidence(average: _Average, more: list[Evidence], inputs: Inputs) -> list[Evidence]:
+    unit, costs = average.unit, average.costs
     per = f"per rank and {unit.noun}"
     evidence = [Evidence(f"exposed communication, {per}", round(mean_of(costs["communication_ns"])), "ns")]
     parts = (
@@ -108,7 +149,7 @@ def _evidence(costs: pl.DataFrame, more: list[Evidence], inputs: Inputs) -> list
         ("exposed_unmatched_ns", "of it wait or transfer, which cannot be separated"),
     )
     evidence += [Evidence(text, round(value), "ns") for name, text in parts if (value := mean_of(costs[name]))]
-    evidence += [*more, Evidence(unit.length, step or 0, "ns")]
+    evidence += [*more, Evidence(unit.length, average.step_ns, "ns")]
     named = _heaviest(_transfers(inputs))
     return evidence if named is None else [*evidence, Evidence("most of it in", named)]
 

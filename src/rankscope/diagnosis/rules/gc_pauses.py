@@ -2,8 +2,9 @@
 
 Fires if the device is idle long enough during the ranges that capture records around collections (`gc: generation 2`,
 and 1), or that torch records (`Python GC`, with `record_python_gc_info`); on the CPU, if they take that long. The
-saving is that time, on the rank with the most. Collections at different times on different ranks cost more than each
-of them, because all ranks wait for the one that collects: the saving is then a lower bound.
+saving is that time, on the rank with the most. What fewer than half of the steps do is a part of the mean step; what
+a single step does is left out. Collections at different times on different ranks cost more than each of them, because
+all ranks wait for the one that collects: the saving is then a lower bound.
 """
 
 from __future__ import annotations
@@ -12,51 +13,37 @@ import polars as pl
 
 from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import SLOW_HOST
-from rankscope.diagnosis.step_costs import (
-    on_worst_rank,
-    per_step,
-    relevant_ranks,
-    step_ns,
-    step_words,
-    steps_of,
-    within_available,
-    worst_rank,
-)
+from rankscope.diagnosis.step_costs import cost_of, on_worst_rank, per_step, steps_of
 from rankscope.primitives.annotation_origin import garbage_collections
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    step, frame = step_ns(inputs), inputs.results.get("annotations")
-    unit = step_words(inputs)
-    if frame is None or step is None:
+    frame = inputs.results.get("annotations")
+    if frame is None:
         return []
-    own = garbage_collections(frame)
     # A collection costs nothing while the device works on what was launched before it.
-    cost = own.with_columns(pl.coalesce("idle_in_steps_ns", "host_in_steps_ns").alias("cost"))
-    savings = within_available(per_step(cost, "cost", inputs), ("window_ns",), inputs)
-    worst = worst_rank(savings, step)
-    if worst is None:
+    idle = pl.coalesce("idle_in_steps_ns", "host_in_steps_ns").alias("idle")
+    cost = cost_of(garbage_collections(frame).with_columns(idle), "idle", ("window_ns",), inputs)
+    if cost is None:
         return []
-    mine = own.filter(pl.col("rank") == worst.rank)
-    ranks = relevant_ranks(savings, step)
+    worst, unit = cost.worst, cost.unit
+    mine = garbage_collections(frame).filter(pl.col("rank") == worst.rank)
+    taken = per_step(cost.rows, "host_in_steps_ns", inputs)[worst.rank]
     return [
         Finding(
             rule.name,
             worst.severity,
-            "Python's garbage collection takes "
-            f"{unit.share(worst.saving_ns, step)}{on_worst_rank(inputs, worst.rank, ranks)}",
-            ranks=ranks,
+            f"Python's garbage collection takes {cost.share}{on_worst_rank(inputs, worst.rank, worst.ranks)}",
+            ranks=worst.ranks,
             steps=steps_of(inputs),
             evidence=(
-                Evidence(
-                    f"time in collections, {unit.per}", per_step(own, "host_in_steps_ns", inputs)[worst.rank], "ns"
-                ),
+                Evidence(f"time in collections, {unit.per}", taken, "ns"),
                 Evidence(f"of it with an idle device, {unit.per}", worst.saving_ns, "ns"),
                 Evidence("collections, entire file", int(mine["calls"].sum()), "count"),
                 Evidence("the longest", int(mine["max_ns"].to_numpy().max()), "ns"),
-                Evidence(unit.length, step, "ns"),
+                cost.length,
             ),
             saving_ns=worst.saving_ns,
             anchor=event_anchor(inputs, "garbage_collection", worst.rank),

@@ -15,7 +15,6 @@ from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import SLOW_HOST
 from rankscope.diagnosis.step_costs import (
     per_step,
-    relevant_ranks,
     step_ns,
     step_words,
     steps_of,
@@ -70,7 +69,7 @@ def find(inputs: Inputs) -> list[Finding]:
             rule.name,
             worst.severity,
             title,
-            ranks=relevant_ranks(savings, step),
+            ranks=worst.ranks,
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=worst.saving_ns,

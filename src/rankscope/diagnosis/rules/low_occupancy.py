@@ -14,7 +14,6 @@ import polars as pl
 from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.step_costs import (
     per_step,
-    relevant_ranks,
     step_ns,
     step_words,
     steps_of,
@@ -56,7 +55,7 @@ def find(inputs: Inputs) -> list[Finding]:
             rule.name,
             worst.severity,
             "Kernels with less than one block per multiprocessor leave part of the device without work",
-            ranks=relevant_ranks(savings, step),
+            ranks=worst.ranks,
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=worst.saving_ns,

@@ -2,7 +2,8 @@
 
 Fires if copies between the device and pageable host memory have enough exposed time. From pinned memory they would
 overlap with compute and run at the link's speed; the saving is all of that time, on the rank with the most. Kinds of
-copies that fewer than half of the steps make, such as those of a checkpoint, are left out.
+copies that fewer than half of the steps make are a part of the mean step; those of a single step, such as a
+checkpoint's, are left out.
 """
 
 from __future__ import annotations
@@ -12,55 +13,36 @@ import polars as pl
 from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import MEMORY_CALLS
-from rankscope.diagnosis.step_costs import (
-    in_most_steps,
-    on_worst_rank,
-    step_ns,
-    step_words,
-    steps_of,
-    within_available,
-    worst_rank,
-)
+from rankscope.diagnosis.step_costs import cost_of, on_worst_rank, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    step, frame = step_ns(inputs), inputs.results.get("copies")
-    unit = step_words(inputs)
-    if frame is None or step is None:
+    frame = inputs.results.get("copies")
+    pageable = None if frame is None else frame.filter(pl.col("pageable").fill_null(False))
+    cost = None if pageable is None else cost_of(pageable, "exposed_ns", ("exposed_memcpy_ns",), inputs)
+    if cost is None:
         return []
-    pageable = in_most_steps(frame.filter(pl.col("pageable").fill_null(False)), inputs)
-    if pageable.is_empty():
-        return []
-    by_rank = (
-        pageable.group_by("rank")
-        .agg(pl.col("per_step_ns", "bytes", "total_ns", "calls").sum())
-        .sort("per_step_ns", "rank", descending=[True, False])
-    )
-    costs = dict(by_rank.select("rank", "per_step_ns").iter_rows())
-    savings = within_available(costs, ("exposed_memcpy_ns",), inputs)
-    worst = worst_rank(savings, step)
-    if worst is None:
-        return []
-    copied = by_rank.filter(pl.col("rank") == worst.rank).row(0, named=True)
+    worst = cost.worst
+    copied = cost.rows.filter(pl.col("rank") == worst.rank).select(pl.col("bytes", "total_ns", "calls").sum())
+    size, total, calls = copied.row(0)
+    exposed = cost.by_rank[worst.rank]
     evidence = [
-        Evidence(f"exposed copies of pageable memory ({unit.per}, worst rank)", costs[worst.rank], "ns"),
-        Evidence("calls", copied["calls"]),
+        Evidence(f"exposed copies of pageable memory ({cost.unit.per}, worst rank)", exposed, "ns"),
+        Evidence("calls", calls),
     ]
-    if copied["bytes"] and copied["total_ns"]:
-        evidence.append(Evidence("bandwidth", round(copied["bytes"] / copied["total_ns"], 2), "GB/s"))
-    evidence.append(Evidence(unit.length, step, "ns"))
-    ranks = tuple(sorted(each for each, value in costs.items() if value >= costs[worst.rank] / 2))
-    whose = on_worst_rank(inputs, worst.rank, ranks)
+    if size and total:
+        evidence.append(Evidence("bandwidth", round(size / total, 2), "GB/s"))
+    whose = on_worst_rank(inputs, worst.rank, worst.ranks)
     return [
         Finding(
             rule.name,
             worst.severity,
-            f"Copies of pageable memory take {unit.share(worst.saving_ns, step)}{whose}",
-            ranks=ranks,
+            f"Copies of pageable memory take {cost.share}{whose}",
+            ranks=worst.ranks,
             steps=steps_of(inputs),
-            evidence=tuple(evidence),
+            evidence=(*evidence, cost.length),
             saving_ns=worst.saving_ns,
             anchor=event_anchor(inputs, "pageable_copy", worst.rank),
             advice=(

@@ -12,7 +12,7 @@ import polars as pl
 
 from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.anchors import event_anchor
-from rankscope.diagnosis.step_costs import per_step, relevant_ranks, step_ns, steps_of, within_available, worst_rank
+from rankscope.diagnosis.step_costs import per_step, step_ns, steps_of, within_available, worst_rank
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
@@ -33,7 +33,7 @@ def find(inputs: Inputs) -> list[Finding]:
             rule.name,
             worst.severity,
             f"{own['number']} work that tensor cores could do runs without them",
-            ranks=relevant_ranks(savings, step),
+            ranks=worst.ranks,
             steps=steps_of(inputs),
             evidence=(
                 Evidence("operators that tensor cores can run", own["calls"], "count"),

@@ -23,6 +23,10 @@ CUT = 0.5
 """A first step that is cut at its beginning is compared if it is at least this share of a usual step, and at most its
 inverse."""
 
+JUMP = 0.25
+"""Of a step: a rank whose step is longer or shorter than the others' by more had its clock set meanwhile. Steps end
+with the same collectives, up to 0.1 ms on one host."""
+
 
 @dataclass(frozen=True)
 class Observations:
@@ -127,7 +131,12 @@ def observe(
     cut_alike = pl.col("elapsed_ns").is_between(CUT * step_ns, step_ns / CUT, closed="none")
     none_whole = ~((pl.col("lossy") == 0) & ~pl.col("first")).any().over("rank") & (not on_host)
     compared = placed.filter((pl.col("lossy") == 0) | none_whole)
-    frame = compared.filter(~pl.col("first") | cut_alike).sort("rank", "step")
+    compared = compared.filter(~pl.col("first") | cut_alike)
+    number = pl.len().over("role", "step")
+    off = (pl.col("elapsed_ns") - pl.col("elapsed_ns").median().over("role", "step")).abs()
+    # The median is also of the rank itself: of two ranks it is half as far.
+    jumped = (off * number > JUMP * step_ns * (number - 1)) & (number > 1)
+    frame = compared.filter(pl.col("first") | ~jumped).sort("rank", "step")
     ranks: Int64 = frame["rank"].unique().sort().to_numpy()
     steps: Int64 = frame["step"].unique().sort().to_numpy()
     shape = ranks.size, steps.size
@@ -144,7 +153,7 @@ def observe(
     if not whole.any():
         whole = known
     of_rank = frame.unique("rank", maintain_order=True)["role"].to_numpy()
-    number = np.unique(of_rank, return_inverse=True)[1].astype(np.int64)
+    programs = np.unique(of_rank, return_inverse=True)[1].astype(np.int64)
     # The collective that ends a step may be lost on this rank, too.
     own = paces.filter(~pl.col("of_host")).join(
         frame.filter(pl.col("lossy") == 0).select("rank", "step", "elapsed_ns"),
@@ -157,13 +166,13 @@ def observe(
     waits: Bool = np.ones(ranks.size, dtype=np.bool_)
     waits[some] = np.nanmedian(waited[some], axis=1) > 0
     ranged = (pl.col("ranged") == 1) & pl.col("rank").is_in(ranks) & pl.col("step").is_in(steps)
-    work, slower = _work(launched.filter(ranged), matrix, known, number)
+    work, slower = _work(launched.filter(ranged), matrix, known, programs)
     lossy = matrix(frame, "lossy") == 1
     parts = {part: np.where(known, matrix(frame, part), np.nan) for part in LOCAL_PARTS}
     for part in IDLE_PARTS:
-        parts[part] = with_lost_filled(np.where(lossy, np.nan, parts[part]), lossy, number)
+        parts[part] = with_lost_filled(np.where(lossy, np.nan, parts[part]), lossy, programs)
     return Observations(
-        ranks, steps, number, step_ns, on_host, known, whole,
+        ranks, steps, programs, step_ns, on_host, known, whole,
         {part: np.nan_to_num(value).astype(np.int64) for part, value in parts.items()}, work, slower,
         np.where(known, matrix(own, "steady_ns"), np.nan),
         matrix(host, "steady_ns"), matrix(host, "pace_ns"), waits, launched,

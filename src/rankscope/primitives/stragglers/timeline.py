@@ -37,7 +37,9 @@ WAITING = "communication"
 LOCAL_PARTS = tuple(part for part in PARTS if part != WAITING)
 STARTED, ENDED = tuple(f"{name}_by_start" for name in PARTS), tuple(f"{name}_by_end" for name in PARTS)
 """Columns with the time that each part had taken by the start and by the end of a collective."""
-ALLOCATION = re.compile(r"malloc|free(?!ze)|hostalloc|mem(create|map|unmap|release|addressreserve)", re.IGNORECASE)
+ALLOCATION = re.compile(
+    r"malloc|free(?!ze)|hostalloc|usm\w*alloc|memalloc|mem(create|map|unmap|release|addressreserve)", re.IGNORECASE
+)
 
 
 def previous_collectives(

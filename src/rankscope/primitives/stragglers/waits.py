@@ -169,6 +169,7 @@ def with_aligned_arrivals(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl
         )
         .filter((pl.col("rank").n_unique().over("match") > 1) & (pl.len().over("match", "rank") == 1))
     )
+    rows = rows.with_columns(pl.min_horizontal("arrival_ns", _end_of_others(rows)).alias("arrival_ns"))
     known = rows["event_step"].drop_nulls().len() > 0
     rows = rows.filter(pl.col("event_step").is_not_null()) if known else rows.with_columns(event_step=pl.lit(0))
     rows = with_time_breakdown(rows)
@@ -180,6 +181,20 @@ def with_aligned_arrivals(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl
         (pl.col("match").rank("dense").cast(pl.Int64) - 1).alias("event"),
         (pl.col("event_step").rank("dense").cast(pl.Int64) - 1).alias("step_index"),
     )
+
+
+def _end_of_others(rows: pl.DataFrame) -> pl.Series:
+    """When the last of the other ranks has ended each collective: a rank for which they wait has arrived by then.
+
+    It can seem later if its clock was set during the recording, or if the operation does not wait for it.
+
+    Args:
+        rows: match, arrival_ns, start_ns, end_ns.
+    """
+    end = pl.col("arrival_ns") + pl.col("end_ns") - pl.col("start_ns")
+    latest = end.max().over("match")
+    others = pl.when(end < latest).then(latest).otherwise(end.top_k(2).min().over("match"))
+    return rows.select(others.alias("others")).to_series()
 
 
 def attribute_waits(
