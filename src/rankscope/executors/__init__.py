@@ -8,10 +8,12 @@ In: a module-level function and the arguments of each task. Out: outcomes in ord
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+from concurrent.futures import BrokenExecutor, Executor, Future
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from typing import Any, TypeVar
+from queue import SimpleQueue
+from typing import Any, TypeVar, overload
 
 from rankscope.errors import ConfigError, RankscopeError
 
@@ -27,6 +29,32 @@ class WorkerDiedError(RankscopeError):
 
 KINDS = ("processes", "serial", "dask", "mpi")
 _WITH_ADDRESS = ("dask",)
+_AHEAD_PER_WORKER = 4
+"""Tasks that are submitted ahead for each worker: enough for it to have the next one when it ends one."""
+_LEAST_AHEAD = 16
+
+
+class Lazy(Sequence[T]):
+    """A sequence whose items are made when they are asked for, and not kept: arguments of very many tasks.
+
+    Args:
+        size: the number of items.
+        make: gives the item of an index.
+    """
+
+    def __init__(self, size: int, make: Callable[[int], T]) -> None:
+        self._size, self._make = size, make
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        indices = range(self._size)[index]
+        return self._make(indices) if isinstance(indices, int) else [self._make(each) for each in indices]
 
 
 def check_kind(kind: str) -> None:
@@ -180,32 +208,41 @@ def _run(
     *,
     keep: bool = False,
 ) -> int:
-    """Run some of the tasks until they are done or a worker dies; returns how many can have run at once."""
+    """Run some of the tasks until they are done or a worker dies; returns how many can have run at once.
+
+    Only a few tasks per worker are submitted ahead: arguments of all at once would take memory in proportion to ranks.
+    """
     executor = pool.executor()
-    futures: dict[Future[T], int] = {}
+    at_once = int(getattr(executor, "_max_workers", 1))
+    futures: dict[int, Future[T]] = {}
+    finished: SimpleQueue[int] = SimpleQueue()
     left = set(chosen)
 
-    def arrived(future: Future[T], index: int) -> None:
-        outcome: T | BaseException = _outcome(future)
+    def arrived(index: int) -> None:
+        # A future keeps its result: without it, only `on_outcome` decides how long that stays in memory.
+        outcome: T | BaseException = _outcome(futures.pop(index))
         if not isinstance(outcome, BrokenExecutor):
             left.discard(index)
             on_outcome(index, outcome)
 
+    def submit(index: int) -> None:
+        futures[index] = future = executor.submit(task, *arguments[index])
+        if future.done():  # a serial executor runs it at once
+            arrived(index)
+        else:
+            future.add_done_callback(partial(_note, finished, index))
+
     try:
         for index in chosen:
-            future = executor.submit(task, *arguments[index])
-            if future.done():  # a serial executor runs it at once
-                arrived(future, index)
-            else:
-                futures[future] = index
-        for future in as_completed(list(futures)):
-            # A future keeps its result: without it, only `on_outcome` decides how long that stays in memory.
-            arrived(future, futures.pop(future))
+            submit(index)
+            if len(futures) >= max(_AHEAD_PER_WORKER * at_once, _LEAST_AHEAD):
+                arrived(finished.get())
+        while futures:
+            arrived(finished.get())
     except BrokenExecutor:
         # Tasks that finished before are good; the pool has marked all others as broken.
-        for future, index in futures.items():
-            if future.done():
-                arrived(future, index)
+        for index in [index for index, future in futures.items() if future.done()]:
+            arrived(index)
     except BaseException:
         # Ctrl-C: drop waiting tasks, and end running ones if the executor can.
         getattr(executor, "stop", lambda: executor.shutdown(wait=False, cancel_futures=True))()
@@ -216,7 +253,11 @@ def _run(
         pool.close()
     elif left:
         pool.drop()
-    return int(getattr(executor, "_max_workers", 1))
+    return at_once
+
+
+def _note(finished: SimpleQueue[int], index: int, _: Future[T]) -> None:
+    finished.put(index)
 
 
 def _outcome(future: Future[T]) -> T | BaseException:

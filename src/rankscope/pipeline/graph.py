@@ -6,14 +6,16 @@ failures.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, RankscopeError, describe_error
+from rankscope.executors import Lazy
 from rankscope.ingest.findings import not_analyzed
 from rankscope.pipeline.load import Loaded
-from rankscope.pipeline.tasks import AnalysisKey, Tasks, analysis_key, analyze_rank, by_rank, is_own_part, own_rows
+from rankscope.pipeline.tasks import AnalysisKey, RankRows, Tasks, analysis_key, analyze_rank, is_own_part, own_rows
 from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Part, Result, incomplete_ranks
 from rankscope.results.compressed_frames import Frames, StoredFrame, stored
 from rankscope.results.packed_parts import PackedParts
@@ -120,45 +122,44 @@ def _map(
     Args:
         complete: whether no rank is missing in any required result.
     """
-    ranks, results_of_rank = loaded.ranks, by_rank(results)
+    ranks, digests_of = loaded.ranks, _digests(keys, loaded, options, complete=complete)
     positions = {rank: position for position, rank in enumerate(ranks)}
-    digests = _digests(keys, loaded, options, complete=complete)
     parts = {key: PackedParts(len(ranks)) for key in keys}
     failures: dict[AnalysisKey, dict[int, BaseException]] = {key: {} for key in keys}
-    arguments = []
+    todo: list[tuple[int, tuple[AnalysisKey, ...], dict[str, StoredFrame]]] = []
     for rank, traces in ranks.items():
         # Cached parts do not need a worker.
-        cached = find_parts(traces, {key[0]: digests[rank, key] for key in keys if (rank, key) in digests})
-        missing = []
+        digests = digests_of(rank)
+        cached = find_parts(traces, {key[0]: digest for key, digest in digests.items()})
+        missing = tuple(key for key in keys if key not in digests or key[0] not in cached)
         for key in keys:
-            if (rank, key) in digests and key[0] in cached:
+            if key not in missing:
                 parts[key].put(positions[rank], cached[key[0]])
-            else:
-                missing.append(key)
         if missing:
-            infos = tuple(trace.info for trace in traces)
             needed = {analysis_key(name) for key in missing for name in get_analysis(key[0]).requires}
-            own = {
-                key[0]: own_rows(key[0], cached[key[0]])
-                for key in needed
-                if (rank, key) in digests and key[0] in cached
-            }
-            inputs = Inputs(options, infos, Frames(own | results_of_rank(rank)), rank, loaded.world_size)
-            to_cache = {key: digests[rank, key] for key in missing if (rank, key) in digests}
-            arguments.append((missing, tuple(traces), inputs, tasks.columns, to_cache))
+            own = {key[0]: own_rows(key[0], cached[key[0]]) for key in needed & digests.keys() if key[0] in cached}
+            todo.append((rank, missing if not todo or missing != todo[-1][1] else todo[-1][1], own))
+    rows_of = {name: RankRows(frame) for name, frame in results.items() if todo and "rank" in frame.schema}
+
+    def arguments(index: int) -> tuple[Any, ...]:
+        rank, missing, own = todo[index]
+        rows = {name: rows_of[name].of(rank) if name in rows_of else frame for name, frame in results.items()}
+        infos = tuple(trace.info for trace in ranks[rank])
+        inputs = Inputs(options, infos, Frames(own | rows), rank, loaded.world_size)
+        to_cache = {key: digest for key, digest in digests_of(rank).items() if key in missing}
+        return missing, tuple(ranks[rank]), inputs, tasks.columns, to_cache
 
     def arrived(index: int, outcome: Mapping[AnalysisKey, Part | RankscopeError] | BaseException) -> None:
-        missing, _, inputs, *_ = arguments[index]
+        rank, missing, _ = todo[index]
         for key in missing:
             found = outcome if isinstance(outcome, BaseException) else outcome[key]
-            part = None if isinstance(found, BaseException) else found
             if isinstance(found, BaseException):
-                failures[key][inputs.rank] = found
-            parts[key].put(positions[inputs.rank], part)
+                failures[key][rank] = found
+            parts[key].put(positions[rank], None if isinstance(found, BaseException) else found)
 
-    if arguments:
+    if todo:
         size = sum(info.json_bytes for info in loaded.infos) // 8
-        tasks.run_each("analysing", size, analyze_rank, arguments, arrived)
+        tasks.run_each("analysing", size, analyze_rank, Lazy(len(todo), arguments), arrived)
     failed = [key for key in keys if len(failures[key]) == len(ranks)]
     if failed:
         rank = next(rank for rank in ranks if rank in failures[failed[0]])
@@ -180,19 +181,22 @@ def _map(
 
 def _digests(
     keys: Sequence[AnalysisKey], loaded: Loaded, options: Options, *, complete: bool
-) -> dict[tuple[int, AnalysisKey], bytes]:
-    """Digests of the inputs of each part that may be cached, by rank and analysis.
+) -> Callable[[int], dict[AnalysisKey, bytes]]:
+    """A function that gives a rank's digests of the inputs of each part that may be cached.
 
     Args:
         complete: whether no rank is missing in any required result.
     """
-    digests: dict[tuple[int, AnalysisKey], bytes] = {}
-    for key in keys:
-        if _is_cached(key, complete=complete):
-            run_digest = loaded.digest if _needs_all_ranks(key[0]) else None
-            for rank, rank_digest in loaded.rank_digests.items():
-                digests[rank, key] = inputs_digest(key, options, rank_digest, run_digest)
-    return digests
+    to_cache = {key: _needs_all_ranks(key[0]) for key in keys if _is_cached(key, complete=complete)}
+
+    def digests_of(rank: int) -> dict[AnalysisKey, bytes]:
+        own = loaded.rank_digests[rank]
+        return {
+            key: inputs_digest(key, options, own, loaded.digest if of_all else None)
+            for key, of_all in to_cache.items()
+        }
+
+    return digests_of
 
 
 def _is_cached(key: AnalysisKey, *, complete: bool) -> bool:

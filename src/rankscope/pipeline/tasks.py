@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import numpy as np
 import polars as pl
 
 from rankscope.analyses import get_analysis
@@ -141,43 +142,53 @@ def with_rank(task: Callable[..., T], rank: int, arguments: tuple[Any, ...]) -> 
     return rank, task(*arguments)
 
 
-def by_rank(results: Mapping[str, StoredFrame]) -> Callable[[int], dict[str, StoredFrame]]:
-    """A function that gives a rank's rows of results for its task: sending all rows would be quadratic in ranks.
+class RankRows:
+    """Each rank's rows of results, for its task: sending all rows would be quadratic in ranks.
 
-    Frames are divided when the function is first called.
+    They are cut out when they are asked for. Of a compressed frame only the block that was used last is kept, so ranks
+    are best asked for in the frame's order.
+
+    Args:
+        frame: rows with a column ``rank``.
     """
-    parts: dict[str, Mapping[int, StoredFrame]] = {}
-    empty: dict[str, StoredFrame] = {}
 
-    def rows_of_rank(rank: int) -> dict[str, StoredFrame]:
-        if not parts:
-            for name, frame in results.items():
-                if "rank" in frame.schema:
-                    parts[name] = _compressed_by_rank(frame) if isinstance(frame, CompressedFrame) else _by_rank(frame)
-                    empty[name] = pl.DataFrame(schema=frame.schema)
-        return dict(results) | {name: frames.get(rank, empty[name]) for name, frames in parts.items()}
+    def __init__(self, frame: StoredFrame) -> None:
+        self._blocks = frame if isinstance(frame, CompressedFrame) else CompressedFrame([])
+        self._empty = pl.DataFrame(schema=frame.schema)
+        self._in_blocks: dict[int, list[int]] = {}
+        self._at, self._last = -1, _Divided(self._empty)
+        if isinstance(frame, CompressedFrame):
+            for number, ranks in enumerate(frame.blocks("rank")):
+                for rank in ranks["rank"].unique().drop_nulls():
+                    self._in_blocks.setdefault(rank, []).append(number)
+        else:
+            self._last = _Divided(frame)
 
-    return rows_of_rank
+    def of(self, rank: int) -> pl.DataFrame:
+        """A rank's rows."""
+        if not self._blocks.height:
+            return self._last.rows_of(rank)
+        found = [self._block(number).rows_of(rank) for number in self._in_blocks.get(rank, ())]
+        return pl.concat(found) if found else self._empty
+
+    def _block(self, number: int) -> _Divided:
+        if self._at != number:
+            self._at, self._last = number, _Divided(self._blocks.block(number))
+        return self._last
 
 
-def _compressed_by_rank(frame: CompressedFrame) -> dict[int, StoredFrame]:
-    """The rows of each rank, compressed: tasks wait for their turn with them."""
-    found: dict[int, CompressedFrame] = {}
-    for block in frame.blocks():
-        for rank, rows in _by_rank(block).items():
-            found.setdefault(rank, CompressedFrame([])).append(rows)
-    return dict(found)
+class _Divided:
+    """A frame by rank: slices, which need no memory, if the rows are in the order of ranks."""
 
+    def __init__(self, frame: pl.DataFrame) -> None:
+        ranks = frame["rank"]
+        in_order = ranks.is_sorted() and not ranks.null_count()
+        self._frame = frame if in_order else frame.sort("rank", nulls_last=True, maintain_order=True)
+        self._ranks = self._frame["rank"].drop_nulls().to_numpy()
 
-def _by_rank(frame: pl.DataFrame) -> dict[int, pl.DataFrame]:
-    """The rows of each rank: slices, which need no memory, if the rows are in the order of ranks."""
-    if not frame["rank"].is_sorted() or frame["rank"].null_count():
-        return {rank: rows for (rank,), rows in frame.partition_by("rank", as_dict=True).items()}
-    runs = frame["rank"].rle().struct.unnest()
-    starts = runs["len"].cum_sum() - runs["len"]
-    return {
-        rank: frame.slice(start, length) for rank, start, length in zip(runs["value"], starts, runs["len"], strict=True)
-    }
+    def rows_of(self, rank: int) -> pl.DataFrame:
+        first, end = np.searchsorted(self._ranks, rank), np.searchsorted(self._ranks, rank, side="right")
+        return self._frame.slice(int(first), int(end - first))
 
 
 def is_own_part(name: str) -> bool:

@@ -68,7 +68,7 @@ def match_by_ends(state: MatchingState, group: Int64) -> Int64:
     _left_over(state, by_rank, placed)
     missing = tuple(rank for rank in by_rank if rank not in placed)
     if missing and not state.unnamed[reference_rows[0]]:
-        state.unplaced.append((str(state.label[int(reference_rows[0])]), missing))
+        state.unplaced.append((state.group(int(reference_rows[0])), missing))
     codes = [METHODS.index(estimate.anchored) for estimate in placed.values()]
     if codes:
         # The reference's rows are as sure as the least sure of its partners.
@@ -151,7 +151,7 @@ def _record_doubt(state: MatchingState, row: int, doubtful: dict[int, OffsetEsti
     for estimate in list(doubtful.values())[:1]:
         rival = estimate.rival.evidence if estimate.rival is not None else 0.0
         difference = abs(estimate.offset - estimate.rival.offset) if estimate.rival is not None else 0
-        state.doubts.append(Doubt(str(state.label[row]), tuple(doubtful), difference, estimate.evidence, rival, row))
+        state.doubts.append(Doubt(state.group(row), tuple(doubtful), difference, estimate.evidence, rival, row))
 
 
 def _leave_out(

@@ -20,7 +20,7 @@ from rankscope.primitives.bandwidth import overlapping, with_transfers
 from rankscope.primitives.communicators import encode_communicators
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.matching import Matching, match_rows
-from rankscope.primitives.matching_state import METHODS, MatchingState
+from rankscope.primitives.matching_state import METHODS, Column, LabelledColumn, MatchingState
 
 _LABELS = (
     "rank", "window", "group", "group_ranks", "group_size", "stream", "collective", "name", "dtype", "in_elements",
@@ -111,19 +111,15 @@ def match_labelled(rows: LabelledRows, hosts: Mapping[int, str]) -> Matching:
     unset = [pl.lit(None, pl.Int64).alias(name) for name in ("start_ns", "end_ns", "step", "recorded")]
     encoded = encode_communicators(rows.labels.with_columns(unset))
     names = ("rank", "communicator", "kind", "full", "stream", "one_sided", "uneven", "p2p", "unnamed")
-    columns: dict[str, npt.NDArray[np.generic]] = {name: _narrow(encoded[name])[rows.label] for name in names}
-    base = rows.of("base_ns")
-    columns |= {"start_ns": rows.start + base, "end_ns": rows.end + base, "step": rows.step, "recorded": rows.recorded}
-    group = encoded["label"].cast(pl.Categorical).gather(rows.label)
-    return match_rows(MatchingState(columns, group, hosts))
-
-
-def _narrow(values: pl.Series) -> npt.NDArray[np.generic]:
-    """As 32 bits where they fit."""
-    array = values.to_numpy()
-    if array.dtype == np.int64 and array.size and max(int(array.max()), -int(array.min())) < 1 << 31:
-        return array.astype(np.int32)
-    return array
+    columns: dict[str, Column] = {name: LabelledColumn(encoded[name].to_numpy(), rows.label) for name in names}
+    base = rows.labels["base_ns"].to_numpy()
+    columns |= {
+        "start_ns": LabelledColumn(base, rows.label, rows.start),
+        "end_ns": LabelledColumn(base, rows.label, rows.end),
+        "step": rows.step,
+        "recorded": rows.recorded,
+    }
+    return match_rows(MatchingState(columns, lambda row: str(encoded["label"][int(rows.label[row])]), hosts))
 
 
 def matched_blocks(

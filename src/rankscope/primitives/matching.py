@@ -70,7 +70,7 @@ def match_collectives(rows: pl.DataFrame, hosts: Mapping[int, str] | None = None
         return Matching(none, none.astype(np.int8), none)
     encoded = encode_communicators(rows)
     columns = {name: encoded[name].to_numpy() for name in encoded.columns if name != "label"}
-    return match_rows(MatchingState(columns, encoded["label"], hosts or {}))
+    return match_rows(MatchingState(columns, lambda row: str(encoded["label"][row]), hosts or {}))
 
 
 def match_with_calls(rows: pl.DataFrame, hosts: Mapping[int, str]) -> Matching:

@@ -5,13 +5,12 @@ In: encoded rows (`rankscope.primitives.communicators`). Out: the state that `ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from rankscope.primitives.clock_links import ClockLinks, Links
 from rankscope.primitives.intervals import Int64
@@ -41,12 +40,38 @@ class Doubt:
     row: int
 
 
+class LabelledColumn:
+    """A column of rows that is kept once per label: it takes no memory per row.
+
+    Args:
+        values: by label.
+        label: by row, its label.
+        plus: by row, what is added.
+    """
+
+    def __init__(
+        self, values: npt.NDArray[Any], label: npt.NDArray[np.integer], plus: npt.NDArray[Any] | None = None
+    ) -> None:
+        self._values, self._label, self._plus = values, label, plus
+
+    def __getitem__(self, rows: Any) -> Any:
+        found = self._values[self._label[rows]]
+        return found if self._plus is None else found + self._plus[rows]
+
+    def max(self) -> Any:
+        """The largest of its values, which all have rows."""
+        return self._values.max()
+
+
+Column = npt.NDArray[Any] | LabelledColumn
+
+
 class MatchingState:
     """Rows and their matches so far; matching functions write into `match`, `method` and `communicator`.
 
     Args:
         column: by row the columns of `encode_communicators`; labels may be integers of any size.
-        label: by row the group's label.
+        group: gives the label of a row's group.
         hosts: the hosts of ranks, as far as they are known.
 
     Attributes:
@@ -59,15 +84,16 @@ class MatchingState:
         clocks: offsets between ranks.
     """
 
-    def __init__(self, column: Mapping[str, npt.NDArray[Any]], label: pl.Series, hosts: Mapping[int, str]) -> None:
+    def __init__(self, column: Mapping[str, Column], group: Callable[[int], str], hosts: Mapping[int, str]) -> None:
         self.rank, self.start, self.end = column["rank"], column["start_ns"], column["end_ns"]
-        self.communicator, self.kind, self.full = column["communicator"].copy(), column["kind"], column["full"]
+        self.communicator: npt.NDArray[Any] = np.array(column["communicator"][:])
+        self.kind, self.full = column["kind"], column["full"]
         self.step, self.recorded, self.one_sided = column["step"], column["recorded"], column["one_sided"]
         self.uneven, self.p2p = column["uneven"], column["p2p"]
-        self.stream, self.label = column["stream"], label
+        self.stream, self.group = column["stream"], group
         self.unnamed = column["unnamed"]
-        self.match: Int64 = np.full(label.len(), -1, dtype=np.int64)
-        self.method: npt.NDArray[np.int8] = np.zeros(label.len(), dtype=np.int8)
+        self.match: Int64 = np.full(self.communicator.size, -1, dtype=np.int64)
+        self.method: npt.NDArray[np.int8] = np.zeros(self.communicator.size, dtype=np.int8)
         self.events = 0
         self.doubts: list[Doubt] = []
         self.disagreeing = 0

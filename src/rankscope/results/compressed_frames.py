@@ -56,9 +56,12 @@ class CompressedFrame:
 
     def blocks(self, *columns: str) -> Iterator[pl.DataFrame]:
         """Its rows, some at a time, with these columns; without any, all columns."""
-        for block in self._blocks:
-            found = pl.read_ipc(io.BytesIO(block), columns=list(columns) or None)
-            yield found.select(columns) if columns else found
+        return (self.block(number, *columns) for number in range(len(self._blocks)))
+
+    def block(self, number: int, *columns: str) -> pl.DataFrame:
+        """One of its blocks, with these columns; without any, all columns."""
+        found = pl.read_ipc(io.BytesIO(self._blocks[number]), columns=list(columns) or None)
+        return found.select(columns) if columns else found
 
 
 StoredFrame = pl.DataFrame | CompressedFrame

@@ -5,7 +5,8 @@ In: metadata. Out: the same as JSON, and comparisons of two traces.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 # Smaller times count from the host's start, not from 1970.
 _YEAR_2001_NS = 10**18
 
-_MAX_GROUPS = 1 << 16
+_MAX_SHARED = 1 << 16
+_LEAST_RANGE = 3
 
 _CONTAINER_PIDS = 1000
 """Smaller process ids are reused: a container numbers its processes from 1, at each start of a job."""
@@ -164,17 +166,41 @@ class TraceInfo:
         for name in ("groups", "devices", "threads", "incomplete_steps"):
             fields[name] = tuple(fields.get(name, ()))
         fields["groups"] = tuple(map(_shared, fields["groups"]))
+        fields["devices"] = tuple(map(_shared, fields["devices"]))
+        fields["counts"] = {sys.intern(kind): count for kind, count in fields.get("counts", {}).items()}
         return cls(**fields)
 
+    def __reduce__(self) -> tuple[Callable[[Mapping[str, Any]], TraceInfo], tuple[Mapping[str, Any]]]:
+        """Pickle it with the ranks of its groups in few bytes, and share equal groups in the process that reads it."""
+        return _from_pickle, (self.to_json() | {"groups": [_with_range(group) for group in self.groups]},)
 
-_groups: dict[str, Mapping[str, Any]] = {}
+
+def _from_pickle(values: Mapping[str, Any]) -> TraceInfo:
+    return TraceInfo.from_json(values)
 
 
-def _shared(group: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A process group, the same object for all ranks: each rank of a job lists all its ranks in the largest one."""
-    if len(_groups) > _MAX_GROUPS:
-        _groups.clear()
-    return _groups.setdefault(repr(group), group)
+def _with_range(group: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A process group with its ranks as a range if they are one: the list of all ranks grows with the job."""
+    ranks = group.get("ranks")
+    if not isinstance(ranks, list) or len(ranks) < _LEAST_RANGE or not all(type(rank) is int for rank in ranks):
+        return group
+    step = ranks[1] - ranks[0]
+    found = range(ranks[0], ranks[0] + step * len(ranks), step) if step else None
+    return {**group, "ranks": found} if found is not None and ranks == list(found) else group
+
+
+_known: dict[str, Mapping[str, Any]] = {}
+
+
+def _shared(described: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A process group or a device, the same object for all ranks that list it: each lists all ranks of its job."""
+    if len(_known) > _MAX_SHARED:
+        _known.clear()
+    key = repr(_with_range(described))
+    if key not in _known:
+        ranks = described.get("ranks")
+        _known[key] = {**described, "ranks": list(ranks)} if isinstance(ranks, range) else described
+    return _known[key]
 
 
 def utc(nanoseconds: int, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
