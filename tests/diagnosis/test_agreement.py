@@ -86,7 +86,7 @@ def test_odd_runs(case: tuple[dict[int, list[kineto.Event]], int | None, float])
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(odd_runs())
 def test_many_odd_runs(case: tuple[dict[int, list[kineto.Event]], int | None, float]) -> None:
     agrees(case, page=True)

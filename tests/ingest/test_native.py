@@ -22,6 +22,7 @@ from tests.ingest.native_cases import differences, mutations, toolchain, write_p
 from tests.ingest.test_fuzz import SYNTHETIC
 from tests.ingest.test_typed_events import NAMES, REAL, events
 from tests.kineto import dumps, memory, op, trace, write
+from tests.soak import some_of
 
 from rankscope.errors import ConfigError
 from rankscope.ingest import native
@@ -189,7 +190,14 @@ def test_both_give_the_same_of_any_events(
 
 
 @built
-@pytest.mark.parametrize(("seed", "count"), [(1, 60), pytest.param(1000, 1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("seed", "count"),
+    [
+        (1, 60),
+        pytest.param(1000, 200, marks=pytest.mark.slow),
+        pytest.param(1200, 800, marks=[pytest.mark.slow, pytest.mark.soak]),
+    ],
+)
 def test_both_give_the_same_of_damaged_traces(tmp_path: Path, seed: int, count: int) -> None:
     file = tmp_path / "t.json"
     for each, text, chunk_bytes in islice(mutations(seed), count):
@@ -199,9 +207,10 @@ def test_both_give_the_same_of_damaged_traces(tmp_path: Path, seed: int, count: 
 
 @built
 @pytest.mark.slow
-def test_both_give_the_same_wherever_a_file_is_cut(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", some_of(range(7), usual=[0]))
+def test_both_give_the_same_wherever_a_file_is_cut(tmp_path: Path, first: int) -> None:
     whole = dumps(trace([*NAMES[:1], *REAL, *NAMES[:1]]))
-    for end in range(len(whole)):
+    for end in range(first, len(whole), 7):
         assert differences(write(tmp_path / "t.json", whole[:end], None)) == [], end
 
 

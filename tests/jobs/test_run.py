@@ -162,12 +162,12 @@ def test_run_directories(tmp_path, monkeypatch):
     assert all(f.name.startswith("rankscope_run_") and f.is_dir() for f in folders)
     assert make_run_dir("a/b") == tmp_path / "a" / "b"
     (tmp_path / "file").write_text("")
-    assert make_run_dir("file/x") == tmp_path / "file" / "x"
+    for refused in ("file/x", "file", "n" * 300):
+        assert make_run_dir(refused) == tmp_path / refused
     assert make_run_dir("~nobody-of-this-name/x") == tmp_path / "~nobody-of-this-name" / "x"
 
 
-@pytest.mark.parametrize("named", ["file/run", "n" * 300, "file"])
-@pytest.mark.parametrize("how", ["run", "exec"])
+@pytest.mark.parametrize(("how", "named"), [("run", "file/run"), ("exec", "n" * 300), ("exec", "file")])
 def test_a_run_directory_that_cannot_be_made_stops_no_job(tmp_path, how, named):
     """One warning, of one of the ranks."""
     (tmp_path / "file").write_text("")

@@ -8,6 +8,7 @@ import socket
 from dataclasses import replace
 
 import pytest
+from tests.ports import free_port
 from typer.testing import CliRunner
 
 from rankscope.cli import make_app
@@ -190,13 +191,13 @@ def test_what_the_profiler_costs(tmp_path, script):
 
 @pytest.mark.slow
 def test_ddps_buckets(tmp_path, script):
-    factors = Factors(bucket_cap_mb=(0.01, 25), switches=("static_graph",))
+    factors = Factors(bucket_cap_mb=(0.01,), switches=("static_graph",))
     sampling = replace(FEW, blocks=1, repeats=1, traced_steps=2)
     result = measure_buckets(target_of([script()]), tmp_path / "out", Start(ranks=2), factors, sampling)
     by_name = {variant.name: variant for variant in result.variants}
-    assert list(by_name) == [BASE, "bucket_cap_mb 0.01", "bucket_cap_mb 25", "static_graph"]
-    # Two layers of 64 x 64 and 64 floats: 16,640 bytes each, in one bucket of 25 MiB, in two of 10 KiB.
-    assert by_name["bucket_cap_mb 25"].bucket_bytes == [2 * 16_640]
+    assert list(by_name) == [BASE, "bucket_cap_mb 0.01", "static_graph"]
+    # Two layers of 64 x 64 and 64 floats: 16,640 bytes each, in one bucket of DDP's own size, in two of 10 KiB.
+    assert by_name[BASE].bucket_bytes == [2 * 16_640]
     assert len(by_name["bucket_cap_mb 0.01"].bucket_bytes) > 1
     assert sum(by_name["bucket_cap_mb 0.01"].bucket_bytes) == 2 * 16_640
     for variant in result.variants:
@@ -231,20 +232,22 @@ def test_a_size_that_fails_does_not_end_the_study(tmp_path, script):
 
 @pytest.mark.slow
 def test_wrong_use_is_told(tmp_path, script):
+    variables = f"RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port()}"
+    alone = Start(ranks=1, launcher=f"env {variables}")  # a torchrun would load torch once more
     never = target_of([script("import torch\nprint('no training')\n")])
     with pytest.raises(LaunchError, match="without an optimizer step"):
-        measure_overhead(never, tmp_path / "never", Start(ranks=1), FEW)
+        measure_overhead(never, tmp_path / "never", alone, FEW)
     unwrapped = target_of([script(LOOP.replace("if dist.is_initialized():", "if False:"))])
     with pytest.raises(LaunchError, match="no DistributedDataParallel"):
-        measure_overhead(unwrapped, tmp_path / "unwrapped", Start(ranks=1), FEW)
+        measure_overhead(unwrapped, tmp_path / "unwrapped", alone, FEW)
     short = target_of([script(), "4"])
     with pytest.raises(LaunchError, match="ended after 4 steps, before one round"):
-        measure_overhead(short, tmp_path / "short", Start(ranks=1), FEW)
+        measure_overhead(short, tmp_path / "short", alone, FEW)
     half = target_of([script(), "6"])  # two steps of warm-up, and the three of one condition's block
     for _ in range(2):  # nor is it kept as a job that went through
         with pytest.raises(LaunchError, match="ended after 6 steps, before one round"):
-            measure_overhead(half, tmp_path / "half", Start(ranks=1), FEW)
-    early = measure_overhead(target_of([script(), "12"]), tmp_path / "early", Start(ranks=1), FEW)
+            measure_overhead(half, tmp_path / "half", alone, FEW)
+    early = measure_overhead(target_of([script(), "12"]), tmp_path / "early", alone, FEW)
     assert any("ended before the plan was complete" in note for note in early.setting.notes)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
