@@ -14,10 +14,11 @@ from tests.watch.jobs import MS, SimulatedJob
 import rankscope
 from rankscope.agents import toolbox as toolbox_module
 from rankscope.agents.answers import MAX_CHARACTERS, UNTRUSTED, Answer
+from rankscope.agents.arguments import Argument
 from rankscope.agents.job_tools import guide
 from rankscope.agents.roots import Roots
 from rankscope.agents.tool import Rest, Tool
-from rankscope.agents.toolbox import TOOLS, Toolbox
+from rankscope.agents.toolbox import AT_ONCE, TOOLS, Toolbox
 from rankscope.errors import NoTracesError
 from rankscope.hang import read as read_hang
 from rankscope.pipeline import Run
@@ -234,31 +235,36 @@ def test_a_slow_call_does_not_delay_those_that_need_no_run(folder: Path, monkeyp
         release.wait()
         return Answer({"read": 1})
 
+    def asked() -> Answer:
+        release.wait()
+        return Answer({"asked": 1})
+
     def query(runs: object, given: object) -> Rest:
-        return Rest(lambda: (release.wait(), Answer({"asked": 1}))[1])
+        return Rest(asked)
 
     def quick(runs: object, given: object) -> Answer:
         return Answer({"quick": 1})
 
     tools = {
         "reading": Tool("reading", "", (), reading),
-        "query": Tool("query", "", (), query),
+        "query": Tool("query", "", (Argument("number", "integer", ""),), query),
         "run": Tool("run", "", (), quick),
         "guide": Tool("guide", "", (), quick, opens_runs=False),
     }
     monkeypatch.setattr(toolbox_module, "TOOLS", tools)
     box = Toolbox(Roots([str(folder)]), executor="serial", patience_s=600)
-    slow = [threading.Thread(target=box.call, args=("query", {}))]
-    slow[0].start()
+    slow = [threading.Thread(target=box.call, args=("query", {"number": number})) for number in range(AT_ONCE + 1)]
+    for each in slow:
+        each.start()
     assert json.loads(box.call("run", {}).text)["data"] == {"quick": 1}
     slow.append(threading.Thread(target=box.call, args=("reading", {})))
-    slow[1].start()
+    slow[-1].start()
     assert json.loads(box.call("guide", {}).text)["data"] == {"quick": 1}
     assert all(each.is_alive() for each in slow)
     release.set()
     for each in slow:
         each.join()
-    assert json.loads(box.call("query", {}).text)["data"] == {"asked": 1}
+    assert json.loads(box.call("query", {"number": 0}).text)["data"] == {"asked": 1}
     box.close()
 
 

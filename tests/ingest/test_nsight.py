@@ -216,6 +216,10 @@ def test_recorded_ranks_of_processes_are_used(tmp_path: Path, shared_cache: Path
     begun = started(run)
     assert [begun[rank] - begun[3] for rank in run.ranks] == [30_000, 20_000, 10_000, 0]
     assert "rank-guessed" not in {finding.id for finding in run.findings}
+    node = rankscope.open(folder / "node0.sqlite", executor="serial")
+    assert (node.name, node.ranks) == ("node0.sqlite", [2, 3])
+    alone = rankscope.open(node.traces[1].path, executor="serial")
+    assert (alone.ranks, alone.traces[0].pid) == ([3], 900)
     # The same files: from the cache, which tells the processes apart.
     assert started(rankscope.open(folder, executor="serial")) == begun
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -205,6 +206,22 @@ def test_run_ns_is_on_the_timeline_s_clock(tmp_path: Path, engine: str) -> None:
     assert rows["run_ns"].diff().gather_every(2, 1).max() < 1_000
     late = run.sql("SELECT max(run_ns) AS last FROM device_events WHERE run_ns >= 5 AND rank = 1", engine=engine)
     assert late.item() == rows.filter(pl.col("rank") == 1)["run_ns"].max()
+
+
+def test_the_documented_query_gives_the_spread_of_each_collective(tmp_path: Path, engine: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "queries.md").read_text(encoding="utf-8")
+    (sql,) = re.findall(r"start it:\n\n```sql\n(.*?)```", text, re.DOTALL)
+    late = [
+        [collective(1000 * number + (300 + number) * rank, 500 - (300 + number) * rank) for number in range(5)]
+        for rank in (0, 1)
+    ]
+    run = open_run(write_ranks(tmp_path / "run", dict(enumerate(late))), executor="serial")
+    found = run.sql(sql, engine=engine)
+    assert found["ranks"].to_list() == [2] * 5
+    # They end together, so the ranks' clocks are the same.
+    assert found.select("first_ns", "spread_ns").rows() == [
+        (1_000_000 * n, 300_000 + 1000 * n) for n in (4, 3, 2, 1, 0)
+    ]
 
 
 def test_run_ns_is_there_only_if_it_is_named(run: Run, engine: str) -> None:

@@ -43,7 +43,7 @@ TOOLS: Mapping[str, Tool] = {
 PATIENCE_S = 40.0
 """How long a call waits for its answer: clients give up after a minute."""
 AT_ONCE = 4
-"""Calls that need no run are answered so many at a time."""
+"""So many calls that need no run are answered at a time, and so many queries run."""
 KEPT = 16
 """Calls whose answers are kept until they are asked for again."""
 
@@ -76,6 +76,7 @@ class Toolbox:
         # One thread: runs are not made for several.
         self._with_runs = ThreadPoolExecutor(1, "rankscope-runs")
         self._without_runs = ThreadPoolExecutor(AT_ONCE, "rankscope-tools")
+        self._rests = ThreadPoolExecutor(AT_ONCE, "rankscope-rests")
         self._calls: OrderedDict[str, Future[Answer | Rest]] = OrderedDict()
         self._progress: dict[str, object] = {}
 
@@ -87,7 +88,7 @@ class Toolbox:
             wait([future], until - time.monotonic())
             if future.done() and future.exception() is None and isinstance(rest := future.result(), Rest):
                 with self._lock:
-                    future = self._calls[key] = self._without_runs.submit(rest.finish)
+                    future = self._calls[key] = self._rests.submit(rest.finish)
                 wait([future], until - time.monotonic())
             if not future.done():
                 return Reply(as_text(self._working()))
@@ -108,7 +109,7 @@ class Toolbox:
 
     def close(self) -> None:
         """Start no further work."""
-        for pool in (self._with_runs, self._without_runs):
+        for pool in (self._with_runs, self._without_runs, self._rests):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _started(self, name: str, given: Mapping[str, Any]) -> tuple[Future[Answer | Rest], str]:

@@ -27,7 +27,7 @@ from rankscope.ingest.run_files import (
 from rankscope.ingest.source import is_url, local_path
 from rankscope.ingest.sqlite_trace import rank_count
 from rankscope.ingest.symlinks import Symlinks
-from rankscope.rundir.names import DATABASE_SUFFIXES, PERFETTO_SUFFIXES, process_path
+from rankscope.rundir.names import DATABASE_SUFFIXES, PERFETTO_SUFFIXES, process_path, split_process
 from rankscope.store.cache import Cache
 from rankscope.store.objects import Facts, file_system, listed_facts, repeated
 
@@ -164,6 +164,8 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
         found.named = False
     elif is_there:
         _add_file(path, found, links)
+    elif (file := Path(split_process(str(path))[0])) != path and file.is_file():
+        found.traces.append(str(path))  # as findings name it
     elif any(sign in source for sign in "*?["):
         names = glob.glob(str(path), recursive=True)  # noqa: PTH207  # pathlib needs a directory to start from
         matches = [match for match in names if not Path(match).is_dir()]

@@ -159,7 +159,10 @@ def _absolute(path: str) -> str:
 
 def location_of(found: Found) -> str:
     """Where the traces are: the directory, else the first file."""
-    return found.folders[0] if found.folders else without_credentials(found.traces[0])
+    if found.folders:
+        return found.folders[0]
+    first = found.traces[0]
+    return without_credentials(split_process(first)[0] if len(found.traces) > 1 else first)
 
 
 def _common_directory(found: Found) -> str:
