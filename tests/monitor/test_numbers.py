@@ -74,6 +74,11 @@ def test_a_stall_is_no_straggler(tmp_path):
     assert ("straggler_excess_seconds", "2") not in found
 
 
+def test_from_too_few_steps_it_is_not_said_who_is_a_straggler(tmp_path):
+    SimulatedJob(steps=6).write(tmp_path)
+    assert not [name for name, *_ in values(tmp_path) if name == "straggler"]
+
+
 def test_every_number_is_described_and_has_its_labels(run):
     described = {each.name: each.labels for each in METRICS}
     numbers = numbers_of(WatchedJob(run).read())

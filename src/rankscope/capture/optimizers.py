@@ -32,7 +32,7 @@ class PrimaryOptimizer:
         self._chosen: weakref.ref[Any] | None = None
         self._others = 0
         self.changed = False
-        """Whether the step that was counted last is the first of another optimizer, whose steps before were not counted."""
+        """Whether the step that was counted last is the first of another optimizer: several before it were not."""
 
     def counts(self, optimizer: object) -> bool:
         """Whether this finished step counts as a step of the training."""
