@@ -69,7 +69,7 @@ def test_a_stall_is_no_straggler(tmp_path):
 
     SimulatedJob(slow=slow).write(tmp_path)
     found = values(tmp_path)
-    assert [found["straggler", str(rank)] for rank in range(4)] == [0, 0, 0, 0]
+    assert not any(found.get(("straggler", str(rank))) for rank in range(4))
     assert found["stall_seconds", "2"] == pytest.approx(0.4, rel=0.1)
     assert ("straggler_excess_seconds", "2") not in found
 

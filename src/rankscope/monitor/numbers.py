@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from rankscope.monitor.job import JobState
 from rankscope.primitives.statistics import Significance
+from rankscope.watch.status import significance_of
 
 PREFIX = "rankscope_"
 
@@ -109,8 +110,7 @@ def _ranks(state: JobState) -> Iterator[Number]:
         yield Number("rank_state", 1.0, {**labels, "state": each.state})
         if each.last_step is not None:
             yield Number("rank_step", float(each.last_step), labels)
-        verdict = status.verdicts.get(each.rank)
-        if verdict is not None and verdict.significance is not Significance.TOO_FEW:
+        if each.rank in status.verdicts and significance_of(status) is not Significance.TOO_FEW:
             yield Number("straggler", float(each.rank in excess), labels)
     for rank, ns in excess.items():
         yield Number("straggler_excess_seconds", ns / 1e9, {"rank": str(rank)})
