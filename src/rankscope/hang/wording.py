@@ -70,6 +70,10 @@ def wait_text(wait: WaitInCycle) -> tuple[str, str]:
 
 def summary_of(verdict: HangVerdict) -> str:
     """The verdict in one sentence."""
+    return f"Over, the ranks have made steps since: {_summary(verdict)}" if verdict.over else _summary(verdict)
+
+
+def _summary(verdict: HangVerdict) -> str:
     if not verdict.found:
         return "No hang found: no rank waits for another one."
     where = collective_text(verdict.collective) if verdict.collective else ""
