@@ -9,7 +9,8 @@ import types
 import pytest
 import torch
 
-from rankscope.capture.optimizers import watch_steps
+from rankscope.capture.notices import CaptureWarning
+from rankscope.capture.optimizers import OTHERS_UNTIL_CHANGE, PrimaryOptimizer, watch_steps
 
 
 class Outer(torch.optim.Optimizer):
@@ -110,6 +111,40 @@ def test_steps_of_other_threads_are_none_of_the_loop(module):
     in_a_thread("loop", stepping(module, optimizer, within_a_step)).join()
     in_a_thread("the next loop", plain).join()  # the first has ended
     assert said == ["loop", "the next loop"]
+
+
+def test_a_helper_that_steps_first_is_reported_when_the_main_thread_steps(module):
+    watch_steps(module, lambda _optimizer: None)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    plain, stepped, over = stepping(module, optimizer, lambda _self: None), threading.Event(), threading.Event()
+
+    def helper():
+        plain()
+        stepped.set()
+        over.wait()
+
+    thread = threading.Thread(target=helper, name="helper")
+    thread.start()
+    stepped.wait()
+    with pytest.warns(CaptureWarning, match="the steps of thread helper are counted") as warned:
+        plain()
+        plain()
+    over.set()
+    thread.join()
+    assert len(warned) == 1
+
+
+def test_the_first_step_of_a_later_phase_of_the_training_is_known():
+    first, other = (torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1) for _ in range(2))
+    primary = PrimaryOptimizer()
+    steps = [first] * 3 + [other] * (OTHERS_UNTIL_CHANGE + 2)
+    counted = [(number, primary.changed) for number, each in enumerate(steps) if primary.counts(each)]
+    assert counted[:3] == [(0, False), (1, False), (2, False)]
+    assert counted[3:] == [(number, number == 2 + OTHERS_UNTIL_CHANGE) for number, _ in counted[3:]]
+    assert len(counted) == 3 + 3
+    for each in (other, first, first, first, other):  # several optimizers in each step
+        primary.counts(each)
+    assert not primary.changed
 
 
 @pytest.mark.parametrize("fullgraph", [False, True])

@@ -166,6 +166,15 @@ def test_of_a_fast_job_only_calls_of_logged_steps_are_written():
     assert [sequence - 1 for _, sequence, _ in written] == logged
 
 
+def test_of_a_fast_job_calls_are_written_after_its_clock_was_set_back():
+    lines = LogLines()
+    row = StepRow(31, 0, 10**7, None, None, None, None, None, False)
+    hour = 3600 * 10**9
+    lines.step(row, hour, 10**7, slow=False)
+    lines.step(row._replace(step=32), 0, 10**7, slow=False)
+    assert lines.calls([call(5, 1)]) is not None
+
+
 def test_an_hour_takes_a_few_megabytes(tmp_path):
     """Ten steps per second with ten collectives each: six minutes of it."""
     rng, lines = random.Random(3), LogLines()

@@ -54,6 +54,11 @@ def test_a_capture_that_has_ended_records_nothing():
     assert settle(outcomes, EMPTY, 200) == [("a", NO_RECORDING)]
 
 
+def test_windows_that_are_still_to_come_are_known():
+    outcomes = waiting()
+    assert [outcomes.not_begun(step) for step in (97, 98)] == [[PLANNED.window], []]
+
+
 def test_the_same_steps_of_another_profiler_in_this_process_do_not_count():
     before = replace(EMPTY, written=(TRACE,))
     outcomes = waiting(before)

@@ -8,9 +8,18 @@ from itertools import pairwise
 import pytest
 import torch.distributed as dist
 
+from rankscope.capture.process import Process
 from rankscope.capture.votes import BUSY, OTHER_PROFILER, SKIP_LEAD_STEPS
 from rankscope.capture.watch.board import FileBoard, LocalBoard, StoreBoard
-from rankscope.capture.watch.requests import MOST_STEPS, TRIES, Pace, Planned, Requests, automatic_request
+from rankscope.capture.watch.requests import (
+    MOST_STEPS,
+    TRIES,
+    Pace,
+    Planned,
+    Requests,
+    automatic_request,
+    reads_files,
+)
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.schedule import Window, WindowPlan, windows
 from rankscope.rundir.watch_files import Request, answer_path, read_answer, request_path, write_request
@@ -31,6 +40,14 @@ def test_all_ranks_get_the_same_window_far_enough_ahead(tmp_path):
     assert planned.window.warmup - PACE.step >= 30 + SKIP_LEAD_STEPS
     assert other.agree(board, Pace(101, 90_000_000)) == [planned]
     assert one.agree(board, PACE) == other.agree(board, PACE) == []
+
+
+def test_one_rank_of_a_host_reads_requests_and_others_if_theirs_is_another_directory(tmp_path):
+    processes = [Process(rank, 4, rank % 2, "host", "torchrun", None, 0, None) for rank in range(4)]
+    assert [reads_files(each, str(tmp_path)) for each in processes] == [True] * 4
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks" / "rank2.json").touch()
+    assert [reads_files(each, str(tmp_path)) for each in processes] == [True, True, True, False]
 
 
 def test_a_rank_that_is_not_chosen_follows_the_list_without_recording(tmp_path):

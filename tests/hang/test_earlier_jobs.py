@@ -60,11 +60,11 @@ def test_a_dump_of_an_earlier_job_is_left_out(tmp_path):
         beat(tmp_path, rank, at=2000, began=1000)
     verdict = read(tmp_path)
     assert not verdict.found
-    assert verdict.notes == ("2 dumps of an earlier job in this directory were left out",)
+    assert verdict.notes == ("2 dumps of an earlier job or attempt in this directory were left out",)
     dump(tmp_path, 1, at=1900, began_ns=1000)
     verdict = read(tmp_path)
     assert (verdict.found, verdict.culprits, verdict.cause) == (True, (1,), Cause.PYTHON_CODE)
-    assert verdict.notes == ("1 dump of an earlier job in this directory was left out",)
+    assert verdict.notes == ("1 dump of an earlier job or attempt in this directory was left out",)
 
 
 def test_ranks_that_the_latest_job_does_not_have_are_of_an_earlier_one(tmp_path):

@@ -392,6 +392,26 @@ def test_a_rank_without_a_device_does_not_wait_for_one():
     assert causes == [Cause.PYTHON_CODE, Cause.HOST_SYNCHRONIZATION, Cause.HOST_SYNCHRONIZATION]
 
 
+@pytest.mark.parametrize("steps", [(30, 31), (30, 20), (30, None)])
+def test_a_hang_is_over_once_all_ranks_have_made_steps(tmp_path, steps):
+    for rank, step in enumerate(steps):
+        recorder = healthy(2)[rank]
+        if rank == 0:
+            recorder.call("all_reduce", done=False)
+        dump = HangDump(
+            DUMP_FORMAT, rank, world_size=2, step=20, time_ns=50, flight_recorder=recorder.dump(), reason="no step"
+        )
+        write_atomic(tmp_path / "hang" / f"rank{rank}.json", dump.to_json())
+        if step is not None:
+            beat = Heartbeat(HEARTBEAT_FORMAT, rank, time_ns=90, interval_ns=10, world_size=2, step=step)
+            write_atomic(tmp_path / "hang" / f"rank{rank}.heartbeat.json", beat.to_json())
+    verdict, is_over = read(tmp_path), steps == (30, 31)
+    assert (verdict.found, verdict.culprits, verdict.over) == (True, (1,), is_over)
+    assert verdict.summary.startswith("Over, the ranks have made steps since: Rank 1" if is_over else "Rank 1")
+    done = CliRunner().invoke(make_app(["hang"]), ["hang", str(tmp_path)])
+    assert done.exit_code == is_over
+
+
 def test_a_call_that_no_dump_has_is_named(tmp_path):
     for rank in range(3):
         recorder = healthy(3)[rank]

@@ -31,6 +31,7 @@ class SimulatedJob:
         clocks: by rank, what its clock is ahead, ns.
         transfer: how long a collective takes after the last arrival, ns.
         loader: whether batches come from a `DataLoader`, whose time is known.
+        clock_set: in which step, and by how much the clocks of some ranks are set: ns, and the ranks.
     """
 
     ranks: int = 4
@@ -42,6 +43,7 @@ class SimulatedJob:
     clocks: tuple[int, ...] = ()
     transfer: int = 0
     loader: bool = True
+    clock_set: tuple[int, int, tuple[int, ...]] | None = None
     seed: int = 1
 
     def run(self) -> tuple[list[list[StepRow]], list[list[FlightCall]], list[list[int]]]:
@@ -108,6 +110,8 @@ class SimulatedJob:
                         False,
                     )
                 )
+        if self.clock_set is not None:
+            _set_clock(rows, calls, *self.clock_set)
         return rows, calls, local
 
     def write(
@@ -137,6 +141,18 @@ class SimulatedJob:
             groups = one_line({"group": "0", "ranks": f"0-{self.ranks - 1}"})
             log.write(written, [groups, *lines.definitions])
         return local
+
+
+def _set_clock(
+    rows: list[list[StepRow]], calls: list[list[FlightCall]], step: int, by: int, ranks: tuple[int, ...]
+) -> None:
+    since = rows[0][step].began
+    for rank in ranks:
+        for at, row in enumerate(rows[rank]):
+            if row.step >= step:
+                times = {"began": row.began, "ended": row.ended, "backward_ended": row.backward_ended}
+                rows[rank][at] = row._replace(**{name: ns + by for name, ns in times.items()})
+        calls[rank][:] = [each._replace(at_ns=each.at_ns + by) if each.at_ns >= since else each for each in calls[rank]]
 
 
 def _readings(

@@ -73,6 +73,26 @@ def test_loading_that_is_not_a_data_loader_s_is_not_called_forward(tmp_path, for
     assert (late.rank, late.phase) == (1, phase)
 
 
+HOUR = 3600 * 10**9
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("by", [-HOUR, -50 * MS, HOUR])
+@pytest.mark.parametrize("hosts", [("a", "a"), ("a", "b")])
+def test_a_clock_that_is_set_changes_nobody_s_verdict(tmp_path, hosts, by, late):
+    def slow(rank, _step, place):
+        return 12 * MS if late and (rank, place) == (1, "loading") else 0
+
+    ranks = tuple(rank for rank, host in enumerate(hosts) if host == hosts[1])
+    job = SimulatedJob(ranks=2, steps=160, slow=slow, clock_set=(100, by, ranks))
+    status = status_of(tmp_path, job, hosts=hosts)
+    assert not status.unknown
+    assert [each.rank for each in status.late_ranks] == [1] * late
+    assert all(each.damaged == 0 for each in status.ranks)
+    assert status.last_arrivals[0].late_ns < 20 * MS
+    assert status.step_time.steps == 100
+
+
 def test_a_phase_has_no_more_of_a_delay_than_all_of_it(tmp_path):
     def slow(rank, _step, place):
         return {"loading": 20 * MS, "optimizer": -3 * MS}.get(place, 0) if rank == 1 else 0

@@ -66,6 +66,8 @@ class _StepCounter:
         if self.profiler is None:
             self._start()
         else:
+            if self.primary.changed:
+                self.profiler.leave_out_step()
             self.profiler.step()
             self.profiler.after_step(interception.any_open())
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rankscope.capture import dynamo
+from rankscope.capture.notices import warn
 
 OTHERS_UNTIL_CHANGE = 16
 """After this many consecutive steps of other optimizers, the one that steps next is counted from then on: the previous
@@ -30,15 +31,18 @@ class PrimaryOptimizer:
     def __init__(self) -> None:
         self._chosen: weakref.ref[Any] | None = None
         self._others = 0
+        self.changed = False
+        """Whether the step that was counted last is the first of another optimizer: several before it were not."""
 
     def counts(self, optimizer: object) -> bool:
         """Whether this finished step counts as a step of the training."""
         chosen = self._chosen() if self._chosen is not None else None
+        self.changed = False
         if chosen is not optimizer:
             self._others += 1
             if chosen is not None and self._others < OTHERS_UNTIL_CHANGE:
                 return False
-            self._chosen = weakref.ref(optimizer)
+            self._chosen, self.changed = weakref.ref(optimizer), self._others > 1
         self._others = 0
         return True
 
@@ -52,6 +56,7 @@ class _Loop:
     def __init__(self) -> None:
         self.open_steps = 0
         self._thread: threading.Thread | None = None
+        self._warned = False
 
     def is_here(self) -> bool:
         """Whether the calling thread is that of the loop.
@@ -62,7 +67,15 @@ class _Loop:
         this = threading.current_thread()
         if self._thread is None or not (self._thread is this or self._thread.is_alive()):
             self._thread, self.open_steps = this, 0
-        return self._thread is this
+        if self._thread is this:
+            return True
+        if this is threading.main_thread() and not self._warned:
+            self._warned = True
+            warn(
+                f"the steps of thread {self._thread.name} are counted, which made the first one, and not those of the "
+                "main thread; to record these, put a rankscope.Profiler around the main thread's loop"
+            )
+        return False
 
     def forget(self) -> None:
         """Start afresh in a forked child, whose only thread never returns from a step that it was forked in."""

@@ -149,6 +149,11 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         if self.step_num >= self._next:
             self._guarded("step", self._begin_step)
 
+    def leave_out_step(self) -> None:
+        """The step that ends next is not like the others: the watch does not judge it."""
+        if self._watcher is not None:
+            self._watcher.leave_out_step()
+
     def stop(self, timeout_s: float | None = STOP_TIMEOUT_S) -> None:
         """End, and wait until everything recorded is written.
 

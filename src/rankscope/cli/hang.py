@@ -17,7 +17,7 @@ from rankscope.hang import read
 from rankscope.report.hang import hang_report
 
 NO_HANG = 1
-"""Exit status if the dumps show no hang; an error's is 2."""
+"""Exit status if the dumps show no hang, or one that is over; an error's is 2."""
 
 
 class Format(str, Enum):
@@ -39,12 +39,12 @@ def hang(
     """Say why a job hangs: which collective, which ranks did not arrive, where they are, and why.
 
     Reads rankscope's own dumps, those of torch's Flight Recorder, and the stacks of torch.distributed.debug. Exit code
-    0: there is a verdict, which may say that the cause is not known; 1: the dumps show no hang; 2: no dumps.
+    0: there is a verdict, which may say that the cause is not known; 1: there is no hang, or it is over; 2: no dumps.
     """
     verdict = read(source)
     if form is Format.json:
         write(f"{json.dumps(verdict.to_json(), indent=1)}\n".encode(), output)
     else:
         show(hang_report(verdict, stacks=stacks), output)
-    if not verdict.found:
+    if not verdict.found or verdict.over:
         raise typer.Exit(NO_HANG)

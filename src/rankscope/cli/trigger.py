@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from rankscope.errors import ConfigError, LaunchError
+from rankscope.rundir.plurals import plural
 from rankscope.rundir.ranges import as_ranges
 from rankscope.rundir.ranks import parse_ranks
 from rankscope.rundir.watch_files import Answer, Request, answer_path, read_answer, request_path, write_request
@@ -79,7 +80,7 @@ def trigger(
         where = f"the script has a profiler of its own ({answer.script_profiler})"
         typer.echo(f"warning: {where}: if it records then, later steps are recorded instead", err=True)
     now = f"; the job is in step {answer.at_step}" if answer.at_step is not None else ""
-    where = "all ranks" if ranks == "all" else f"ranks {ranks}"
+    where = "all ranks" if ranks == "all" else f"rank {ranks}" if ranks.isdigit() else f"ranks {ranks}"
     typer.echo(f"steps {answer.first_step} to {answer.last_step} will be recorded on {where}{now}")
     if not wait:
         return
@@ -89,7 +90,10 @@ def trigger(
     progress = _follow(run, logs, chosen, answer)
     for path in (request_path(run, request.id), answer_path(run, request.id)):
         path.unlink(missing_ok=True)
-    if _report(progress):
+    failed = _report(progress)
+    if status.world_size is not None and len(here) < sum(map(choice.selects, range(status.world_size))):
+        typer.echo("the other ranks have no log in this directory: whether they recorded is not known here", err=True)
+    if failed:
         raise typer.Exit(NOT_RECORDED)
 
 
@@ -163,18 +167,22 @@ def _follow(run: Path, logs: WatchLogs, chosen: list[int], answer: Answer) -> Pr
         time.sleep(_FOLLOW_S)
 
 
+def _named(ranks: list[int]) -> str:
+    return f"{plural('rank', len(ranks))} {as_ranges(ranks)}"
+
+
 def _report(progress: Progress) -> bool:
     """Say what became of a request; returns whether a rank was not recorded."""
     spans: dict[tuple[int, int], list[int]] = {}
     for rank, span in progress.recorded.items():
         spans.setdefault(span, []).append(rank)
     for (first, last), ranks in spans.items():
-        typer.echo(f"steps {first} to {last} were recorded on ranks {as_ranges(ranks)}")
+        typer.echo(f"steps {first} to {last} were recorded on {_named(ranks)}")
     reasons: dict[str, list[int]] = {}
     for rank, reason in progress.lost.items():
         reasons.setdefault(reason, []).append(rank)
     if progress.silent:
         reasons["no step has been logged for long"] = list(progress.silent)
     for reason, ranks in reasons.items():
-        typer.echo(f"not recorded on ranks {as_ranges(ranks)}: {reason}", err=True)
+        typer.echo(f"not recorded on {_named(ranks)}: {reason}", err=True)
     return bool(reasons)

@@ -77,6 +77,7 @@ def diagnose(
     verdict = replace(
         verdict,
         ranks=ranks,
+        over=verdict.found and _went_on(by_rank, beats),
         world_size=size,
         dumps=len(by_rank),
         without_dump=tuple(rank for rank in range(size) if rank not in by_rank),
@@ -84,6 +85,16 @@ def diagnose(
         notes=tuple(notes),
     )
     return replace(verdict, summary=summary_of(verdict), advice=advice_for(verdict))
+
+
+def _went_on(dumps: Mapping[int, RankDump], beats: Mapping[int, Heartbeat]) -> bool:
+    """Whether the ranks have made steps since they wrote their dumps, by their heartbeats."""
+
+    def made_steps(rank: int, at: int | None) -> bool:
+        now = beats[rank].step if rank in beats else None
+        return at is not None and now is not None and now > at
+
+    return bool(dumps) and all(made_steps(rank, dump.step) for rank, dump in dumps.items())
 
 
 def _verdict(case: _Case) -> HangVerdict:

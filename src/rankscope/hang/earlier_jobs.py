@@ -56,7 +56,7 @@ def of_the_latest_job(dumps: Sequence[RankDump], heartbeats: Sequence[Heartbeat]
     notes = []
     for left, noun in ((len(dumps) - len(kept), "dump"), (len(heartbeats) - len(beats), "heartbeat")):
         if left:
-            notes.append(f"{counted(left, noun)} of an earlier job in this directory {_was(left)} left out")
+            notes.append(f"{counted(left, noun)} of an earlier job or attempt in this directory {_was(left)} left out")
     return Present(kept, beats, notes)
 
 

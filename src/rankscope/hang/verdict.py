@@ -99,6 +99,8 @@ class HangVerdict:
     """Of a mismatch."""
     mismatch: str = ""
     """What differs: ``operation``, ``dtype`` or ``size``."""
+    over: bool = False
+    """Whether all ranks with a dump have made steps since: the job went on."""
     world_size: int = 0
     dumps: int = 0
     """Ranks with a dump."""

@@ -59,15 +59,21 @@ def collective_text(collective: HungCollective) -> str:
 def wait_text(wait: WaitInCycle) -> tuple[str, str]:
     """``ranks 0,2`` and ``wait for rank 1 in all_reduce 12 of group 0``."""
     collective = wait.collective
-    ranks, others = (wait.rank,), (wait.waits_for,)
-    if collective.operation not in ROOTED and ranks[0] in collective.arrived and others[0] in collective.missing:
+    together = wait.rank in collective.arrived and wait.waits_for in collective.missing
+    if collective.operation not in ROOTED and together:
         ranks, others = collective.arrived, collective.missing
+    else:
+        ranks, others = (wait.rank,), (wait.waits_for,)
     verb = "waits" if len(ranks) == 1 else "wait"
     return ranks_text(ranks), f"{verb} for {ranks_text(others)} in {collective_text(collective)}"
 
 
 def summary_of(verdict: HangVerdict) -> str:
     """The verdict in one sentence."""
+    return f"Over, the ranks have made steps since: {_summary(verdict)}" if verdict.over else _summary(verdict)
+
+
+def _summary(verdict: HangVerdict) -> str:
     if not verdict.found:
         return "No hang found: no rank waits for another one."
     where = collective_text(verdict.collective) if verdict.collective else ""

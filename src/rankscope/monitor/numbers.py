@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rankscope.monitor.job import JobState
+from rankscope.primitives.statistics import Significance
+from rankscope.watch.status import significance_of
 
 PREFIX = "rankscope_"
 
@@ -38,7 +40,8 @@ METRICS = (
     Metric("job_step", "The latest step that a rank has completed."),
     Metric("job_step_seconds", "Duration of a step on the slowest rank: median of the latest steps."),
     Metric("job_step_max_seconds", "Duration of a step on the slowest rank: maximum of the latest steps."),
-    Metric("rank_state", "1 for the state that the rank is in: running, silent, dead, finished.", ("rank", "state")),
+    Metric("rank_state", "1 for the state that the rank is in: running, silent, dead, interrupted, finished.",
+           ("rank", "state")),
     Metric("rank_step", "The latest step that the rank has completed.", ("rank",)),
     Metric("rank_step_seconds", "Duration of a step on the rank: median of the latest steps.", ("rank",)),
     Metric("rank_local_seconds", "Of a step, how long the rank was busy by itself: median.", ("rank",)),
@@ -107,7 +110,7 @@ def _ranks(state: JobState) -> Iterator[Number]:
         yield Number("rank_state", 1.0, {**labels, "state": each.state})
         if each.last_step is not None:
             yield Number("rank_step", float(each.last_step), labels)
-        if each.rank in status.verdicts:
+        if each.rank in status.verdicts and significance_of(status) is not Significance.TOO_FEW:
             yield Number("straggler", float(each.rank in excess), labels)
     for rank, ns in excess.items():
         yield Number("straggler_excess_seconds", ns / 1e9, {"rank": str(rank)})

@@ -147,8 +147,8 @@ def _long_steps(steps: Sequence[LongStep]) -> Table:
     for name in ("step", "duration", "rank", "longer than the others"):
         table.add_column(name, justify="right")
     for each in steps:
-        alike = "all" if each.known else "not known"
-        rank = alike if each.rank is None else f"rank {each.rank}"
+        nobody = "none alone" if each.known else "not known"
+        rank = nobody if each.rank is None else f"rank {each.rank}"
         excess = number_of(each.excess_ns, "ns") if each.rank is not None else ""
         table.add_row(str(each.step), number_of(each.ns, "ns"), rank, excess)
     return table

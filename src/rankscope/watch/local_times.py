@@ -102,12 +102,14 @@ class LocalTimes:
 def local_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | None:
     """The times of the latest steps that all ranks have; None if there are none, or if there is one rank alone.
 
-    Steps that a profiler recorded are left out, and so are those whose collectives were not all read.
+    Steps that a profiler recorded are left out, and so are those whose collectives were not all read, and those from
+    before a host's clock was set.
     """
     if len(logs) < 2:
         return None
     ranks = tuple(logs)
-    lines = {rank: {line.step: line for line in log.steps} for rank, log in logs.items()}
+    first = max(log.clock_set_at for log in logs.values())
+    lines = {rank: {line.step: line for line in log.steps if line.step >= first} for rank, log in logs.items()}
     common = sorted(set.intersection(*(set(of_rank) for of_rank in lines.values())))
     common = [step for step in common if not any(lines[rank][step].profiled for rank in ranks)]
     whole = steps_read(logs, lines, common, _SPAN * most_steps)[-most_steps:]

@@ -42,6 +42,8 @@ LEAST_CALLS = 1000
 KEPT_NOTES = 100
 KEPT_GAPS = 10_000
 KEPT_OUTCOMES = 1000
+CLOCK_SET_NS = 5_000_000
+"""By so much or more a clock is set, by less it is slewed."""
 _MAX_LOGS = 100_000
 _MAX_KINDS = 10_000
 _MAX_LINE = 1 << 20
@@ -104,6 +106,7 @@ class RankLog:
         missed: collectives that the job had no time to read.
         gaps: between which calls they were: the times of the calls before and after, ns.
         damaged: lines that could not be read.
+        clock_set_at: the first step since the host's clock was set, with which times of earlier steps are not compared.
         grew_at: when the file was last changed, seconds since 1970.
     """
 
@@ -116,6 +119,7 @@ class RankLog:
     missed: int = 0
     gaps: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=KEPT_GAPS))
     damaged: int = 0
+    clock_set_at: int = 0
     grew_at: float = 0.0
     _kinds: dict[int, Kind] = field(default_factory=dict)
 
@@ -135,8 +139,7 @@ class RankLog:
         if "calls" in fields:
             self._add_calls(fields)
         elif "step" in fields and (step := read(StepLine, fields)) is not None:
-            if not self.steps or step.step > self.steps[-1].step:
-                self.steps.append(step)
+            self._add_step(step)
         elif (number := count(fields.get("kind"))) is not None and (kind := read(Kind, fields)) is not None:
             if len(self._kinds) < _MAX_KINDS:
                 self._kinds[number] = kind
@@ -151,6 +154,24 @@ class RankLog:
                     del self.outcomes[next(iter(self.outcomes))]
         elif "schema_version" not in fields:
             self.damaged += 1
+
+    def _add_step(self, step: StepLine) -> None:
+        before = self.steps[-1] if self.steps else None
+        if before is not None:
+            if step.step <= before.step:
+                return
+            ahead = step.start_ns - (before.start_ns + before.ns)
+            limit = max(CLOCK_SET_NS, (before.ns + step.ns) // 1000)  # clocks drift, or are slewed
+            if ahead < -limit or (step.step == before.step + 1 and ahead > limit):
+                self.clock_set_at = step.step
+            if ahead < -limit:
+                self._forget_calls()
+        self.steps.append(step)
+
+    def _forget_calls(self) -> None:
+        """Those before the clock was set back: they seem to be of later steps."""
+        self.calls.clear()
+        self.gaps.clear()
 
     def _add_group(self, group: str, ranks: str) -> None:
         try:
@@ -174,12 +195,15 @@ class RankLog:
             if not isinstance(each, list) or len(each) != 3:
                 self.damaged += 1
                 continue
-            kind, sequence, us = (count(value) for value in each)
+            kind, sequence, us = count(each[0]), count(each[1]), integer(each[2])
             known = self._kinds.get(kind) if kind is not None else None
-            if known is None or sequence is None or us is None or us > 10**13:
+            if known is None or sequence is None or us is None or abs(us) > 10**13:
                 self.damaged += 1
                 continue
-            self.calls.append(Call(base + 1000 * us, known, sequence))
+            at_ns = base + 1000 * us
+            if self.calls and at_ns < self.calls[-1].at_ns - CLOCK_SET_NS:
+                self._forget_calls()
+            self.calls.append(Call(at_ns, known, sequence))
 
 
 class _LogFile:

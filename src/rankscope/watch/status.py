@@ -276,7 +276,7 @@ def _long_step(step: int, ns: int, history: LocalTimes | None) -> LongStep:
     row = int(np.argmax(local))
     excess = int(local[row] - np.median(np.delete(local, row)))
     if 2 * excess < ns - int(np.median(history.step_ns)):
-        return LongStep(step, ns)  # all ranks took long
+        return LongStep(step, ns)  # all ranks took long, or the network did
     return LongStep(step, ns, history.ranks[row], excess)
 
 

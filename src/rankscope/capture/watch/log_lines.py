@@ -78,7 +78,10 @@ class LogLines:
         if not slow and row.step % stride not in (0, stride - 1):
             self._left_out = row, wall_offset_ns
             return None
-        self._spans.append((row.began + wall_offset_ns, row.ended + wall_offset_ns))
+        span = row.began + wall_offset_ns, row.ended + wall_offset_ns
+        if self._spans and span < self._spans[-1]:
+            self._spans.clear()  # the clock was set back: calls are compared with later ones
+        self._spans.append(span)
         return _step_line(row, wall_offset_ns)
 
     def latest_step(self) -> str | None:

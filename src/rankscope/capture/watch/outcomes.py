@@ -61,6 +61,10 @@ class Outcomes:
             self._waiting.remove(each)
         return found
 
+    def not_begun(self, step: int) -> list[Window]:
+        """The windows that were still to come in this step."""
+        return [window for _, window, _ in self._waiting if window.warmup > step]
+
 
 def _entries(manifest: RankManifest, window: Window) -> list[WrittenTrace | LostWindow]:
     """What the manifest has of a window."""

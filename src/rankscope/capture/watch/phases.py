@@ -48,7 +48,7 @@ class StepRow(NamedTuple):
     backward_ended: int | None
     """When the last backward pass had ended."""
     profiled: bool
-    """Whether a profiler recorded the step, or a trace was being written."""
+    """Whether a profiler recorded the step, or a trace was being written, or it is not one step of the loop."""
 
 
 class StepPhases:

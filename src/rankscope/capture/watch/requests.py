@@ -16,12 +16,15 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
+from rankscope.capture.process import Process
 from rankscope.capture.votes import SKIP_LEAD_STEPS
 from rankscope.capture.watch.board import Board
 from rankscope.errors import ConfigError
 from rankscope.rundir.atomic import write_atomic
 from rankscope.rundir.fields import mapping, step
+from rankscope.rundir.names import rank_manifest_name
 from rankscope.rundir.ranks import parse_ranks
 from rankscope.rundir.schedule import Window
 from rankscope.rundir.watch_files import (
@@ -287,6 +290,14 @@ class Requests:
         newer = known is None or known.tries < answer.tries or (known.waits and not answer.waits)
         if newer or (answer.refused and known is not None and not known.refused):
             write_atomic(path, to_json(replace(answer, restart_count=self._restart_count)))
+
+
+def reads_files(process: Process, run_dir: str) -> bool:
+    """Whether a rank looks for requests: the first one of each host does, and one that has another run directory."""
+    if process.local_rank in (0, None):
+        return True
+    first = rank_manifest_name(process.rank - process.local_rank, process.world_size, process.restart_count)
+    return not Path(run_dir, first).exists()
 
 
 def automatic_request(slow_step: int, steps: int, reason: str) -> Request:

@@ -31,7 +31,7 @@ from rankscope.capture.watch.log import WatchLog
 from rankscope.capture.watch.log_lines import LogLines, one_line
 from rankscope.capture.watch.outcomes import Outcomes, Settled
 from rankscope.capture.watch.phases import StepPhases, StepRow, unwatch_phases, watch_phases
-from rankscope.capture.watch.requests import Pace, Planned, Requests, automatic_request
+from rankscope.capture.watch.requests import Pace, Planned, Requests, automatic_request, reads_files
 from rankscope.capture.watch.ring import CollectiveRing
 from rankscope.capture.watch.slow_steps import SlowStep, SlowSteps
 from rankscope.rundir.launcher import max_restarts
@@ -73,6 +73,7 @@ class Watcher:
         process, config = rank.process, rank.config
         self._rank, self._manifest, self._config, self._scope = rank, manifest, config, scope
         self._step, self._busy, self._script_profiler = step, False, script_profiler
+        self._leave_out = False
         self._phases = StepPhases(time.perf_counter_ns())
         self._rows: deque[StepRow] = deque(maxlen=_WAITING_ROWS)
         self._new: deque[Window] = deque()
@@ -101,6 +102,7 @@ class Watcher:
         )
         self._board: Board | None = None
         self._outcomes = Outcomes()
+        self._reads_files = True
         self._automatic, self._automatic_at = 0, float("-inf")
         self._signals = 0
         self._asked: deque[Request] = deque(maxlen=_WAITING_REQUESTS)
@@ -129,13 +131,17 @@ class Watcher:
 
     def step_ended(self, step: int, now: int, *, profiled: bool) -> bool:
         """A step has ended; returns whether there are windows to take."""
-        self._rows.append(self._phases.end_step(step, now, profiled=profiled))
-        self._step, self._busy = step + 1, profiled
+        self._rows.append(self._phases.end_step(step, now, profiled=profiled or self._leave_out))
+        self._step, self._busy, self._leave_out = step + 1, profiled, False
         if self._step == self._ring.next_step:
             self._wake.set()
         if self._hangs is not None:
             self._hangs.heartbeat()
         return bool(self._new)
+
+    def leave_out_step(self) -> None:
+        """The step that ends next is not judged."""
+        self._leave_out = True
 
     def take_windows(self) -> list[Window]:
         """The windows that are to be recorded, new since the last call."""
@@ -179,6 +185,9 @@ class Watcher:
             self._guarded("log", self._write_log)
             if not woken:
                 self._guarded("requests", self._agree)
+        for window in self._outcomes.not_begun(self._step):
+            note = f"steps {window.first} to {window.last} were not recorded: the loop ended before step {self._step}"
+            self._notes.append(one_line({"note": note}))
         self._guarded("log", lambda: self._write_log(last=True))
 
     def _guarded(self, stage: str, action: Callable[[], None]) -> None:
@@ -229,7 +238,8 @@ class Watcher:
     def _agree(self) -> None:
         process = self._rank.process
         self._board = self._board or self._make_board()
-        if process.local_rank in (0, None) or isinstance(self._board, FileBoard):
+        self._reads_files = self._reads_files and reads_files(process, self._rank.run_dir)
+        if self._reads_files or isinstance(self._board, FileBoard):
             self._requests.look_for_files()
         for _ in range(self._signals):
             self._signals -= 1

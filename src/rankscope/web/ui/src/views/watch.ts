@@ -144,7 +144,7 @@ function arrivals(now: Watched): HTMLElement[] {
 function longSteps(now: Watched): HTMLElement[] {
   if (now.long_steps.length === 0) return [];
   return [section("Longest steps", ["Step", "Duration", "Rank", "Longer than the others"],
-    now.long_steps.map(({ step, ns, rank, excess_ns, known }) => [String(step), formatDuration(ns), rank === null ? (known ? "all" : "not known") : `rank ${rank}`, rank === null ? "" : formatDuration(excess_ns)]))];
+    now.long_steps.map(({ step, ns, rank, excess_ns, known }) => [String(step), formatDuration(ns), rank === null ? (known ? "none alone" : "not known") : `rank ${rank}`, rank === null ? "" : formatDuration(excess_ns)]))];
 }
 
 function section(title: string, heads: readonly string[], rows: readonly (readonly Child[])[], note: string | null = null): HTMLElement {
