@@ -108,6 +108,19 @@ def test_data_that_comes_in_bursts_is_a_part_of_the_mean_step(tmp_path: Path) ->
     )
 
 
+def test_data_that_every_step_waits_for_is_a_part_of_the_median_step(tmp_path: Path) -> None:
+    """Loading takes 2 to 4 ms, 3 in the median and 3.1 in the mean: it comes in no bursts."""
+
+    def program(job: Job, number: int) -> None:
+        job.load((2000, 3000, 4000, 3400)[number % 4])
+        for _ in range(7):
+            job.launch(1000)
+        job.synchronize()
+
+    _, found = diagnosed(tmp_path, program)
+    assert found["data_loading"].title == "The job waits for data for 31 % of a step"
+
+
 def test_copies_in_every_third_step_are_a_part_of_the_mean_step(tmp_path: Path) -> None:
     """5 ms in every third step of 5 ms: 1.67 of 6.67 ms."""
 
@@ -161,6 +174,27 @@ def test_allocations_on_an_xpu_are_named_as_such(tmp_path: Path) -> None:
     run, found = of_run(kineto.write_ranks(tmp_path, {0: events}))
     assert found["memory_retries"].saving_ns == pytest.approx(20 * 160_000, rel=0.03)
     assert run.diagnosis().findings[0].id == "memory_retries"
+
+
+def test_a_checkpoint_of_one_rank_delays_the_others_in_some_steps(tmp_path: Path) -> None:
+    """After every third step rank 0 writes for 20 ms, and the others wait for it in the next step's all-reduce."""
+
+    def program(job: Job, number: int) -> None:
+        for part in range(2):
+            for _ in range(8):
+                job.launch([400 + (number * 3 + part + 5 * rank) % 7 for rank in range(4)])
+            job.reduce(300)
+        job.wait()
+        job.synchronize()
+        if number % 3 == 2:
+            job.host([20_000, 0.0, 0.0, 0.0], "aten::to")
+
+    run = rankscope.open(executed(program, ranks=4).write(tmp_path), executor="serial")
+    (finding,) = [each for each in run.diagnosis().stated if each.id == "straggler"]
+    assert finding.title == "Rank 0 delays the other ranks in some steps: its host is slow"
+    assert finding.steps == (3, 6, 9)
+    # Eleven steps are compared: of the first, the beginning is not known.
+    assert finding.saving_ns == pytest.approx(3 * 20_000_000 / 11, rel=0.02)
 
 
 @pytest.mark.parametrize("jump", [50_000, -3_000])

@@ -250,10 +250,13 @@ def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
     assert rows(ahead(own, 0.4)) == [5]
     # They wait for their devices in every step, and begin each anew.
     assert rows(ahead(own, waits=True)) == [5]
-    # In some steps only, the others may be idle as long while they wait: seed 115 of the pipelines' evaluation.
+    # In some steps only, the others waited for it; in a pipeline they may be idle as long while they wait for another
+    # stage: seed 115 of the pipelines' evaluation.
     at_times = chance(0, 8, 4)
     at_times[5, [1, 3]] += 3_000_000
-    assert rows(ahead(at_times, waits=True)) == []
+    assert rows(ahead(at_times, waits=True)) == [5]
+    stages = np.repeat([0, 1], 4)
+    assert rows(replace(ahead(at_times, waits=True), role=stages)) == []
     assert rows(ahead(at_times, 0.6, waits=True)) == [5]
     # A slow host costs nothing where its device never waits for it.
     assert rows(ahead(np.full((8, 4), 8_000_000), 0.4)) == []
