@@ -192,8 +192,7 @@ def _digests(
     def digests_of(rank: int) -> dict[AnalysisKey, bytes]:
         own = loaded.rank_digests[rank]
         return {
-            key: inputs_digest(key, options, own, loaded.digest if of_all else None)
-            for key, of_all in to_cache.items()
+            key: inputs_digest(key, options, own, loaded.digest if of_all else None) for key, of_all in to_cache.items()
         }
 
     return digests_of
