@@ -130,9 +130,9 @@ COLUMNS = (
 EXCESS = "local time above its peers' median, mean over steps"
 BUSY_EXCESS = "its device's busy time above its peers' median, mean over steps"
 """Where it is known that the device is slower, but not that the host caused its idle time."""
-# The rows of all ranks take much memory: what is compared of them is chosen before anything is joined.
+# The rows of all ranks take much memory: of a collective that they ran together, its ranks' rows have these in common.
 _OF_COLLECTIVES = (
-    "rank", "window", "step", "match", "group", "group_ranks", "group_size", "collective", "bytes", "transfer_ns",
+    "window", "step", "match", "group", "group_ranks", "group_size", "collective", "bytes", "transfer_ns",
 )  # fmt: skip
 
 
@@ -188,24 +188,25 @@ def _bounds(own: pl.DataFrame, end: Int64, end_own: Int64) -> StepBounds:
 def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Who is late, whom it delays, and why."""
     ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
-    collectives = inputs.columns("collectives", *_OF_COLLECTIVES)
-    narrow, on_host = narrow_parts(together(parts))
-    named, (collectives, stretches, work, paces) = distinct_steps([collectives, *narrow.values()])
-    clock = inputs.results["clock"]
+    recorded, shared = (
+        inputs.distinct("collectives", "rank", "window", "step"),
+        inputs.distinct("collectives", *_OF_COLLECTIVES),
+    )
+    narrow, on_host = narrow_parts(together(parts), inputs.results["clock"], base_times(inputs.traces))
+    named, (_, collectives, stretches, work, paces) = distinct_steps([recorded, shared, *narrow.values()])
     cut = _cut(inputs)
     if cut.height:
         stretches, work, paces = (
             each.join(cut, on=["rank", "window"], how="anti", maintain_order="left")
             for each in (stretches, work, paces)
         )
-    rows = with_aligned_arrivals(stretches, clock, base_times(inputs.traces))
+    rows = with_aligned_arrivals(stretches)
     findings = _left_out(cut)
     if rows.is_empty():
         return _complete(pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64})), findings
     mesh = mesh_of(inputs)
     role = _roles(mesh, inputs)
-    groups = inputs.columns("collectives", "match", "group", "group_ranks")
-    times = local_times_of(together(parts), stretches, groups, cut)
+    times = local_times_of(together(parts), stretches, collectives, cut)
     comparison = Comparison(observe(times, work, paces, role, on_host=on_host))
     table, by_step = totals_by_rank_and_step(ranks, attribute_waits(rows, role, collectives, comparison))
     stragglers = comparison.stragglers()
@@ -245,14 +246,14 @@ def _roles(mesh: Mesh, inputs: Inputs) -> dict[int, int]:
     """Which program each rank runs."""
     stage = mesh.frame.filter(pl.col("dimension") == mesh.pipeline) if mesh.pipeline else mesh.frame.clear()
     return programs_by_rank(
-        inputs.columns("collectives", "rank", "collective", "peers"),
+        inputs.distinct("collectives", "rank", "collective", "peers"),
         dict(stage.select("rank", "coordinate").iter_rows()),
     )
 
 
 def mesh_of(inputs: Inputs) -> Mesh:
     """The mesh of a run, from its metadata or its groups."""
-    return infer_mesh(inputs.traces, named_group_ranks(inputs.columns("collectives", *NAMED_BY)))
+    return infer_mesh(inputs.traces, named_group_ranks(inputs.distinct("collectives", *NAMED_BY)))
 
 
 def _complete(table: pl.DataFrame) -> pl.DataFrame:

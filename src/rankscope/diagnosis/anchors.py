@@ -46,6 +46,7 @@ _SHOWN = (
     "duration_ns", "match", "transfer_ns", "wait_ns",
 )  # fmt: skip
 _P2P = pl.col("collective").is_in((*POINT_TO_POINT, "send_recv"))
+_TIMED = pl.col("start_ns").is_not_null() & pl.col("match").is_not_null()
 _STEP = ("window", "step")
 
 
@@ -85,12 +86,16 @@ def event_anchor(
     return replace(_at(row, _REASONS[kind]), since_ns=since, compared=tuple(others[:_COMPARED]))
 
 
-def collectives_of(inputs: Inputs) -> pl.DataFrame | None:
+def collectives_of(inputs: Inputs, where: pl.Expr | None = None) -> pl.DataFrame | None:
     """Of the result of `collectives`, if there is one, what anchors are chosen by and show.
 
-    With all columns, the rows of all ranks take much memory.
+    The rows of all ranks take much memory.
+
+    Args:
+        inputs: of a rule.
+        where: which rows; None for all.
     """
-    return inputs.columns("collectives", *_SHOWN) if "collectives" in inputs.results else None
+    return inputs.columns("collectives", *_SHOWN, where=where) if "collectives" in inputs.results else None
 
 
 def collective_anchor(
@@ -105,9 +110,8 @@ def collective_anchor(
         by: the column by which they are compared; rows without a value are left out.
         typical: whether to choose among the rows of the median step only.
     """
-    frame = collectives_of(inputs)
     known = rows.filter(pl.col("start_ns").is_not_null() & pl.col(by).is_not_null())
-    if frame is None or known.is_empty():
+    if "collectives" not in inputs.results or known.is_empty():
         return None
     chosen = known
     if typical:
@@ -115,7 +119,7 @@ def collective_anchor(
         own = known.filter(pl.col("rank") == first)
         chosen = _typical(own.group_by(_STEP).agg(pl.col(by).sum()), own, by)
     row = chosen.sort(by, "start_ns", "rank", descending=[True, False, False]).row(0, named=True)
-    return _at(row, reason, _same(row, frame))
+    return _at(row, reason, _same(row, inputs))
 
 
 def exposed_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
@@ -126,7 +130,7 @@ def exposed_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
         rank: the rank.
         reason: as for `collective_anchor`.
     """
-    events, collectives = inputs.results.get("evidence_events"), collectives_of(inputs)
+    events, collectives = inputs.results.get("evidence_events"), collectives_of(inputs, pl.col("rank") == rank)
     if events is None or collectives is None:
         return None
     own = events.filter((pl.col("kind") == "exposed_communication") & (pl.col("rank") == rank))
@@ -140,7 +144,7 @@ def exposed_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
     if chosen.is_empty():
         return None
     row = chosen.sort("exposed", "start_ns", descending=[True, False]).row(0, named=True)
-    return _at(row, reason, _same(row, collectives))
+    return _at(row, reason, _same(row, inputs))
 
 
 def imbalance_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
@@ -180,31 +184,29 @@ def with_anchors(findings: Sequence[Finding], inputs: Inputs) -> list[Finding]:
 def _anchor(finding: Finding, inputs: Inputs) -> Anchor | None:
     if finding.id == _SKEW and finding.ranks:
         return event_anchor(inputs, "before_launch", finding.ranks[0])
-    rows = collectives_of(inputs)
-    if rows is None:
+    if "collectives" not in inputs.results:
         return None
     if finding.id == _UNMATCHED:
-        alone = rows.filter(pl.col("match").is_null() & pl.col("rank").is_in(finding.ranks))
-        return collective_anchor(
-            inputs, alone, "This collective was matched with none of the other ranks", typical=False
-        )
-    timed = rows.filter(pl.col("start_ns").is_not_null() & pl.col("match").is_not_null())
+        alone = pl.col("match").is_null() & pl.col("rank").is_in(finding.ranks)
+        reason = "This collective was matched with none of the other ranks"
+        return collective_anchor(inputs, inputs.columns("collectives", *_SHOWN, where=alone), reason, typical=False)
     if finding.id in _LATE:
-        return _of_late_rank(finding, timed.filter(~_P2P))
+        return _of_late_rank(finding, inputs)
     if finding.id == _BUBBLE:
-        return _of_bubble(finding, timed.filter(_P2P))
+        return _of_bubble(finding, inputs.columns("collectives", *_SHOWN, where=_TIMED & _P2P))
     if finding.id == _SLOW_LINK:
-        group = pl.format("Group {} transfers", pl.col("group"))
-        own = timed.filter(pl.lit(finding.title).str.starts_with(group))
+        own = _TIMED & pl.lit(finding.title).str.starts_with(pl.format("Group {} transfers", pl.col("group")))
+        rows = _in_steps(finding.steps, inputs.columns("collectives", *_SHOWN, where=own))
         reason = "This group transfers its data slower than comparable ones here"
-        return collective_anchor(inputs, _in_steps(finding.steps, own), reason, by="transfer_ns")
+        return collective_anchor(inputs, rows, reason, by="transfer_ns")
     return None
 
 
-def _of_late_rank(finding: Finding, rows: pl.DataFrame) -> Anchor | None:
-    is_late = pl.col("rank").is_in(finding.ranks)
-    own = _in_steps(finding.steps, rows.filter(is_late))
-    waiting = rows.filter(~is_late & (pl.col("wait_ns") > 0)).join(own.select("match").unique(), on="match", how="semi")
+def _of_late_rank(finding: Finding, inputs: Inputs) -> Anchor | None:
+    is_late, shared = pl.col("rank").is_in(finding.ranks), _TIMED & ~_P2P
+    own = _in_steps(finding.steps, inputs.columns("collectives", *_SHOWN, where=shared & is_late))
+    same = pl.col("match").is_in(own["match"].unique().implode())
+    waiting = inputs.columns("collectives", *_SHOWN, where=shared & same & ~is_late & (pl.col("wait_ns") > 0))
     if waiting.is_empty():
         return None
     peers = waiting.sort("wait_ns", "rank", descending=[True, False])
@@ -229,11 +231,12 @@ def _of_bubble(finding: Finding, rows: pl.DataFrame) -> Anchor | None:
     return _at(row, reason, [_at(peer, "the other end") for peer in others.iter_rows(named=True)])
 
 
-def _same(row: dict[str, object], rows: pl.DataFrame) -> list[Anchor]:
+def _same(row: dict[str, object], inputs: Inputs) -> list[Anchor]:
     """A collective on its other ranks."""
     if row["match"] is None:
         return []
-    others = rows.filter((pl.col("match") == row["match"]) & (pl.col("rank") != row["rank"])).sort("rank")
+    other = (pl.col("match") == row["match"]) & (pl.col("rank") != row["rank"])
+    others = inputs.columns("collectives", *_SHOWN, where=other).sort("rank")
     known = others.filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
     return [_at(peer, "the same collective") for peer in known.head(PEERS).iter_rows(named=True)]
 

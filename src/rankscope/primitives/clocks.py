@@ -87,12 +87,16 @@ def with_arrivals(rows: pl.DataFrame, clock: pl.DataFrame, bases: pl.DataFrame) 
     Returns:
         the rows with the columns of both, and ``arrival_ns``.
     """
+    return with_clock(rows, clock, bases).filter(pl.col("residual_ns").is_not_null())
+
+
+def with_clock(rows: pl.DataFrame, clock: pl.DataFrame, bases: pl.DataFrame) -> pl.DataFrame:
+    """The same of all ranks: those that have no clock have no ``residual_ns``, and their arrivals mean nothing."""
     wall = pl.col("start_ns") + pl.col("base_ns").fill_null(0)
     drifted = ((wall - pl.col("at_ns")) * pl.col("drift_ppm").fill_null(0.0) * 1e-6).round().cast(pl.Int64)
     return (
         rows.join(bases, on=["rank", "window"], how="left")
         .join(clock, on="rank", how="inner")
-        .filter(pl.col("residual_ns").is_not_null())
         .with_columns((wall + pl.col("offset_ns") + drifted).alias("arrival_ns"))
     )
 

@@ -59,10 +59,19 @@ class Inputs:
     capture: Sequence[RankManifest] = ()
     shared: dict[tuple[str, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def columns(self, name: str, *columns: str) -> pl.DataFrame:
-        """Some columns of a required analysis's result: of a large one, the others take no memory."""
+    def columns(self, name: str, *columns: str, where: pl.Expr | None = None) -> pl.DataFrame:
+        """Some columns of a required analysis's result, and the rows of a condition on them: of a large one, the others
+        take no memory."""
+        if isinstance(self.results, Frames):
+            return self.results.columns(name, *columns, where=where)
+        return loaded(self.results[name], *columns, where=where)
+
+    def distinct(self, name: str, *columns: str) -> pl.DataFrame:
+        """The distinct values of some columns of a required analysis's result, each where it is first."""
         results = self.results
-        return results.columns(name, *columns) if isinstance(results, Frames) else loaded(results[name], *columns)
+        blocks = results.blocks(name, *columns) if isinstance(results, Frames) else [loaded(results[name], *columns)]
+        parts = [block.unique(maintain_order=True) for block in blocks]
+        return parts[0] if len(parts) == 1 else pl.concat(parts).unique(maintain_order=True)
 
     def once(self, what: str, make: Callable[[], T]) -> T:
         """An intermediate result that several analyses of a rank need, from the first that needs it.

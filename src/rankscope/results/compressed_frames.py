@@ -50,9 +50,10 @@ class CompressedFrame:
         """The number of rows."""
         return self._height
 
-    def select(self, *columns: str) -> pl.DataFrame:
-        """All rows, with these columns; without any, all columns."""
-        return pl.concat(list(self.blocks(*columns)))
+    def select(self, *columns: str, where: pl.Expr | None = None) -> pl.DataFrame:
+        """All rows, or those of a condition on these columns, with these columns; without any, all columns."""
+        blocks = self.blocks(*columns)
+        return pl.concat([block if where is None else block.filter(where) for block in blocks])
 
     def blocks(self, *columns: str) -> Iterator[pl.DataFrame]:
         """Its rows, some at a time, with these columns; without any, all columns."""
@@ -91,15 +92,21 @@ def stored_blocks(blocks: Iterable[pl.DataFrame]) -> StoredFrame:
     return pl.concat(first)
 
 
-def loaded(frame: StoredFrame, *columns: str) -> pl.DataFrame:
-    """Some columns of a frame; without any, all."""
+def loaded(frame: StoredFrame, *columns: str, where: pl.Expr | None = None) -> pl.DataFrame:
+    """Some columns of a frame, without any all; and the rows of a condition on these columns."""
     if isinstance(frame, CompressedFrame):
-        return frame.select(*columns)
-    return frame.select(columns) if columns else frame
+        return frame.select(*columns, where=where)
+    found = frame.select(columns) if columns else frame
+    return found if where is None else found.filter(where)
+
+
+def blocks_of(frame: StoredFrame, *columns: str) -> Iterator[pl.DataFrame]:
+    """The rows of a frame, some at a time, with these columns; without any, all columns."""
+    return frame.blocks(*columns) if isinstance(frame, CompressedFrame) else iter([loaded(frame, *columns)])
 
 
 class Frames(Mapping[str, pl.DataFrame]):
-    """Frames by name, some of them compressed: `[name]` gives all columns, `columns` fewer.
+    """Frames by name, some of them compressed: `[name]` gives all columns, `columns` and `blocks` fewer.
 
     Args:
         by_name: as they are stored.
@@ -120,9 +127,13 @@ class Frames(Mapping[str, pl.DataFrame]):
     def __len__(self) -> int:
         return len(self.by_name)
 
-    def columns(self, name: str, *columns: str) -> pl.DataFrame:
-        """Some columns of a frame."""
-        return loaded(self.by_name[name], *columns)
+    def columns(self, name: str, *columns: str, where: pl.Expr | None = None) -> pl.DataFrame:
+        """Some columns of a frame, and the rows of a condition on them."""
+        return loaded(self.by_name[name], *columns, where=where)
+
+    def blocks(self, name: str, *columns: str) -> Iterator[pl.DataFrame]:
+        """Some columns of a frame, some rows at a time."""
+        return blocks_of(self.by_name[name], *columns)
 
     def only(self, names: Iterable[str]) -> Frames:
         """Those with these names."""

@@ -20,8 +20,8 @@ from rankscope.store.part_cache import Part
 
 P = TypeVar("P")
 
-BLOCK = 32
-_LARGE_BYTES = 1 << 17
+BLOCK = 64
+_LARGE_BYTES = 1 << 12
 _SINGLE = ""
 
 

@@ -67,13 +67,11 @@ def _finding(row: dict[str, object], loads: pl.DataFrame, inputs: Inputs) -> Fin
 
 def _anchor(row: dict[str, object], inputs: Inputs) -> Anchor | None:
     """The rank's longest exchange in its group."""
-    frame = collectives_of(inputs)
-    if frame is None:
-        return None
     exchange = pl.col("collective").str.starts_with("all_to_all")
     mine = (pl.col("rank") == row["peer"]) & (pl.col("group_ranks").cast(pl.String) == row["group_ranks"])
     reason = f"Rank {row['peer']} receives more than the other ranks in these exchanges"
-    return collective_anchor(inputs, frame.filter(exchange & mine), reason)
+    rows = collectives_of(inputs, exchange & mine)
+    return None if rows is None else collective_anchor(inputs, rows, reason)
 
 
 def _advice(job: JobKind) -> str:

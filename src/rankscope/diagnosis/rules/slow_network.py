@@ -83,10 +83,10 @@ def find(inputs: Inputs) -> list[Finding]:
 
 def _anchor(worst: dict[str, object], inputs: Inputs) -> Anchor | None:
     """The slow collective, where it takes as long as in most steps."""
-    frame = collectives_of(inputs)
-    if frame is None:
+    same = pl.all_horizontal(pl.col(name) == worst[name] for name in ("group", "collective", "bytes"))
+    rows = collectives_of(inputs, same)
+    if rows is None:
         return None
-    rows = frame.filter(*(pl.col(name) == worst[name] for name in ("group", "collective", "bytes")))
     reason = "This transfer has less than half of the bandwidth that smaller ones reach"
     return collective_anchor(inputs, rows, reason, by="transfer_ns")
 
@@ -106,10 +106,8 @@ def _best_of_smaller(known: pl.DataFrame) -> pl.DataFrame:
 
 def _ranks(inputs: Inputs, group: str) -> tuple[int, ...]:
     """The recorded ranks of a group."""
-    frame = collectives_of(inputs)
-    if frame is None or group is None:
-        return ()
-    return tuple(frame["rank"].filter(frame["group"] == group).unique().sort().to_list())
+    rows = collectives_of(inputs, pl.col("group") == group) if group is not None else None
+    return () if rows is None else tuple(rows["rank"].unique().sort().to_list())
 
 
 rule = Rule(

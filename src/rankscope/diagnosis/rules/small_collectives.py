@@ -32,16 +32,17 @@ _OFTEN = 2
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    step, frame, counts = step_ns(inputs), collectives_of(inputs), step_counts(inputs)
+    step, counts = step_ns(inputs), step_counts(inputs)
     unit = step_words(inputs)
-    if frame is None or step is None or frame.is_empty():
-        return []
-    small = frame.filter(
+    small = collectives_of(
+        inputs,
         pl.col("step").is_not_null()
         & ((pl.col("bytes") <= SMALL) | (pl.col("collective") == "barrier"))
         # A pipeline's stages wait for each other by design, and only these two.
-        & ~pl.col("collective").is_in(POINT_TO_POINT)
+        & ~pl.col("collective").is_in(POINT_TO_POINT),
     )
+    if small is None or step is None:
+        return []
     steps = small.group_by("rank", "window", "step").agg(
         pl.len().alias("calls"), pl.col("duration_ns").sum().alias("total"), pl.col("duration_ns").min().alias("one")
     )

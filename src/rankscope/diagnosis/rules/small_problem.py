@@ -73,12 +73,10 @@ def find(inputs: Inputs) -> list[Finding]:
 
 def _anchor(costs: pl.DataFrame, inputs: Inputs) -> Anchor | None:
     """The longest transfer of the rank that would save most."""
-    frame = collectives_of(inputs)
-    if frame is None:
-        return None
     rank = costs.sort("saving", "rank", descending=[True, False])["rank"][0]
     reason = "The longest transfer of a step, which takes longer in all of them than its compute"
-    return collective_anchor(inputs, frame.filter(pl.col("rank") == rank), reason, by="transfer_ns")
+    rows = collectives_of(inputs, pl.col("rank") == rank)
+    return None if rows is None else collective_anchor(inputs, rows, reason, by="transfer_ns")
 
 
 def _advice(job: JobKind) -> str:

@@ -13,16 +13,18 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import polars as pl
 
+from rankscope.primitives.clocks import with_clock
 from rankscope.primitives.stragglers.paces import COLUMNS as PACES
 from rankscope.primitives.stragglers.timeline import ENDED, PARTS, STARTED, WAITING, local_times
 
 Part = Mapping[str, pl.DataFrame]
 
 _WORK = ("ranged", "work_ns", "pieces")
-_OF_ARRIVALS = (
+_OF_STRETCHES = (
     "rank", "window", "match", "previous", "step", "start_ns", "end_ns",
     *(f"{part}_by_{end}" for part in ("compute", WAITING) for end in ("start", "end")),
 )  # fmt: skip
+_OF_ARRIVALS = (*_OF_STRETCHES, "arrival_ns", "residual_ns")
 # What a rank gives: its matched collectives, what its steps launched, and the paces of its steps.
 PARTS_OF_RANK = {
     "collectives": pl.Schema(
@@ -47,16 +49,25 @@ def concat_parts(parts: Iterable[Part]) -> dict[str, pl.DataFrame]:
     }
 
 
-def narrow_parts(blocks: Iterable[Part]) -> tuple[dict[str, pl.DataFrame], bool]:
-    """The frames of all ranks, of collectives only what arrivals need; and whether all are of hosts."""
+def narrow_parts(
+    blocks: Iterable[Part], clock: pl.DataFrame, base: pl.DataFrame
+) -> tuple[dict[str, pl.DataFrame], bool]:
+    """The frames of all ranks, of collectives only what arrivals need; and whether all are of hosts.
+
+    Args:
+        blocks: parts of ranks, perhaps of several as one.
+        clock: the analysis's result.
+        base: base times of the files.
+    """
     kept: list[Part] = []
     on_host = True
+    clock = clock.select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns")
     for part in blocks:
         block = concat_parts([part])
         on_host &= bool(block["collectives"]["on_host"].all())
-        kept.append(block | {"collectives": block["collectives"].select(_OF_ARRIVALS)})
-    arrivals = pl.Schema({name: PARTS_OF_RANK["collectives"][name] for name in _OF_ARRIVALS})
-    schemas = PARTS_OF_RANK | {"collectives": arrivals}
+        arrived = with_clock(block["collectives"].select(_OF_STRETCHES), clock, base)
+        kept.append(block | {"collectives": arrived.select(_OF_ARRIVALS)})
+    schemas = PARTS_OF_RANK | {"collectives": pl.Schema(dict.fromkeys(_OF_ARRIVALS, pl.Int64))}
     frames = {
         name: pl.concat([pl.DataFrame(schema=schema), *(block[name] for block in kept)])
         for name, schema in schemas.items()
@@ -75,7 +86,7 @@ def local_times_of(
         collectives: match, group, group_ranks.
         cut: incomplete traces: rank, window.
     """
-    groups = collectives.drop_nulls("match").unique("match")
+    groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
     events = (
         stretches.select("match", "step", "rank")
         .group_by("match")

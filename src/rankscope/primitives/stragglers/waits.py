@@ -22,7 +22,6 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.primitives.arrival_skew import Arrivals, WaitAttribution, arrivals_by_event, excess_over_others
-from rankscope.primitives.clocks import with_arrivals
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.stragglers.stragglers import Comparison
 from rankscope.primitives.stragglers.timeline import ENDED, PARTS, STARTED
@@ -146,41 +145,42 @@ def reassign_by_local_time(
     return found
 
 
-def with_aligned_arrivals(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl.DataFrame) -> pl.DataFrame:
+def with_aligned_arrivals(stretches: pl.DataFrame) -> pl.DataFrame:
     """Matched collectives of at least two ranks, with arrivals on the common clock, and what each rank did before.
 
     Args:
-        stretches: as `with_time_breakdown` takes them, with step, without arrival_ns. Columns of parts that are not
-            needed may be missing: rows of all ranks take much memory.
-        clock: the analysis's result.
-        base: base times of the files.
+        stretches: as `with_time_breakdown` takes them, with step, arrival_ns and residual_ns. Columns of parts that are
+            not needed may be missing: rows of all ranks take much memory, so they are copied as seldom as possible.
 
     Returns:
         rank, match, arrival_ns, residual_ns, what `with_time_breakdown` adds, event (from 0), event_step (its step)
         and step_index (from 0).
     """
-    rows = (
-        with_arrivals(stretches, clock.select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns"), base)
-        .drop("base_ns", "offset_ns", "drift_ppm", "at_ns")
-        # A kernel without a launch has no step: it gets that of the same collective on other ranks.
-        .with_columns(
-            pl.col("step").max().over("match").alias("event_step"),
-            pl.max_horizontal("residual_ns", pl.col("residual_ns").median().over("match").cast(pl.Int64)),
-        )
-        .filter((pl.col("rank").n_unique().over("match") > 1) & (pl.len().over("match", "rank") == 1))
+    rows = _those(stretches, stretches["residual_ns"].is_not_null())
+    # A kernel without a launch has no step: it gets that of the same collective on other ranks.
+    rows = rows.with_columns(pl.col("step").max().over("match").alias("event_step")).drop("step")
+    rows = rows.with_columns(
+        pl.max_horizontal("residual_ns", pl.col("residual_ns").median().over("match").cast(pl.Int64))
     )
+    several = pl.col("rank").min().over("match") < pl.col("rank").max().over("match")
+    row_of_rank = pl.col("match") * (pl.col("rank").max() + 1) + pl.col("rank")
+    rows = _those(rows, rows.select(several & row_of_rank.is_unique()).to_series())
     rows = rows.with_columns(pl.min_horizontal("arrival_ns", _end_of_others(rows)).alias("arrival_ns"))
-    known = rows["event_step"].drop_nulls().len() > 0
-    rows = rows.filter(pl.col("event_step").is_not_null()) if known else rows.with_columns(event_step=pl.lit(0))
-    rows = with_time_breakdown(rows)
+    known = rows["event_step"].is_not_null()
+    rows = _those(rows, known) if known.any() else rows.with_columns(event_step=pl.lit(0))
+    rows = with_time_breakdown(rows).drop("window", "start_ns")
     # How much was recorded before the first collective of a group differs between ranks.
-    settled = rows.filter(pl.col("began_by") >= 0)
-    rows = settled if settled.height else rows
-    rows = rows.select(pl.exclude("window", "step", "start_ns", *STARTED, *ENDED))
+    settled = rows["began_by"] >= 0
+    rows = _those(rows, settled) if settled.any() else rows
     return rows.with_columns(
         (pl.col("match").rank("dense").cast(pl.Int64) - 1).alias("event"),
         (pl.col("event_step").rank("dense").cast(pl.Int64) - 1).alias("step_index"),
     )
+
+
+def _those(rows: pl.DataFrame, chosen: pl.Series) -> pl.DataFrame:
+    """The chosen rows: without a copy if all are."""
+    return rows if chosen.all() else rows.filter(chosen)
 
 
 def _end_of_others(rows: pl.DataFrame) -> pl.Series:
@@ -246,26 +246,26 @@ def with_time_breakdown(rows: pl.DataFrame) -> pl.DataFrame:
     the order of time, so it is the lowest number among those that the ranks name.
 
     Args:
-        rows: rank, window, match, previous (the match that each rank names, −1 for none), start_ns, end_ns,
-            arrival_ns (the start on the common clock), and columns of `STARTED` and `ENDED`.
+        rows: rank, window, match (once per rank), previous (the match that each rank names, −1 for none), start_ns,
+            end_ns, arrival_ns (the start on the common clock), and columns of `STARTED` and `ENDED`.
 
     Returns:
         the rows with began_by (a match), begin_ns (on the common clock), measured (whether the rank's trace has that
-        match), and what each of `PARTS` took between, ns, if the rows have its columns.
+        match), and what each of `PARTS` took between, ns, if the rows have its columns; without previous, end_ns and
+        these.
     """
     parts = [each for each in zip(PARTS, STARTED, ENDED, strict=True) if each[1] in rows.columns]
-    ended_by = [ended for _, _, ended in parts]
-    begun = rows.with_columns(pl.col("previous").min().over("match").alias("began_by"))
-    began = rows.select(
-        "rank", "window", pl.col("match").alias("began_by"), pl.col("end_ns").alias("begin_ns"), *ended_by
-    )
-    joined = begun.drop("previous", "end_ns", *ended_by).join(began, on=["rank", "window", "began_by"], how="left")
-    return joined.with_columns(
-        (pl.col("arrival_ns") - pl.col("start_ns") + pl.col("begin_ns").fill_null(pl.col("start_ns"))).alias(
-            "begin_ns"
-        ),
-        pl.col("begin_ns").is_not_null().alias("measured"),
-        *((pl.col(started) - pl.col(ended)).fill_null(0).alias(part) for part, started, ended in parts),
+    rows = rows.with_columns(pl.col("previous").min().over("match").alias("began_by")).drop("previous")
+    began = rows.select("rank", "window", pl.col("match").alias("began_by"), pl.int_range(pl.len()).alias("row"))
+    place = ["rank", "window", "began_by"]
+    at = rows.select(place).join(began, on=place, how="left", maintain_order="left")["row"]
+    for part, started, ended in parts:
+        took = (rows[started] - rows[ended].gather(at)).fill_null(0)
+        rows = rows.drop(started, ended).with_columns(took.alias(part))
+    ended_at = rows["end_ns"].gather(at)
+    return rows.drop("end_ns").with_columns(
+        (pl.col("arrival_ns") - pl.col("start_ns") + ended_at.fill_null(rows["start_ns"])).alias("begin_ns"),
+        measured=ended_at.is_not_null(),
     )
 
 
