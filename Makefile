@@ -16,6 +16,8 @@ TORCH ?=
 MIRROR ?=
 
 BIN := $(VENV)/bin
+# A worker keeps the tests of a module together, for what they share, and takes over from another when it has none left.
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
 HAS_RUN := $(VENV)/.installed-run
 HAS_DEV := $(VENV)/.installed-dev
 HAS_NODE := $(VENV)/.installed-node
@@ -60,12 +62,12 @@ demo: $(HAS_RUN) ## profile a small two-rank job and write its report
 	$(BIN)/rankscope demo $(ARGS)
 
 test: $(HAS_DEV) ## the fast tests: no GPU, no network, no browser
-	$(BIN)/pytest -n $(JOBS) -m "not slow and not browser" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow and not browser" $(PYTEST_ARGS)
 
 # pytest exits with 5 if it ran nothing, which is a failure if any test has the markers.
 test-rest: $(HAS_DEV) ## the slow tests and those that need a browser
-	@echo '$(BIN)/pytest -n $(JOBS) -m "(slow or browser) and not timing and not soak" $(PYTEST_ARGS)'; \
-	$(BIN)/pytest -n $(JOBS) -m "(slow or browser) and not timing and not soak" $(PYTEST_ARGS); code=$$?; \
+	@echo '$(PYTEST) -m "(slow or browser) and not timing and not soak" $(PYTEST_ARGS)'; \
+	$(PYTEST) -m "(slow or browser) and not timing and not soak" $(PYTEST_ARGS); code=$$?; \
 	if [ $$code -eq 5 ] && ! grep -rqE --include='*.py' '\bmark\.(slow|browser)\b' tests; then \
 		echo "test-rest: no test is marked slow or browser yet"; \
 	else exit $$code; fi
@@ -81,8 +83,8 @@ gpu-check: $(HAS_DEV) ## the tests and the benchmark for accelerators, on a mach
 
 test-all: test test-rest test-timing ## all tests but those of `make soak`
 
-soak: $(HAS_DEV) ## further seeds of the tests of damaged traces
-	$(BIN)/pytest -n $(JOBS) -m soak $(PYTEST_ARGS)
+soak: $(HAS_DEV) ## further values of slow tests: seeds, delays, launchers
+	$(PYTEST) -m soak $(PYTEST_ARGS)
 
 # Without constraints.txt, because an older torch needs older packages. Warnings of another torch are not errors here.
 test-torch: ## the fast tests of capture with another torch: TORCH=2.6.0, in an environment of its own

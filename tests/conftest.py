@@ -84,9 +84,11 @@ def shared_traces() -> Path:
 
 
 @pytest.fixture(scope="session")
-def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder of tables for the entire session."""
-    return tmp_path_factory.mktemp("session-cache")
+def session_cache(pytestconfig: pytest.Config) -> Path:
+    """One folder of tables for the entire session, which the workers of pytest-xdist share."""
+    folder = pytestconfig.stash[_ROOT] / "session-cache"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 @pytest.fixture

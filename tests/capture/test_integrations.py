@@ -15,6 +15,8 @@ from rankscope.rundir.manifest import read_rank_manifest
 from .conftest import clean_environ, read_trace, steps_in, traces
 
 pytestmark = pytest.mark.slow
+# With accumulated gradients a trainer does all that it does without, and steps less often than it computes.
+soak = pytest.mark.soak
 HOW = "not installed: .venv/bin/python -m pip install -c constraints.txt --group integrations"
 
 
@@ -94,7 +96,9 @@ def steps_made(folder):
 
 
 @huggingface
-@pytest.mark.parametrize(("options", "steps"), [("", 8), ("gradient_accumulation_steps=2, max_steps=6", 6)])
+@pytest.mark.parametrize(
+    ("options", "steps"), [pytest.param("", 8, marks=soak), ("gradient_accumulation_steps=2, max_steps=6", 6)]
+)
 def test_a_hugging_face_trainer(tmp_path, options, steps):
     code = HF + (
         "from rankscope.capture.integrations.huggingface import RankscopeCallback\n"
@@ -122,7 +126,7 @@ def test_a_resumed_hugging_face_training_continues_counting(tmp_path):
 @lightning
 @pytest.mark.parametrize(
     ("options", "model", "steps"),
-    [("", "Model", 8), ("accumulate_grad_batches=2", "Model", 8), ("max_steps=20", "Two", 10)],
+    [pytest.param("", "Model", 8, marks=soak), ("accumulate_grad_batches=2", "Model", 8), ("max_steps=20", "Two", 10)],
 )
 def test_a_lightning_trainer(tmp_path, options, model, steps):
     code = PL + (
@@ -152,11 +156,11 @@ def test_an_exception_in_lightning_saves_what_was_recorded(tmp_path):
 @pytest.mark.parametrize(
     ("code", "steps"),
     [
-        pytest.param(HF + "trainer().train()\n", 8, marks=huggingface, id="hugging face"),
+        pytest.param(HF + "trainer().train()\n", 8, marks=[huggingface, soak], id="hugging face"),
         pytest.param(
             HF + "trainer(gradient_accumulation_steps=2).train()\n", 8, marks=huggingface, id="hugging face accumulates"
         ),
-        pytest.param(PL + "trainer().fit(Model(), loader)\n", 8, marks=lightning, id="lightning"),
+        pytest.param(PL + "trainer().fit(Model(), loader)\n", 8, marks=[lightning, soak], id="lightning"),
         pytest.param(
             PL + "trainer(accumulate_grad_batches=2).fit(Model(), loader)\n",
             8,
