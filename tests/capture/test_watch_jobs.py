@@ -340,6 +340,14 @@ def test_a_rank_that_hangs_is_named_and_the_job_goes_on(tmp_path):
     assert verdict["collective"]["operation"] == "all_reduce"
 
 
+def test_a_rank_that_hangs_ends_with_the_given_status(tmp_path):
+    settings = {"RANKSCOPE_HANG_TIMEOUT": "2", "RANKSCOPE_HANG_EXIT_STATUS": "7"}
+    ended = finish(start(job(inside="if step == 60: time.sleep(3600)", steps=80), tmp_path, **BY_REQUEST, **settings))
+    assert [each.code for each in ended] == [7, 7], ended[0].errors[-3000:] + ended[1].errors[-3000:]
+    verdict = json.loads(rankscope(tmp_path, "hang", "run", "--format", "json").stdout)
+    assert (verdict["culprits"], verdict["cause"]) == ([0, 1], "python_code")
+
+
 ON_THEIR_OWN = """
 import os, time
 import torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -137,3 +138,14 @@ def test_ranks_share_what_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("rankscope.watch.log.LEAST_CALLS", 10)
     SimulatedJob(ranks=4, steps=100).write(tmp_path)
     assert [len(log.calls) for log in WatchLogs(tmp_path).logs()] == [50] * 4
+
+
+def test_a_log_that_may_not_be_read_is_not_called_missing(tmp_path, monkeypatch):
+    SimulatedJob(ranks=2, steps=3).write(tmp_path)
+
+    def denied(_path, *_args, **_options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(NoTracesError, match="cannot be read: Permission denied"):
+        WatchLogs(tmp_path)

@@ -101,6 +101,7 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         watch_pause: int | None = None,
         watch_bytes: int | None = None,
         hang_timeout: int | None = None,
+        hang_exit_status: int | None = None,
         take_over: bool | None = None,
         activities: Sequence[torch.profiler.ProfilerActivity] | None = None,
     ) -> None:

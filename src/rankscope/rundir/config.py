@@ -111,6 +111,12 @@ class CaptureConfig:
         metavar="S",
         least=0,
     )
+    hang_exit_status: int = option(
+        0,
+        "With the watch: the exit status, up to 255, with which a rank that hangs ends after its dump; 0: it goes on.",
+        metavar="N",
+        least=0,
+    )
 
     take_over: bool = option(
         False,

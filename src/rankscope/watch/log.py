@@ -211,7 +211,7 @@ class _LogFile:
 
     def __init__(self, folder: Path, name: LogName) -> None:
         self._folder, self._name = folder, name
-        self._path = folder / f"{name.stem}{LOG_ENDING}"
+        self.path = folder / f"{name.stem}{LOG_ENDING}"
         self._segment = -1
         self._offset = 0
         self._rest = b""
@@ -225,7 +225,7 @@ class _LogFile:
         """
         is_first = self.log is None
         try:
-            with self._path.open("rb") as file:
+            with self.path.open("rb") as file:
                 head = _header(file.readline(_MAX_LINE))
                 if head is None:
                     return
@@ -254,7 +254,7 @@ class _LogFile:
             return
         is_first = self._segment < 0
         first = max(head.segment - _EARLIER_SEGMENTS, self._segment, 0)
-        if is_first and self._path.stat().st_size >= _first_bytes(logs):
+        if is_first and self.path.stat().st_size >= _first_bytes(logs):
             first = head.segment
         for number in range(first, head.segment):
             skip = self._offset if number == self._segment else 0
@@ -290,6 +290,8 @@ class WatchLogs:
             raise NoTracesError("there is no such directory", path=str(run_dir), hint=hint)
         self.look()
         if not self.logs():
+            if why := self._why_unreadable():
+                raise NoTracesError(f"the log of the watched job cannot be read: {why}", path=str(run_dir))
             raise NoTracesError(
                 "no log of a watched job in this directory",
                 path=str(run_dir),
@@ -324,6 +326,20 @@ class WatchLogs:
     def attempts(self) -> int:
         """How many attempts of an elastic job have logs."""
         return len({log.header.restart_count for log in self.logs()})
+
+    def _why_unreadable(self) -> str:
+        """Why a log that is there cannot be read; empty if there is none, or it has no first line yet."""
+        try:
+            with os.scandir(self._folder):
+                pass
+            for each in self._files.values():
+                with each.path.open("rb"):
+                    pass
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
 
     def _names(self) -> Iterator[tuple[Path, LogName]]:
         for folder, folders, files in os.walk(self._folder):
