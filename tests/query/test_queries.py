@@ -179,6 +179,16 @@ def test_functions_of_the_engine_about_itself_are_refused(run: Run, engine: str,
         assert found.item() == 2 * run.sql("SELECT count(*) AS n FROM host_ops").item()
 
 
+def test_a_type_that_polars_lacks_gets_a_hint(run: Run) -> None:
+    pytest.importorskip("duckdb")
+    with pytest.raises(QueryError, match="INTERVAL") as refused:
+        run.sql("SELECT INTERVAL 1 DAY AS day", engine="duckdb")
+    assert refused.value.hint == "CAST it AS VARCHAR"
+    assert run.sql("SELECT CAST(INTERVAL 1 DAY AS VARCHAR) AS day", engine="duckdb").item() == "1 day"
+    with pytest.raises(QueryError, match=r"out of range|Overflow"):
+        run.sql("SELECT 9223372036854775807 + rank AS n FROM device_events WHERE rank > 0", engine="duckdb")
+
+
 def test_duckdb_writes_no_temporary_files() -> None:
     duckdb = pytest.importorskip("duckdb")
     with duckdb.connect(":memory:", config=engines._SETTINGS) as connection:
