@@ -234,6 +234,14 @@ def test_the_documented_query_gives_the_spread_of_each_collective(tmp_path: Path
     ]
 
 
+def test_run_ns_waits_for_the_clock_where_nothing_may_be_computed(run: Run) -> None:
+    sql = "SELECT max(run_ns) AS last FROM device_events"
+    with pytest.raises(QueryError, match="not known yet"):
+        prepare_query(run, sql, results={})
+    found = prepare_query(run, sql, results={}, clock=clock_of(run)).run()
+    assert found.frame.equals(run.sql(sql))
+
+
 def test_run_ns_is_there_only_if_it_is_named(run: Run, engine: str) -> None:
     for name, table in tables_of(()).items():
         timed = bool({"start_ns", "time_ns"} & set(TABLES[name].schema))
