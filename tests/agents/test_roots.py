@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.ingest import test_nsight as nsight
 from tests.kineto import dumps, small_step, trace, write
 
 from rankscope.agents.roots import OUTSIDE, Roots
@@ -104,6 +105,15 @@ def test_traces_behind_links_that_lead_out_are_left_out(places: tuple[Path, Path
     (places[0] / "job" / "hang" / "rank0.json").unlink()
     with pytest.raises(NoTracesError):
         Roots([str(places[0])]).traces(Roots([str(places[0])]).all[0])
+
+
+def test_a_report_of_several_processes_behind_a_link_that_leads_out_is_left_out(places: tuple[Path, Path]) -> None:
+    nsight.two_nodes(places[1] / "reports", ranks=False)
+    (places[0] / "job" / "node0.sqlite").symlink_to(places[1] / "reports" / "node0.sqlite")
+    (places[1] / "reports" / "node1.sqlite").rename(places[0] / "job" / "node1.sqlite")
+    found = Roots([str(places[0])]).traces(Roots([str(places[0])]).all[0])
+    reports = {Path(path).name for path in found.traces if ".sqlite" in path}
+    assert reports == {"node1.sqlite#process0", "node1.sqlite#process1"}
 
 
 def test_a_directory_that_is_a_link_itself_is_the_user_s_choice(places: tuple[Path, Path]) -> None:

@@ -14,6 +14,8 @@ import pytest
 
 import rankscope
 from rankscope.errors import NotATraceError, TraceError
+from rankscope.ingest import sqlite_trace
+from rankscope.ingest.discover import find_traces
 from rankscope.ingest.kineto import read_kineto
 from rankscope.pipeline import Run
 
@@ -222,6 +224,17 @@ def test_recorded_ranks_of_processes_are_used(tmp_path: Path, shared_cache: Path
     assert (alone.ranks, alone.traces[0].pid) == ([3], 900)
     # The same files: from the cache, which tells the processes apart.
     assert started(rankscope.open(folder, executor="serial")) == begun
+
+
+def test_the_processes_of_a_file_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_trace, "_MAX_RANKS", 3)
+    path = tmp_path / "many.sqlite"
+    for pid in (1, 2, 3, 4, 5):
+        export(path, pid=pid, rank=None)
+    assert [Path(each).name for each in find_traces(path).traces] == [f"many.sqlite#process{n}" for n in range(3)]
+    assert [read_kineto(f"{path}#process{n}").others for n in range(3)] == [2, 0, 0]
+    with pytest.raises(TraceError, match="3 processes with kernels"):
+        read_kineto(f"{path}#process3")
 
 
 def test_gpus_are_those_of_the_machine(tmp_path: Path, shared_cache: Path) -> None:

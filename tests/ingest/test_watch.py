@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.ingest import test_nsight as nsight
 from tests.kineto import small_step, trace, write
 
 from rankscope.ingest.watch import Watch
@@ -38,6 +39,16 @@ def test_a_file_written_in_place_counts_once_it_rests(tmp_path: Path) -> None:
             out.write(part)
         assert names(watch) is None  # it has changed since the last look
     assert names(watch) == ["rank0.json", "rank1.json"]
+    assert names(watch) is None
+
+
+def test_every_process_of_a_report_appears_once_it_rests(tmp_path: Path) -> None:
+    write(tmp_path / "rank9.json", trace(small_step(), rank=9))
+    watch = Watch([str(tmp_path)])
+    for pid in (4, 5):
+        nsight.export(tmp_path / "node.sqlite", pid=pid, rank=None)
+        assert names(watch) is None
+    assert names(watch) == ["node.sqlite#process0", "node.sqlite#process1", "rank9.json"]
     assert names(watch) is None
 
 

@@ -179,6 +179,16 @@ def test_functions_of_the_engine_about_itself_are_refused(run: Run, engine: str,
         assert found.item() == 2 * run.sql("SELECT count(*) AS n FROM host_ops").item()
 
 
+def test_a_type_that_polars_lacks_gets_a_hint(run: Run) -> None:
+    pytest.importorskip("duckdb")
+    with pytest.raises(QueryError, match="INTERVAL") as refused:
+        run.sql("SELECT INTERVAL 1 DAY AS day", engine="duckdb")
+    assert refused.value.hint == "CAST it AS VARCHAR"
+    assert run.sql("SELECT CAST(INTERVAL 1 DAY AS VARCHAR) AS day", engine="duckdb").item() == "1 day"
+    with pytest.raises(QueryError, match=r"out of range|Overflow"):
+        run.sql("SELECT 9223372036854775807 + rank AS n FROM device_events WHERE rank > 0", engine="duckdb")
+
+
 def test_duckdb_writes_no_temporary_files() -> None:
     duckdb = pytest.importorskip("duckdb")
     with duckdb.connect(":memory:", config=engines._SETTINGS) as connection:
@@ -222,6 +232,14 @@ def test_the_documented_query_gives_the_spread_of_each_collective(tmp_path: Path
     assert found.select("first_ns", "spread_ns").rows() == [
         (1_000_000 * n, 300_000 + 1000 * n) for n in (4, 3, 2, 1, 0)
     ]
+
+
+def test_run_ns_waits_for_the_clock_where_nothing_may_be_computed(run: Run) -> None:
+    sql = "SELECT max(run_ns) AS last FROM device_events"
+    with pytest.raises(QueryError, match="not known yet"):
+        prepare_query(run, sql, results={})
+    found = prepare_query(run, sql, results={}, clock=clock_of(run)).run()
+    assert found.frame.equals(run.sql(sql))
 
 
 def test_run_ns_is_there_only_if_it_is_named(run: Run, engine: str) -> None:

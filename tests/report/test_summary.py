@@ -134,6 +134,16 @@ def test_a_run_without_steps_and_communication(tmp_path: Path) -> None:
     assert line(lines, "memory").startswith("memory      not recorded")
 
 
+def test_ranges_alone_do_not_tell_what_a_step_was_spent_on(tmp_path: Path) -> None:
+    """Such as a log of spans: an idle share of 100 % would be false."""
+    lines = of_ranks(tmp_path / "spans", {0: [kineto.step(1, 0, 900), kineto.annotation("fwd_bwd", 10, 500)]})
+    assert "900 µs" in line(lines, "step ")
+    assert "not recorded" in line(lines, "  what it was spent on")
+    assert not [each for each in lines if "%" in each]
+    worked = [kineto.step(1, 0, 900), kineto.op("aten::mm", 10, 500)]
+    assert "55.6 %" in line(of_ranks(tmp_path / "worked", {0: worked}), "  compute")
+
+
 def test_a_trace_without_a_device_says_cpu(tmp_path: Path) -> None:
     host = [kineto.op("aten::mm", 0, 50), kineto.annotation("gloo:all_reduce", 40, 20, tid=9)]
     lines = of_ranks(tmp_path, {0: host})

@@ -25,6 +25,8 @@ from rankscope.rundir.names import parse_trace_name, split_process
 
 _ROWS = 2_000
 _MAX_TABLES = 10_000
+# Of one file: a node has no more processes with kernels, and each is a task that reads the file.
+_MAX_RANKS = 1_024
 # Kernel symbols and strings: names are cut later, when they are read as events.
 _MAX_NAME = 1 << 16
 
@@ -147,7 +149,7 @@ def _rank_count(path: str, *_identity: int) -> int:
 
 def _ranks(processes: Sequence[Process]) -> list[Process]:
     """The processes that are ranks, in order: those with kernels."""
-    return sorted((each for each in processes if each.kernels), key=lambda each: each.order)
+    return sorted((each for each in processes if each.kernels), key=lambda each: each.order)[:_MAX_RANKS]
 
 
 def open_sqlite(path: str, stack: ExitStack) -> Reader:

@@ -175,7 +175,7 @@ def prepare_query(
 
     Args:
         results: the results that it may name; None to compute those that it names.
-        clock: the run's clock; None to compute it if the query needs it.
+        clock: the run's clock; None to compute it if the query needs it, and if results may be computed.
 
     Raises:
         QueryError: it is not one query that only reads.
@@ -188,7 +188,11 @@ def prepare_query(
     wanted = [name.removeprefix(PREFIX) for name, table in known.items() if table.kind == "result" and name in named]
     found = run.analyze(*wanted) if results is None and wanted else (results or {})
     # A name may be written in any case for DuckDB.
-    shifts = _shifts(clock or clock_of(run)) if RUN_TIME.name in named else {}
+    shifts = {}
+    if RUN_TIME.name in named:
+        if clock is None and results is not None:
+            raise QueryError(f"{RUN_TIME.name} is not known yet", hint="wait until the run is analyzed")
+        shifts = _shifts(clock or clock_of(run))
     tables = {
         name: [
             TraceFiles(

@@ -219,7 +219,13 @@ def _run_duckdb(request: Request) -> pl.DataFrame:
     relation = connection.sql(request.sql)
     if request.limit_rows is not None:
         relation = relation.limit(request.limit_rows + 1)
-    return _without_decimals(relation.pl())
+    try:
+        frame = relation.pl()
+    except pl.exceptions.PolarsError as error:
+        raise QueryError(
+            "a column of the result has a type that rows cannot have, such as INTERVAL", hint="CAST it AS VARCHAR"
+        ) from error
+    return _without_decimals(frame)
 
 
 def _without_decimals(frame: pl.DataFrame) -> pl.DataFrame:

@@ -67,7 +67,7 @@ def run_apart(request: Request, timeout_s: float | None, stopped: Callable[[], b
             if until is not None and time.monotonic() > until and thread.is_alive():
                 raise QueryError(
                     f"the query took longer than {timeout_s:g} s and was ended",
-                    hint="ask for fewer ranks or rows, or allow more time with --timeout",
+                    hint="ask for fewer ranks or rows, or allow more time (--timeout on the command line)",
                 )
     finally:
         process.kill()

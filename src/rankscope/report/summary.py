@@ -20,6 +20,7 @@ from rich.text import Text
 
 from rankscope.diagnosis.effects import STRAGGLER
 from rankscope.diagnosis.verdict import Diagnosis
+from rankscope.ingest.event_types import DEVICE_KINDS
 from rankscope.pipeline import Run
 from rankscope.report.formatting import cell, number_of, numbered, per_step, percent, plain, saving_of, sentence
 from rankscope.report.terminal import COLOURS
@@ -67,7 +68,7 @@ def summary(run: Run, width: int = 80, log: Sequence[str] = ()) -> RenderableTyp
     steps = about["steps"]
     lines = [*_head(about, windows_numbered_alike(run.traces), width), Text()]
     if "overview" in results:
-        lines += _folded(_step(results["overview"].frame.row(0, named=True)), width)
+        lines += _folded(_step(results["overview"].frame.row(0, named=True), recorded=_has_work(run.traces)), width)
     if only_snapshots:
         lines += _folded(_snapshots(results.get("memory_snapshot")), width)
     else:
@@ -134,12 +135,20 @@ def mean_basis(overview: Mapping[str, Any]) -> str:
     return f"mean over {' and '.join(over)}" if over else ""
 
 
-def _step(overview: Mapping[str, Any]) -> list[Text]:
-    """The step time and its breakdown."""
+def _has_work(traces: Iterable[TraceInfo]) -> bool:
+    """Whether any operator or device event is recorded: a log of spans has none, and what a step did is unknown."""
+    kinds = {kind.partition(" ")[2].lower() for info in traces for kind in info.counts}
+    return not kinds.isdisjoint((*DEVICE_KINDS, "cpu_op", "operator"))
+
+
+def _step(overview: Mapping[str, Any], *, recorded: bool) -> list[Text]:
+    """The step time and its breakdown, if what the steps did is recorded."""
     lines = [_line("step", (cell(overview["step_ns"], "ns"), "bold"), f"  {step_basis(overview)}")]
     mean = overview["mean_step_ns"]
     if not mean:
         return lines
+    if not recorded:
+        return [*lines, Text("  what it was spent on is not recorded: no operators, no device events", style="dim")]
     basis = mean_basis(overview)
     # Findings have it without the waiting: a reader must not take one for the other.
     waiting = "; communication includes waiting" if overview["ranks"] > 1 else ""
