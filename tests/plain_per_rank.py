@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from tests.plain_reading import LOADING, Event, Plain, Span, category, stream_of, sweep, windows
+from tests.plain_reading import Event, Plain, Span, category, loading_of, stream_of, sweep, windows
 
 
 def length(spans: Iterable[Span]) -> int:
@@ -273,7 +273,7 @@ def device_idle(trace: Plain, frames: list[Span]) -> dict[tuple[Any, str], int]:
         r"synchroni[sz]e|waitforevents|event_?wait$|queue_?(finish|wait)|hostsync|^hipmemcpywithstream$", re.IGNORECASE
     )
     layers = [
-        [event.span for event in trace.named if LOADING.search(event.name)],
+        [event.span for event in loading_of(trace.named)],
         [call.span for call in trace.calls if waiting.search(call.name)],
         [call.span for call in trace.calls if not waiting.search(call.name)],
         [operator.span for operator in trace.operators],

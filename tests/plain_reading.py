@@ -107,9 +107,15 @@ def read(source: Path | dict[str, Any]) -> Plain:
     _depths(found.operators)
     work = [(event.start, event.name) for event in found.operators if not event.depth]
     work += [(event.launch, event.name) for event in found.device if event.launch is not None]
-    loading = [event.span for event in found.named if LOADING.search(event.name)]
+    loading = [event.span for event in loading_of(found.named)]
     found.steps = complete_steps(sorted(found.steps, key=lambda step: step[1]), work, loading)
     return found
+
+
+def loading_of(named: Sequence[Event], pattern: re.Pattern[str] = LOADING) -> list[Event]:
+    """Ranges that load data; where threads have steps, only theirs: no step waits for another thread's loader."""
+    stepping = {event.thread for event in named if re.fullmatch(r"ProfilerStep#\d+", event.name)}
+    return [e for e in named if pattern.search(e.name) and (not stepping or e.thread in stepping)]
 
 
 def complete_steps(
@@ -283,7 +289,7 @@ def step_time(trace: Plain) -> list[dict[str, int | None]]:
         memcpy,
         memset,
         [call.span for call in trace.calls],
-        [event.span for event in trace.named if LOADING.search(event.name)],
+        [event.span for event in loading_of(trace.named)],
         [operator.span for operator in trace.operators],
     ]
     names = (

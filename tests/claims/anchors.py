@@ -14,7 +14,7 @@ from tests.claims.device_rules import PAGEABLE, launched_in_steps, number_of, ov
 from tests.claims.host_rules import MEMORY, collections, late_gaps, left_out, memory_time, short_pieces, waits
 from tests.claims.raw import LOADING, File, Raw
 from tests.claims.spans import less, union, within
-from tests.plain_reading import DEVICE, Event, category
+from tests.plain_reading import DEVICE, Event, category, loading_of
 
 from rankscope.results import Anchor
 
@@ -66,7 +66,7 @@ def host_waits(place: Place) -> Costs:
 
 def loading(place: Place) -> Costs:
     alone = place.file.exclusive["data_loading"]
-    return [(event, within(alone, *event.span)) for event in place.file.plain.named if LOADING.search(event.name)]
+    return [(event, within(alone, *event.span)) for event in loading_of(place.file.plain.named, LOADING)]
 
 
 def idle(events: Iterable[Event], file: File) -> Costs:

@@ -117,7 +117,7 @@ class File:
 
     @cached_property
     def loading(self) -> list[Span]:
-        return union(event.span for event in self.plain.named if LOADING.search(event.name))
+        return union(event.span for event in plain_reading.loading_of(self.plain.named, LOADING))
 
     @cached_property
     def exclusive(self) -> dict[str, list[Span]]:

@@ -219,3 +219,25 @@ def test_a_clock_that_is_set_during_the_recording_delays_nobody(tmp_path: Path, 
     assert diagnosis.stragglers.state in ("none", "too-few-steps")
     waited = run.stragglers()["waited_ns"].to_list()
     assert max(waited) < 3_000_000
+
+
+def test_a_rank_without_steps_is_not_one_step(tmp_path: Path) -> None:
+    """Only rank 0 calls `step()`: of the others, the time of twelve steps was said to be that of one."""
+
+    def program(job: Job, _: int) -> None:
+        for _ in range(8):
+            job.launch(400, host=100)
+        job.reduce(2000)
+        job.wait()
+        job.synchronize()
+
+    job = executed(program, ranks=3)
+    for rank in job._ranks[1:]:
+        rank.events = [each for each in rank.events if not each["name"].startswith("ProfilerStep")]
+    # Not `of_run`: what the claims are checked with takes every file for a step, too.
+    run = rankscope.open(job.write(tmp_path), executor="serial")
+    (exposed,) = [each for each in run.diagnosis().stated if each.id == "exposed_communication"]
+    assert exposed.evidence[0].value == pytest.approx(2_000_000, rel=0.01)
+    overview = run.overview().row(0, named=True)
+    assert overview["exposed_communication_ns"] == pytest.approx(2_000_000, rel=0.01)
+    assert run.diagnosis().not_judged[0].what == "Ranks 1, 2: time per step"

@@ -7,9 +7,9 @@ without steps, one row from its first to its last device event.
     hidden   = loading − exposed
     exposed  = the part outside every kernel, copy, fill and runtime call: `data_loading_ns` of `step_time`
 
-|A| is the length of the union, over all threads. A user range counts by its name: `data_load`, `load_batch`,
-`next_batch`, `get_batch`, `prefetch_data` and similar. Loading in worker processes is not in the trace; what counts is
-the time waiting for them.
+|A| is the length of the union, over the threads that run the steps: a loader on another thread delays none of them. A
+user range counts by its name: `data_load`, `load_batch`, `next_batch`, `get_batch`, `prefetch_data` and similar.
+Loading in worker processes is not in the trace; what counts is the time waiting for them.
 
 How to read it: exposed is the potential saving of a faster loader. Loading that is not exposed is hidden behind the
 device's work and costs nothing. A long `longest_ns` with a short mean is a shuffle, a new epoch or a cold file:
@@ -120,6 +120,6 @@ analysis = Analysis(
     columns=COLUMNS,
     per_rank=per_rank,
     headline=headline,
-    reads={"annotations": ("start_ns", "end_ns", "name", "on_device")},
+    reads={"annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step")},
     requires=("step_time",),
 )

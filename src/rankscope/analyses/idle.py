@@ -391,7 +391,7 @@ analysis = Analysis(
     headline=headline,
     reads={
         "device_events": ("start_ns", "end_ns", "device", "stream", "launch_ns"),
-        "annotations": ("start_ns", "end_ns", "name", "on_device", "step"),
+        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     },
     reads_more=extra_columns,
     parameters=(Parameter("of", "which gaps to list", default="all", choices=("all", "streams", "devices")),),

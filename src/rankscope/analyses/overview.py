@@ -90,6 +90,10 @@ _PARTS = {
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """One row, from the ranks' steps and device times."""
     steps, device = (_complete_ranks(inputs.results[name], inputs) for name in ("step_time", "device_time"))
+    if steps["step"].drop_nulls().len():
+        # Where other ranks have steps, a file without any is not one step.
+        steps = steps.filter(pl.col("step").is_not_null())
+        device = device.filter(pl.col("rank").is_in(steps["rank"].unique().implode()))
     slowest = steps.group_by("step", "window").agg(pl.col("window_ns").max())["window_ns"].median()
     rows = max(steps.height, 1)
     communication = int(device["communication_ns"].sum())

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import polars as pl
+
 from rankscope.diagnosis.anchors import with_anchors
 from rankscope.diagnosis.merging import merge
 from rankscope.diagnosis.step_costs import step_ns
@@ -23,7 +25,6 @@ from rankscope.results import (
     by_severity,
     each_once,
     incomplete_ranks,
-    of_judged_ranks,
 )
 from rankscope.results.compressed_frames import Frames, stored
 from rankscope.results.failures import FAILURES
@@ -81,21 +82,32 @@ def _step_ns(inputs: Inputs) -> int | None:
 
 
 def _judged(results: Mapping[str, Result], inputs: Inputs) -> Frames:
-    """The frames without the ranks whose files are incomplete, as long as any rank's is complete.
+    """The frames of the ranks that can be judged, as long as there are any: of all ranks otherwise.
 
-    Lost events look like a waiting device, or a rank with less work: rules would report problems that do not exist.
+    Lost events look like a waiting device, or a rank with less work: rules would report problems that do not exist. And
+    where other ranks have steps, a file without any is not one step.
     """
     ranks = {info.rank for info in inputs.traces}
-    incomplete = incomplete_ranks(inputs.traces)
-    if not incomplete or ranks <= incomplete:
+    left_out = incomplete_ranks(inputs.traces) | _without_steps(results)
+    if not left_out or ranks <= left_out:
         return Frames({name: result.rows for name, result in results.items()})
+
+    def kept(frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.filter(~pl.col("rank").is_in(list(left_out))) if "rank" in frame.columns else frame
+
     # The analysis of stragglers chooses itself which ranks it compares: the verdict is about these.
     return Frames(
-        {
-            name: result.rows if name == STRAGGLERS else stored(of_judged_ranks(result.frame, inputs.traces))
-            for name, result in results.items()
-        }
+        {name: result.rows if name == STRAGGLERS else stored(kept(result.frame)) for name, result in results.items()}
     )
+
+
+def _without_steps(results: Mapping[str, Result]) -> frozenset[int]:
+    """The ranks whose files have no steps, if others have some."""
+    if "step_time" not in results:
+        return frozenset()
+    with_steps = results["step_time"].frame.group_by("rank").agg(pl.col("step").is_not_null().any())
+    without = with_steps.filter(~pl.col("step"))["rank"].drop_nulls().to_list()
+    return frozenset(without) if len(without) < with_steps.height else frozenset()
 
 
 def attempt(names: Sequence[str], analyze: Analyze) -> tuple[dict[str, Result], list[Finding]]:

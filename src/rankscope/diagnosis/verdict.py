@@ -282,20 +282,33 @@ def _ranks_not_judged(stated: Sequence[Finding], inputs: Inputs, ranks: int) -> 
     frame = inputs.results.get("stragglers")
     if "collectives" not in inputs.results or inputs.columns("collectives", "rank").is_empty():
         return [NotJudged(what, "no collective is recorded", "Record device activity, or Gloo's ranges on the CPU.")]
+    found = _without_steps(inputs)
     complete = ranks - len(incomplete_ranks(inputs.traces))
     if complete < 2:
         why = f"{complete} of {ranks} ranks {plural('has', complete, 'have')} a complete trace"
         return [NotJudged(what, why, "Record the other ranks again.")]
     if frame is None or not frame["waited_ns"].drop_nulls().len():
         return [NotJudged(what, "no collective was matched across ranks", "Record all ranks in the same steps.")]
-    found = []
     if ranks < size:
         why = f"{size - ranks} of {size} ranks have no trace here"
         found.append(NotJudged("Waiting for the missing ranks", why, "Gather the traces of all ranks."))
     for each in stated:
         if each.id == "not-judged" and each.ranks:
-            shown = ", ".join(map(str, each.ranks[:8])) + (", …" if len(each.ranks) > 8 else "")
-            found.append(
-                NotJudged(f"{plural('Rank', len(each.ranks))} {shown}", "incomplete trace", "Record it again.")
-            )
+            found.append(NotJudged(_named(each.ranks), "incomplete trace", "Record it again."))
     return found
+
+
+def _named(ranks: Sequence[int]) -> str:
+    """Some ranks by number: `Ranks 1, 2, 3`."""
+    return f"{plural('Rank', len(ranks))} {', '.join(map(str, ranks[:8]))}{', …' if len(ranks) > 8 else ''}"
+
+
+def _without_steps(inputs: Inputs) -> list[NotJudged]:
+    """Ranks whose files have no steps although others have: rules are not told of them."""
+    frame = inputs.results.get("step_time")
+    known = set() if frame is None else set(frame["rank"])
+    complete = {info.rank for info in inputs.traces if info.rank is not None} - incomplete_ranks(inputs.traces)
+    if not known or not (lacking := sorted(complete - known)):
+        return []
+    why = "no step is marked there, as on other ranks"
+    return [NotJudged(f"{_named(lacking)}: time per step", why, "Call the profiler's step() on every rank.")]

@@ -196,7 +196,8 @@ def _refuse_merged(path: str, tracks: pl.DataFrame) -> None:
 def _deliver(spool: Spool, sink: Sink) -> Extent:
     """Pass every table to the sink, with its links."""
     extent = Extent()
-    contents = StepContents(spool.columns("annotations", ["start_ns", "end_ns", "name", "on_device", "step"]))
+    of_ranges = ["start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"]
+    contents = StepContents(spool.columns("annotations", of_ranges))
     links = {name: linked_columns(spool, name) for name in ("device_events", "collectives")}
     for name in TABLES:
         linked = links.pop(name, None) if name in links else linked_columns(spool, name)

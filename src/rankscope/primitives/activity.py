@@ -141,7 +141,13 @@ def activity(
 
 
 def is_data_loading(annotations: pl.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which of the host's ranges load data: a DataLoader's ``__next__``, and user ranges named for data loading."""
+    """Which of the host's ranges load data: a DataLoader's ``__next__``, and user ranges named for data loading.
+
+    Only those on threads with steps count, if there are any: no step waits for a loader on another thread.
+
+    Args:
+        annotations: name, on_device, step, pid, tid.
+    """
     name = annotations["name"]
     names = [text for text in name.unique().drop_nulls() if DATA_LOADING.search(text)]
     if not names:
@@ -149,6 +155,10 @@ def is_data_loading(annotations: pl.DataFrame) -> npt.NDArray[np.bool_]:
     on_host = ~annotations["on_device"].to_numpy()
     named = name.is_in(names)
     loads: npt.NDArray[np.bool_] = on_host & (named.fill_null(False) if name.null_count() else named).to_numpy()
+    steps = annotations["step"].is_not_null().to_numpy() & on_host
+    if steps.any():
+        thread = annotations.select(pl.struct("pid", "tid").alias("thread"))["thread"]
+        loads &= thread.is_in(thread.filter(pl.Series(steps)).unique().implode()).to_numpy()
     return loads
 
 

@@ -61,7 +61,7 @@ class StepContents:
     """The work of a file's steps, collected from its tables part by part.
 
     Args:
-        annotations: start_ns, end_ns, name, on_device, step.
+        annotations: start_ns, end_ns, name, pid, tid, on_device, step.
     """
 
     def __init__(self, annotations: pl.DataFrame) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import DATA_LOADING, covered_time
+from rankscope.primitives.activity import covered_time, data_loading_time
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.steps import host_steps
 
@@ -81,7 +81,7 @@ def phase_sets(operators: pl.DataFrame, annotations: pl.DataFrame, frames: pl.Da
         OPTIMIZER: covered_time(_matching(named, _OPTIMIZER_RANGE)),
         BACKWARD: covered_time(operators.filter(backward_operators(operators)))
         | covered_time(_matching(named, _BACKWARD_RANGE)),
-        LOADING: _loading(named, steps),
+        LOADING: data_loading_time(annotations),
         FORWARD: covered_time(operators.filter(forward_operators(operators)))
         | covered_time(_matching(named, _FORWARD_RANGE))
         | covered_time(frames.filter(pl.col("name").str.starts_with(MODULE_FRAME))),
@@ -111,14 +111,6 @@ def phase_at(sets: dict[str, IntervalSet], times: Int64) -> pl.Series:
 
 def _matching(frame: pl.DataFrame, pattern: str) -> pl.DataFrame:
     return frame.filter(pl.col("name").str.contains(pattern).fill_null(False))
-
-
-def _loading(named: pl.DataFrame, steps: pl.DataFrame) -> IntervalSet:
-    """Data loading on the threads of the steps: a loader on another thread does not delay a step."""
-    if steps.height:
-        named = named.join(steps.select("pid", "tid").unique(), on=["pid", "tid"], how="semi", nulls_equal=True)
-    names = [name for name in named["name"].unique().drop_nulls() if DATA_LOADING.search(name)]
-    return covered_time(named.filter(pl.col("name").is_in(names)))
 
 
 def _bridged(sets: dict[str, IntervalSet], breaks: Int64) -> dict[str, IntervalSet]:

@@ -20,3 +20,9 @@ def test_fires_where_the_device_waits(tmp_path: Path) -> None:
 
 def test_does_not_fire_where_loading_is_hidden(tmp_path: Path) -> None:
     assert "data_loading" not in diagnosed(tmp_path, lambda _, at: [*work(at + 10, 980), kineto.loading(at + 20, 500)])
+
+
+def test_does_not_fire_about_a_loader_on_another_thread(tmp_path: Path) -> None:
+    """It loads ahead all the time, while the device waits 400 µs per step for launches: no step waits for it."""
+    found = diagnosed(tmp_path, lambda _, at: [kineto.loading(at, 999, tid=555), *work(at + 405, 590)])
+    assert "data_loading" not in found
