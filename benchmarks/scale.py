@@ -54,6 +54,7 @@ def _measure(
     folder: Path, cache: Path, executor: str, names: str = "device_time", workers: int = 0
 ) -> dict[str, float]:
     environment = dict(os.environ, RANKSCOPE_CACHE=str(cache), POLARS_MAX_THREADS="1", PYTHONWARNINGS="ignore")
+    environment["_RJEM_MALLOC_CONF"] = "dirty_decay_ms:0,muzzy_decay_ms:0"  # as the command line sets it
     done = subprocess.run(
         [sys.executable, "-c", _CHILD, str(folder), executor, names, str(workers)],
         capture_output=True,

@@ -24,10 +24,14 @@ def start() -> None:
 
 
 def _start() -> None:
+    import os
+
     from rankscope.rundir.versions import OLDEST_PYTHON
 
     if sys.version_info < OLDEST_PYTHON:
         _start_plainly(sys.argv[1:])
+    # Polars' allocator keeps what is freed for up to 1.5 s: where ranks are compared, as much as is in use.
+    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
     try:
         from rankscope.cli import main
     except ModuleNotFoundError as error:

@@ -64,12 +64,35 @@ COLUMNS = (
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """Group the collectives of all ranks."""
+    """Group the collectives of all ranks, one kind after another: the rows of all kinds take much memory."""
+    groups = _placed(inputs.distinct("collectives", "group", "group_ranks", "rank", "group_size"), inputs)
+    kinds = inputs.distinct("collectives", "collective")["collective"].to_list() or [None]
+    frames = [_of_kind(kind, groups, inputs) for kind in kinds]
+    frame = (
+        pl.concat(frames)
+        .with_columns(pl.col("bus_bandwidth").max().over(*_SAME, "placement").alias("best_bus_bandwidth"))
+        .with_columns(
+            (pl.col("bus_bandwidth") / pl.col("best_bus_bandwidth")).alias("of_best"),
+            pl.when(pl.col("measured") > 0).then("estimate").alias("estimate"),
+        )
+        .sort("total_ns", *_KEY, descending=[True] + [False] * len(_KEY))
+    )
+    return frame.select(column.name for column in COLUMNS), []
+
+
+def _of_kind(kind: str | None, groups: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
+    """The collectives of a kind by group, type and size.
+
+    Args:
+        kind: of collective.
+        groups: the result of `_placed`.
+        inputs: with the result of `collectives`.
+    """
     duration, wait = pl.col("duration_ns"), pl.col("wait_ns")
     known = wait.is_not_null()
-    collectives = inputs.columns("collectives", *_READ)
-    frame = (
-        collectives.join(_placed(collectives, inputs), on=["group", "group_ranks"], how="left", nulls_equal=True)
+    rows = inputs.columns("collectives", *_READ, where=pl.col("collective").eq_missing(pl.lit(kind, pl.String)))
+    return (
+        rows.join(groups, on=["group", "group_ranks"], how="left", nulls_equal=True)
         .group_by(_KEY)
         .agg(
             pl.col("rank").n_unique().cast(pl.Int64).alias("ranks"),
@@ -91,18 +114,16 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             ),
             pl.col("estimate").any().alias("estimate"),
         )
-        .with_columns(pl.col("bus_bandwidth").max().over(*_SAME, "placement").alias("best_bus_bandwidth"))
-        .with_columns(
-            (pl.col("bus_bandwidth") / pl.col("best_bus_bandwidth")).alias("of_best"),
-            pl.when(pl.col("measured") > 0).then("estimate").alias("estimate"),
-        )
-        .sort("total_ns", *_KEY, descending=[True] + [False] * len(_KEY))
     )
-    return frame.select(column.name for column in COLUMNS), []
 
 
 def _placed(collectives: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
-    """The number of hosts of each group: group, group_ranks, hosts, placement; null if a rank's host is unknown."""
+    """The number of hosts of each group: group, group_ranks, hosts, placement; null if a rank's host is unknown.
+
+    Args:
+        collectives: group, group_ranks, rank, group_size.
+        inputs: with the traces.
+    """
     host_of = {info.rank: info.host for info in inputs.traces if info.host and info.rank is not None}
     groups = collectives.group_by("group", "group_ranks").agg(
         pl.col("rank").unique(), pl.col("group_size").max().alias("size")

@@ -30,6 +30,9 @@ _FOR_FINDINGS = ("rank", "window", "group", "group_ranks", "group_size", "collec
 # Texts of which each is kept once; all others are numbers.
 _TEXTS = ("group", "group_ranks", "collective", "source")
 
+_ROWS = 1 << 13
+"""So many rows at a time get what matching adds."""
+
 Integers = npt.NDArray[np.integer]
 
 
@@ -125,7 +128,7 @@ def match_labelled(rows: LabelledRows, hosts: Mapping[int, str]) -> Matching:
 def matched_blocks(
     blocks: Iterable[pl.DataFrame], rows: LabelledRows, matching: Matching, ranks: int
 ) -> Iterator[pl.DataFrame]:
-    """The blocks with what matching adds, and with waits and bandwidths.
+    """The blocks, some of their rows at a time, with what matching adds, and with waits and bandwidths.
 
     Args:
         blocks: those of `label_rows`.
@@ -135,16 +138,14 @@ def matched_blocks(
     """
     events = _events(rows, matching.match)
     first = 0
-    for block in blocks:
-        if not block.height:
-            continue
-        match = matching.match[first : first + block.height]
-        first += block.height
-        found = events[np.maximum(match, 0)] if events.height else events.clear(block.height)
-        matched = block.with_columns(
+    for piece in (piece for block in blocks if block.height for piece in block.iter_slices(_ROWS)):
+        match, method = (each[first : first + piece.height] for each in (matching.match, matching.method))
+        first += piece.height
+        found = events[np.maximum(match, 0)] if events.height else events.clear(piece.height)
+        matched = piece.with_columns(
             pl.col("group_ranks").cast(pl.Categorical),
             _match_column(match),
-            _method_column(matching.method[first - block.height : first]),
+            _method_column(method),
             *found.drop("match").get_columns(),
         )
         yield with_transfers(matched, ranks).drop(found.columns[1:])

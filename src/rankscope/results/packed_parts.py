@@ -20,7 +20,7 @@ from rankscope.store.part_cache import Part
 
 P = TypeVar("P")
 
-BLOCK = 64
+BLOCK = 32
 _LARGE_BYTES = 1 << 12
 _SINGLE = ""
 

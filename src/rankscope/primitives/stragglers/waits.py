@@ -256,9 +256,9 @@ def with_time_breakdown(rows: pl.DataFrame) -> pl.DataFrame:
     """
     parts = [each for each in zip(PARTS, STARTED, ENDED, strict=True) if each[1] in rows.columns]
     rows = rows.with_columns(pl.col("previous").min().over("match").alias("began_by")).drop("previous")
-    began = rows.select("rank", "window", pl.col("match").alias("began_by"), pl.int_range(pl.len()).alias("row"))
-    place = ["rank", "window", "began_by"]
-    at = rows.select(place).join(began, on=place, how="left", maintain_order="left")["row"]
+    at = _rows_of(rows, "match", "began_by")
+    # Times of another file of the rank are on another clock.
+    at = at.set(rows["window"].gather(at).ne_missing(rows["window"]), None)
     for part, started, ended in parts:
         took = (rows[started] - rows[ended].gather(at)).fill_null(0)
         rows = rows.drop(started, ended).with_columns(took.alias(part))
@@ -267,6 +267,15 @@ def with_time_breakdown(rows: pl.DataFrame) -> pl.DataFrame:
         (pl.col("arrival_ns") - pl.col("start_ns") + ended_at.fill_null(rows["start_ns"])).alias("begin_ns"),
         measured=ended_at.is_not_null(),
     )
+
+
+def _rows_of(rows: pl.DataFrame, of: str, wanted: str) -> pl.Series:
+    """For each row the row of its rank whose `of` is its `wanted`; null if there is none."""
+    ranks = int(rows["rank"].to_numpy().max(initial=0)) + 1
+    key, asked = (rows.select((pl.col(name) * ranks + pl.col("rank")).alias("key")) for name in (of, wanted))
+    asked = asked.with_columns(pl.when(rows[wanted] >= 0).then("key").alias("key"))
+    found: pl.Series = asked.join(key.with_row_index("row"), on="key", how="left", maintain_order="left")["row"]
+    return found
 
 
 def preceding_events(rows: pl.DataFrame) -> Int64:
