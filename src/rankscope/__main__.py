@@ -9,6 +9,8 @@ import sys
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as a shell has it."""
+_START_JOBS = ("run", "exec", "measure", "demo", "doctor")
+"""Commands that start programs of the user, whose environment stays as it is."""
 
 
 def start() -> None:
@@ -30,8 +32,9 @@ def _start() -> None:
 
     if sys.version_info < OLDEST_PYTHON:
         _start_plainly(sys.argv[1:])
-    # Polars' allocator keeps what is freed for up to 1.5 s: where ranks are compared, as much as is in use.
-    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
+    if sys.argv[1:2] and sys.argv[1] not in _START_JOBS:
+        # Polars' allocator keeps what is freed for up to 1.5 s: where ranks are compared, as much as is in use.
+        os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
     try:
         from rankscope.cli import main
     except ModuleNotFoundError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -88,3 +90,12 @@ def test_exec_becomes_the_command(monkeypatch):
     assert environ["RANKSCOPE_RANKS"] == "0"
     exec_command(["--", "mytrainer", "x"])
     assert seen[1][1] == ["mytrainer", "x"]
+
+
+def test_the_allocator_of_the_analysis_is_not_set_in_a_job(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text("import os\nprint(*(name for name in os.environ if 'MALLOC' in name), 'end')\n")
+    command = [sys.executable, "-m", "rankscope", "exec", sys.executable, str(script)]
+    environment = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
+    assert done.stdout.splitlines()[0] == "end", done.stderr
