@@ -236,7 +236,7 @@ def test_a_slow_rank_makes_all_ranks_record_and_is_named_without_a_trace(tmp_pat
 @pytest.mark.timing  # how long, where and since when: compares durations of a real job
 def test_a_slow_rank_is_late_by_as_much_as_it_sleeps(tmp_path):
     late = with_a_slow_rank(tmp_path).late_ranks[0]
-    assert late.phase == "forward and backward"  # at the end of the loop, ranks wait for each other
+    assert late.phase == "loading, forward and backward"  # at the end of the loop, ranks wait for each other
     assert 200e6 < late.found.excess_ns < 500e6
     assert 85 <= late.since_step <= 95
 

@@ -113,7 +113,7 @@ class CaptureConfig:
     )
     hang_exit_status: int = option(
         0,
-        "With the watch: the exit status, up to 255, with which a rank that hangs ends after its dump; 0: it goes on.",
+        "With the watch: exit status, up to 255, with which a rank that hangs ends after its dump; 0: it continues.",
         metavar="N",
         least=0,
     )
