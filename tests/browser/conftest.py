@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.browser.page import WAIT_MS, Page
+from tests.browser.page import CHROMIUM, HOW, WAIT_MS, Page
+from tests.kineto import annotation, collective, frame, kernel, launch, memory, op, step, write_ranks
 
-CHROMIUM = os.environ.get("RANKSCOPE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 PRINTED_S = 300
-HOW = "Debian: apt-get install chromium. Elsewhere name a Chromium or Chrome in RANKSCOPE_CHROMIUM"
 
 
 @pytest.fixture(scope="module")  # there can be one at a time, and the report's tests have theirs
@@ -35,12 +33,11 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+def serve(session_cache: Path) -> Iterator[Callable[..., str]]:
     """Starts a server of a directory, once a session; gives the address that it prints, another one each time.
 
     An address opens one browser: the caller has to open it, for the next is printed then.
     """
-    cache = tmp_path_factory.mktemp("served-cache")
     running: dict[tuple[Path, tuple[str, ...]], tuple[subprocess.Popen[str], queue.Queue[str]]] = {}
 
     def start(folder: Path, *options: str) -> str:
@@ -52,7 +49,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., st
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                env={**os.environ, "RANKSCOPE_CACHE": str(cache), "NO_COLOR": "1", "COLUMNS": "300"},
+                env={**os.environ, "RANKSCOPE_CACHE": str(session_cache), "NO_COLOR": "1", "COLUMNS": "300"},
             )
             said: queue.Queue[str] = queue.Queue()
             threading.Thread(target=_addresses, args=(process, said), daemon=True).start()
@@ -74,12 +71,12 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., st
 
 
 @pytest.fixture
-def opened(browser: Any, serve: Callable[[Path], str]) -> Iterator[Callable[..., Page]]:
+def opened(browser: Any, serve: Callable[..., str]) -> Iterator[Callable[..., Page]]:
     """Opens pages on served directories; all are closed when the test ends."""
     pages: list[Page] = []
 
-    def start(folder: Path, **options: Any) -> Page:
-        pages.append(Page(browser, serve(folder), **options))
+    def start(folder: Path, *options: str, **more: Any) -> Page:
+        pages.append(Page(browser, serve(folder, *options), **more))
         return pages[-1]
 
     yield start
@@ -91,6 +88,32 @@ def opened(browser: Any, serve: Callable[[Path], str]) -> Iterator[Callable[...,
 def runs(request: pytest.FixtureRequest) -> Callable[[str], Path]:
     """A run by the name of its fixture; what is not asked for is not made."""
     return request.getfixturevalue
+
+
+def late_events(rank: int) -> list[dict[str, Any]]:
+    """Eight steps of 1 ms, with stacks and memory; rank 1 is late to each collective, most in step 14."""
+    found: list[dict[str, Any]] = []
+    for number in range(8):
+        at = 1000.0 * number
+        behind = 0 if rank == 0 else (350 if number == 4 else 250)
+        found += [
+            step(10 + number, at, 990),
+            op("aten::mm", at + 10, 100, external=10 * number + 1, **{"Input Dims": [[2, 3], [3, 4]]}),
+            launch(at + 30, 5, correlation=10 * number + 1, external=10 * number + 1),
+            frame("train.py(7): step", at + 5, 900, python_id=2 * number + 1),
+            frame("nn.Module: Linear_0", at + 8, 300, python_id=2 * number + 2, parent=2 * number + 1),
+            kernel("gemm<4>", at + 100, 80 + behind, correlation=10 * number + 1, external=10 * number + 1),
+            launch(at + 130, 5, correlation=10 * number + 2),
+            collective(at + 200 + behind, 500 - behind, sequence=number, correlation=10 * number + 2),
+            annotation("forward", at + 600, 100),
+            memory(at + 15, 1024, allocated=1024 * (number + 1), reserved=1 << 20),
+        ]
+    return found
+
+
+@pytest.fixture(scope="session")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_ranks(tmp_path_factory.mktemp("late") / "run", {rank: late_events(rank) for rank in (0, 1)})
 
 
 @pytest.fixture(scope="session")
@@ -109,10 +132,12 @@ def cpu(shared_traces: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def ranks256(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ranks258(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More ranks than are shown in a row each at first; rank 77 is the straggler."""
     folder = tmp_path_factory.mktemp("simulated") / "run"
-    small = "--ranks 256 --steps 2 --layers 1 --kernels-per-layer 2 --microbatches 1 --fault slow_device:rank=77"
-    subprocess.run([sys.executable, "-m", "rankscope", "simulate", str(folder), *small.split()], check=True)
+    shape = "--ranks 258 --steps 3 --mesh dp=43,tp=6 --layers 1 --kernels-per-layer 2 --microbatches 1"
+    command = [sys.executable, "-m", "rankscope", "simulate", str(folder), *shape.split()]
+    subprocess.run([*command, "--fault", "slow_device:rank=77,magnitude=2"], check=True, capture_output=True)
     return folder
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+_PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser")
+CHROMIUM = os.environ.get("RANKSCOPE_CHROMIUM") or next(filter(None, map(shutil.which, _PROGRAMS)), None)
+HOW = "Debian: apt-get install chromium-headless-shell. Elsewhere name a Chromium or Chrome in RANKSCOPE_CHROMIUM"
 
 UI = Path(__file__).resolve().parents[2] / "src" / "rankscope" / "web" / "ui"
 AXE = UI / "node_modules" / "axe-core" / "axe.min.js"

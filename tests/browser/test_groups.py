@@ -82,18 +82,14 @@ def test_groups_of_pipeline_stages_open_and_are_in_the_link(opened: Callable[...
 
 @pytest.mark.slow
 def test_many_ranks_are_grouped_at_first_and_the_straggler_is_pinned(
-    opened: Callable[..., Page], tmp_path: Path
+    opened: Callable[..., Page], ranks258: Path
 ) -> None:
-    folder = tmp_path / "run"
-    shape = "--ranks 264 --steps 3 --mesh dp=33,tp=8 --layers 1 --kernels-per-layer 2 --microbatches 1"
-    command = [sys.executable, "-m", "rankscope", "simulate", str(folder), *shape.split()]
-    subprocess.run([*command, "--fault", f"slow_device:rank={SLOW},magnitude=2"], check=True, capture_output=True)
-    page = opened(folder)
+    page = opened(ranks258)
     page.ready()
     page.timeline()
-    pinned = page.tab.locator(f".tl-pins [data-testid=rank-{SLOW}]")
+    pinned = page.tab.locator(".tl-pins [data-testid=rank-77]")
     pinned.wait_for()
-    assert page.tab.locator(".tl-gutter [data-testid^=group-]").count() == 8  # the fewest: tp, not dp
+    assert page.tab.locator(".tl-gutter [data-testid^=group-]").count() == 6  # the fewest: tp, not dp
     page.id("view-menu").locator("summary").click()
     assert page.tab.locator("#tl-group-by").input_value() == "tp"
     assert page.id("view-menu").get_by_text("More than 256 ranks are grouped at first").is_visible()

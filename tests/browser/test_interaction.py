@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from tests.browser.page import Page
-from tests.browser.test_timeline import late, opened, window
+from tests.browser.test_timeline import window
 
-__all__ = ["late", "opened"]
 pytestmark = pytest.mark.browser
 
 Opener = Callable[..., Page]

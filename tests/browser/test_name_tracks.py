@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 from tests.browser.page import Page
-from tests.browser.test_timeline import late, opened
 
 import rankscope
 from rankscope.report.html_report import write_report
 
-__all__ = ["late", "opened"]
 pytestmark = pytest.mark.browser
 
 Opener = Callable[..., Page]

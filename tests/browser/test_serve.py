@@ -238,18 +238,18 @@ def test_a_single_rank(opened: Opener, shared_traces: Path, folder: str) -> None
     page.check(axe=True)
 
 
-def test_256_ranks_one_row_each(opened: Opener, ranks256: Path) -> None:
-    page = opened(ranks256, width=1280, height=1000)
+def test_258_ranks_one_row_each(opened: Opener, ranks258: Path) -> None:
+    page = opened(ranks258, width=1280, height=1000)
     page.ready()
     page.go("overview")
     page.id("heat").wait_for()
-    assert page.id("heat").get_attribute("data-rows") == "64"  # blocks of ranks, each as slow as its slowest
-    page.timeline()
+    assert page.id("heat").get_attribute("data-rows") == "52"  # blocks of 5 ranks, each as slow as its slowest
+    page.timeline("?group=none")
     assert page.ink() > 20
     hidden = page.tab.locator(".tl-box").evaluate("(box) => box.scrollHeight - box.clientHeight")
     assert hidden <= 60  # all of them are in sight at once
     page.check(axe=True)
-    page.timeline("?rank=77")
+    page.timeline("?group=none&rank=77")
     assert page.id("rank-77").get_attribute("aria-expanded") == "true"
     page.find("DevKernel")
     chosen = page.selected()

@@ -2,69 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.browser.page import Page
 from tests.kineto import (
-    annotation,
-    collective,
-    frame,
     kernel,
     launch,
-    memory,
     op,
     small_step,
     step,
     trace,
     write,
-    write_ranks,
 )  # fmt: skip
 
 pytestmark = pytest.mark.browser
 
 Opener = Callable[..., Page]
-
-
-@pytest.fixture
-def opened(browser: Any, serve: Callable[..., str]) -> Iterator[Opener]:
-    pages: list[Page] = []
-
-    def start(folder: Path, *options: str, **more: Any) -> Page:
-        pages.append(Page(browser, serve(folder, *options), **more))
-        return pages[-1]
-
-    yield start
-    for page in pages:
-        page.close()
-
-
-def late_events(rank: int) -> list[dict[str, Any]]:
-    """Eight steps of 1 ms, with stacks and memory; rank 1 is late to each collective, most in step 14."""
-    found: list[dict[str, Any]] = []
-    for number in range(8):
-        at = 1000.0 * number
-        behind = 0 if rank == 0 else (350 if number == 4 else 250)
-        found += [
-            step(10 + number, at, 990),
-            op("aten::mm", at + 10, 100, external=10 * number + 1, **{"Input Dims": [[2, 3], [3, 4]]}),
-            launch(at + 30, 5, correlation=10 * number + 1, external=10 * number + 1),
-            frame("train.py(7): step", at + 5, 900, python_id=2 * number + 1),
-            frame("nn.Module: Linear_0", at + 8, 300, python_id=2 * number + 2, parent=2 * number + 1),
-            kernel("gemm<4>", at + 100, 80 + behind, correlation=10 * number + 1, external=10 * number + 1),
-            launch(at + 130, 5, correlation=10 * number + 2),
-            collective(at + 200 + behind, 500 - behind, sequence=number, correlation=10 * number + 2),
-            annotation("forward", at + 600, 100),
-            memory(at + 15, 1024, allocated=1024 * (number + 1), reserved=1 << 20),
-        ]
-    return found
-
-
-@pytest.fixture(scope="session")
-def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_ranks(tmp_path_factory.mktemp("late") / "run", {rank: late_events(rank) for rank in (0, 1)})
 
 
 SIGHT = "new URLSearchParams(location.hash.split('?')[1] ?? '').get('t')"

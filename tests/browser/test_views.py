@@ -178,7 +178,7 @@ def test_every_view_says_what_analyze_says(opened: Callable[..., Page], runs: Ca
     every_view(opened(folder), Truth(rankscope.open(folder, executor="serial")))
 
 
-@pytest.mark.parametrize("name", ["single", "cpu", "ranks256", "hostile"])
+@pytest.mark.parametrize("name", ["single", "cpu", "ranks258", "hostile"])
 def test_every_view(opened: Callable[..., Page], runs: Callable[[str], Path], name: str) -> None:
     page = opened(runs(name))
     every_view(page, None)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.analyses.reference import write_reference
-from tests.browser.page import WAIT_MS
+from tests.browser.page import CHROMIUM, HOW, WAIT_MS
 from tests.report.test_html_report import hostile_run
 
 import rankscope
@@ -21,9 +19,6 @@ from rankscope.pipeline import Run
 from rankscope.report.html_report import write_report
 
 pytestmark = pytest.mark.browser
-
-CHROMIUM = os.environ.get("RANKSCOPE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-HOW = "Debian: apt-get install chromium. Elsewhere name a Chromium or Chrome in RANKSCOPE_CHROMIUM"
 
 
 @pytest.fixture(scope="module")
