@@ -50,10 +50,15 @@ def test_only_large_frames_are_compressed() -> None:
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_an_analysis_reads_the_same_from_either(compressed: bool) -> None:
-    results = Frames({"some": CompressedFrame([FRAME]) if compressed else FRAME, "other": FRAME.head(1)})
+    results = Frames(
+        {"some": CompressedFrame([FRAME.head(1), FRAME.tail(3)]) if compressed else FRAME, "other": FRAME.head(1)}
+    )
     for inputs in (Inputs(Options(), (), results), Inputs(Options(), (), dict(results))):
         assert_frame_equal(inputs.results["some"], FRAME)
         assert_frame_equal(inputs.columns("some", "name", "rank"), FRAME.select("name", "rank"))
+        chosen = inputs.columns("some", "name", "rank", where=pl.col("rank") == 0)
+        assert_frame_equal(chosen, FRAME.select("name", "rank").head(2))
+        assert_frame_equal(inputs.distinct("some", "name"), FRAME.select("name").head(3))
         assert set(inputs.results) == {"some", "other"}
     assert "some" in results
     assert results.get("none") is None

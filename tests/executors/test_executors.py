@@ -19,7 +19,7 @@ import pytest
 from tests.kineto import kernel, small_step, trace, write, write_ranks
 
 from rankscope.errors import ConfigError
-from rankscope.executors import WorkerDiedError, make_executor, run_tasks
+from rankscope.executors import Lazy, WorkerDiedError, make_executor, run_each, run_tasks
 from rankscope.pipeline import open_run
 from rankscope.results import Inputs
 
@@ -59,6 +59,28 @@ def test_outcomes_come_in_order_and_each_is_told(kind: str) -> None:
     assert run_tasks(kind, 2, double, [(n,) for n in range(20)], results.append) == list(range(0, 40, 2))
     assert sorted(results) == list(range(0, 40, 2))  # type: ignore[type-var]
     assert run_tasks(kind, 2, double, []) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arguments_are_made_as_workers_take_them(kind: str) -> None:
+    made: list[int] = []
+    ahead: list[int] = []
+
+    def argument(index: int) -> tuple[int]:
+        made.append(index)
+        return (index,)
+
+    outcomes: dict[int, object] = {}
+
+    def arrived(index: int, outcome: int | BaseException) -> None:
+        outcomes[index] = outcome
+        ahead.append(len(made) - len(outcomes))
+
+    run_each(kind, 2, double, Lazy(100, argument), arrived)
+    assert outcomes == {n: 2 * n for n in range(100)}
+    assert sorted(made) == list(range(100))
+    assert max(ahead) < 20
+    assert Lazy(3, argument)[1:] == [(1,), (2,)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -235,7 +235,7 @@ def _same(row: dict[str, object], inputs: Inputs) -> list[Anchor]:
     """A collective on its other ranks."""
     if row["match"] is None:
         return []
-    other = (pl.col("match") == row["match"]) & (pl.col("rank") != row["rank"])
+    other = pl.col("match").eq(row["match"]) & pl.col("rank").ne(row["rank"])
     others = inputs.columns("collectives", *_SHOWN, where=other).sort("rank")
     known = others.filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
     return [_at(peer, "the same collective") for peer in known.head(PEERS).iter_rows(named=True)]

@@ -34,7 +34,7 @@ class DaskExecutor(RemoteExecutor):
 
     def __init__(self, client: Any, cluster: Any = None) -> None:
         # Equal arguments do not mean equal results: a file may have changed.
-        super().__init__(client.get_executor(pure=False))
+        super().__init__(client.get_executor(pure=False), lambda: sum(client.nthreads().values()))
         self._client, self._cluster = client, cluster
 
     def close(self) -> None:

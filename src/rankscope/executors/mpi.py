@@ -47,7 +47,7 @@ def join() -> None:
     pool = processes.__enter__()  # in all but process 0 this returns when process 0 has ended
     if pool is None:
         sys.exit(0)
-    _executor = RemoteExecutor(pool)
+    _executor = RemoteExecutor(pool, lambda: int(mpi.COMM_WORLD.Get_size()) - 1)
     atexit.register(processes.__exit__, None, None, None)
 
 

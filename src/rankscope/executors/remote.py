@@ -26,10 +26,11 @@ class RemoteExecutor(Executor):
 
     Args:
         executor: hands tasks to the workers.
+        workers: gives how many tasks can run at once.
     """
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+    def __init__(self, executor: Executor, workers: Callable[[], int]) -> None:
+        self._executor, self._workers = executor, workers
         self._tasks: set[Future[Any]] = set()
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
@@ -38,6 +39,11 @@ class RemoteExecutor(Executor):
         self._tasks.add(future)
         future.add_done_callback(self._tasks.discard)
         return future
+
+    @property
+    def _max_workers(self) -> int:
+        """How many tasks can run at once, as the standard library's executors name it."""
+        return self._workers()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Cancel tasks if asked to; the workers stay connected for the next ones."""

@@ -137,7 +137,9 @@ def _map(
                 parts[key].put(positions[rank], cached[key[0]])
         if missing:
             needed = {analysis_key(name) for key in missing for name in get_analysis(key[0]).requires}
-            own = {key[0]: own_rows(key[0], cached[key[0]]) for key in needed & digests.keys() if key[0] in cached}
+            own: dict[str, StoredFrame] = {
+                key[0]: own_rows(key[0], cached[key[0]]) for key in needed & digests.keys() if key[0] in cached
+            }
             todo.append((rank, missing if not todo or missing != todo[-1][1] else todo[-1][1], own))
     rows_of = {name: RankRows(frame) for name, frame in results.items() if todo and "rank" in frame.schema}
 

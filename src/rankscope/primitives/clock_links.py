@@ -51,15 +51,14 @@ class ClockLinks:
         """
         links = self.named if named else self.links
         offsets, todo = {rank: 0}, [rank]
-        while todo:
+        # Each rank's offset is that of the first way to it: no other way can change it.
+        while reference not in offsets and todo:
             current = todo.pop()
-            if current == reference:
-                return offsets[current]
             for neighbor, step in links.get(current, {}).items():
                 if neighbor not in offsets:
                     offsets[neighbor] = offsets[current] + step
                     todo.append(neighbor)
-        return None
+        return offsets.get(reference)
 
     def share_clock(self, rank: int, reference: int, offset: int) -> bool:
         """Whether two ranks are on one host, and the offset is small enough for a shared clock."""

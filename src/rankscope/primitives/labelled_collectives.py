@@ -139,7 +139,8 @@ def matched_blocks(
     events = _events(rows, matching.match)
     first = 0
     for piece in (piece for block in blocks if block.height for piece in block.iter_slices(_ROWS)):
-        match, method = (each[first : first + piece.height] for each in (matching.match, matching.method))
+        match = matching.match[first : first + piece.height]
+        method = matching.method[first : first + piece.height]
         first += piece.height
         found = events[np.maximum(match, 0)] if events.height else events.clear(piece.height)
         matched = piece.with_columns(
