@@ -230,7 +230,7 @@ def test_what_is_steady_is_found_among_hiccups_as_large() -> None:
 
 
 def test_late_ranks_of_programs_of_two_do_not_hide_each_other() -> None:
-    """Rank 3 always and rank 5 at times, each with one peer: its lead is the peer's random variation until it is out."""
+    """Rank 3 always and rank 5 at times, each with one peer: each looks like the other's random variation."""
     own = chance(0, 8, 4)
     own[3] += 8_000_000
     own[5, 2:] += 8_000_000
