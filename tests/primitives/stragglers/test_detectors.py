@@ -229,6 +229,14 @@ def test_what_is_steady_is_found_among_hiccups_as_large() -> None:
     assert not any(find_late_ranks(hiccups(seed, 0), LIMITS) for seed in range(100, 130))
 
 
+def test_late_ranks_of_programs_of_two_do_not_hide_each_other() -> None:
+    """Rank 3 always and rank 5 at times, each with one peer: each looks like the other's random variation."""
+    own = chance(0, 8, 4)
+    own[3] += 8_000_000
+    own[5, 2:] += 8_000_000
+    assert {each.row for each in find(own, [0, 1, 2, 3] * 2)} == {3, 5}
+
+
 def ahead(own: Int64, slower: float = 0.0, *, waits: bool = False) -> Observations:
     """Ranks whose devices were idle for all of their local time but 6 ms; rank 5's host takes so much longer."""
     draw = np.random.default_rng(3)

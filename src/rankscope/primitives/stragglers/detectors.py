@@ -37,6 +37,7 @@ from rankscope.primitives.stragglers.suspects import TOO_FEW, Late, Suspect
 from rankscope.primitives.stragglers.thresholds import Thresholds
 
 TRIALS = 2  # most ranks left out on trial; with one, two slow hosts with two ranks each are missed
+ENOUGH_LEFT = 3  # ranks that must remain besides one that is left out on trial
 MOST = 64  # most ranks found, which bounds the running time
 MANY_RANKS = 64  # leaving out one of so many hardly changes their median
 CANDIDATES = 3  # by each order of each measure, for speed: 1 and 100 give the same findings
@@ -202,8 +203,9 @@ def _oddest(seen: Observations, out: Bool) -> int | None:
     excess = excess_over_peers(np.where(seen.known, seen.local, np.nan), seen.role, out)
     total = np.where(out, 0.0, np.nan_to_num(excess).clip(min=0).sum(axis=1))
     row = int(total.argmax())
-    left = (seen.role == seen.role[row]) & ~out
-    return row if total[row] > 0 and left.sum() > 3 else None
+    # Itself, somebody to compare it with, and others that show by how much ranks differ: of its program or of another.
+    alike = int(((seen.role == seen.role[row]) & ~out).sum())
+    return row if total[row] > 0 and alike > 1 and (~out).sum() > ENOUGH_LEFT else None
 
 
 def _judge(seen: Observations, every: list[Measure], out: Bool, limits: Thresholds) -> Iterator[Late]:
