@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rankscope.ingest.event_types import PROFILER_STEP
-from rankscope.ingest.sqlite_trace import Database, Process, Translation, event, whole
+from rankscope.ingest.sqlite_tables import Database, Process, Translation, event, whole
 
 _KINDS = "CUPTI_ACTIVITY_KIND_"
 _KERNEL, _GRAPH, _COPY, _FILL, _RUNTIME = (

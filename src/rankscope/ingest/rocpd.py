@@ -18,7 +18,7 @@ from typing import Any
 from rankscope.errors import LauncherError, NotATraceError
 from rankscope.ingest.event_types import PROFILER_STEP
 from rankscope.ingest.nsight import counted_step, step_word
-from rankscope.ingest.sqlite_trace import Database, Process, Translation, event, whole
+from rankscope.ingest.sqlite_tables import Database, Process, Translation, event, whole
 from rankscope.rundir.launcher import Identity, identify
 
 _DISPATCH = "rocpd_kernel_dispatch"

@@ -16,20 +16,19 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import polars as pl
 
 import rankscope
 from rankscope.errors import describe_error
+from rankscope.pipeline.load import Loaded
 from rankscope.primitives.intervals import Int64
+from rankscope.results import Options, Result
 from rankscope.results.failures import FAILURES
 from rankscope.store.sidecar import read_sidecar, write_sidecar
 from rankscope.store.trace_info import TraceInfo
-
-if TYPE_CHECKING:
-    from rankscope.pipeline.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +168,26 @@ def _shifts(spans: Mapping[int, tuple[int, int]], rows: Mapping[int, Mapping[str
 # -- of a run ---------------------------------------------------------------------------------------------------------
 
 
-def clock_of(run: Run) -> RunClock:
+class AnalyzedRun(Protocol):
+    """What clocks and queries need of a run (`rankscope.pipeline.run.Run`)."""
+
+    @property
+    def loaded(self) -> Loaded:
+        """Its files."""
+
+    @property
+    def options(self) -> Options:
+        """How it is analyzed."""
+
+    @property
+    def world_size(self) -> int | None:
+        """How many ranks the job had."""
+
+    def analyze(self, *names: str) -> dict[str, Result]:
+        """The results of analyses by name."""
+
+
+def clock_of(run: AnalyzedRun) -> RunClock:
     """The run's clock: from the cache, else from the analysis `clock`, else the ranks' wall clocks."""
     found = _recall(run)
     if found is not None:
@@ -185,20 +203,20 @@ def clock_of(run: Run) -> RunClock:
     return clock
 
 
-def _key(run: Run) -> str:
+def _key(run: AnalyzedRun) -> str:
     ranks = [(rank, [trace.key for trace in traces]) for rank, traces in run.loaded.ranks.items()]
     what = (_VERSION, rankscope.__version__, ranks, run.options, run.world_size)
     return hashlib.sha256(repr(what).encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def _remember(run: Run, clock: RunClock) -> None:
+def _remember(run: AnalyzedRun, clock: RunClock) -> None:
     """Store the clock of a run."""
     folder = next(iter(run.loaded.ranks.values()))[0].folder
     ranks = {str(rank): asdict(one) for rank, one in clock.ranks.items()}
     write_sidecar(folder, _FILE, _key(run), {**asdict(clock), "ranks": ranks}, {})
 
 
-def _recall(run: Run) -> RunClock | None:
+def _recall(run: AnalyzedRun) -> RunClock | None:
     """The cached clock for exactly these files, or None."""
     found = read_sidecar(next(iter(run.loaded.ranks.values()))[0].folder, _FILE, _key(run))
     if found is None:

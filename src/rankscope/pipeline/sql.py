@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from rankscope.analyses import all_analyses
 from rankscope.errors import ConfigError
-from rankscope.pipeline.clock import RunClock, clock_of
+from rankscope.pipeline.clock import AnalyzedRun, RunClock, clock_of
 from rankscope.pipeline.methods import AnalysisMethods
 from rankscope.query.answer import answer
 from rankscope.query.engines import ENGINES, Request, Shift, TraceFiles
@@ -26,9 +26,6 @@ from rankscope.query.statement import QueryError, parse_statement
 from rankscope.query.tables import PREFIX, RUN_TIME, SqlTable, sql_tables, trace_tables, traces_of
 from rankscope.results import Analysis, Result
 from rankscope.store.schema import SCHEMA_VERSION, Column
-
-if TYPE_CHECKING:
-    from rankscope.pipeline.run import Run
 
 
 @dataclass(frozen=True)
@@ -154,7 +151,7 @@ class PreparedQuery:
         return QueryResult(self.request.sql, self.options, outcome.frame, outcome.truncated, seconds)
 
 
-def run_query(run: Run, sql: str, options: QueryOptions = DEFAULT_OPTIONS) -> QueryResult:
+def run_query(run: AnalyzedRun, sql: str, options: QueryOptions = DEFAULT_OPTIONS) -> QueryResult:
     """Run a query.
 
     Raises:
@@ -165,7 +162,7 @@ def run_query(run: Run, sql: str, options: QueryOptions = DEFAULT_OPTIONS) -> Qu
 
 
 def prepare_query(
-    run: Run,
+    run: AnalyzedRun,
     sql: str,
     options: QueryOptions = DEFAULT_OPTIONS,
     results: Mapping[str, Result] | None = None,
