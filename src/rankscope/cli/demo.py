@@ -25,21 +25,20 @@ from rankscope.report.html_report import write_report
 from rankscope.report.summary import summary
 
 WORKLOAD = "rankscope.workloads.resnet18"
-# On a CPU the images are smaller, so that a step takes a tenth of a second instead of a second. It takes that many
-# steps to tell whether one of two ranks delays the other: they share few cores, and a step differs by some per cent.
+# On a CPU the images are smaller, so that a step takes a tenth of a second instead of a second.
 _CPU = (
     "--device",
     "cpu",
     "--image-size",
     "64",
     "--steps",
-    "27",
+    "17",
     "--wait",
     "6",
     "--warmup",
     "3",
     "--active",
-    "16",
+    "6",
     "--record-shapes",
 )
 _GPU = ("--steps", "100", "--record-shapes")
