@@ -188,10 +188,8 @@ def _bounds(own: pl.DataFrame, end: Int64, end_own: Int64) -> StepBounds:
 def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Who is late, whom it delays, and why."""
     ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
-    recorded, shared = (
-        inputs.distinct("collectives", "rank", "window", "step"),
-        inputs.distinct("collectives", *_OF_COLLECTIVES),
-    )
+    recorded = inputs.distinct("collectives", "rank", "window", "step")
+    shared = inputs.distinct("collectives", *_OF_COLLECTIVES)
     narrow, on_host = narrow_parts(together(parts), inputs.results["clock"], base_times(inputs.traces))
     named, (_, collectives, stretches, work, paces) = distinct_steps([recorded, shared, *narrow.values()])
     cut = _cut(inputs)

@@ -46,7 +46,12 @@ def summary(
 
 def _from_log(source: Sequence[str], run_id: str | None) -> list[str]:
     """The stragglers in the log of a watched job; nothing if there is no log of this run."""
-    if len(source) != 1 or "://" in source[0] or not os.path.isdir(os.path.join(source[0], WATCH_FOLDER)):  # noqa: PTH112, PTH118  # as above
+    if len(source) != 1 or "://" in source[0]:
+        return []
+    try:
+        if not Path(source[0], WATCH_FOLDER).is_dir():
+            return []
+    except OSError:  # not permitted; reading the run reports it
         return []
     from rankscope.report.watch import lasting_sentences
     from rankscope.watch.log import WatchLogs

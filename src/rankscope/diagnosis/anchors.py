@@ -95,7 +95,11 @@ def collectives_of(inputs: Inputs, where: pl.Expr | None = None) -> pl.DataFrame
         inputs: of a rule.
         where: which rows; None for all.
     """
-    return inputs.columns("collectives", *_SHOWN, where=where) if "collectives" in inputs.results else None
+    return _rows(inputs, where) if "collectives" in inputs.results else None
+
+
+def _rows(inputs: Inputs, where: pl.Expr | None) -> pl.DataFrame:
+    return inputs.columns("collectives", *_SHOWN, where=where)
 
 
 def collective_anchor(
@@ -189,14 +193,14 @@ def _anchor(finding: Finding, inputs: Inputs) -> Anchor | None:
     if finding.id == _UNMATCHED:
         alone = pl.col("match").is_null() & pl.col("rank").is_in(finding.ranks)
         reason = "This collective was matched with none of the other ranks"
-        return collective_anchor(inputs, inputs.columns("collectives", *_SHOWN, where=alone), reason, typical=False)
+        return collective_anchor(inputs, _rows(inputs, alone), reason, typical=False)
     if finding.id in _LATE:
         return _of_late_rank(finding, inputs)
     if finding.id == _BUBBLE:
-        return _of_bubble(finding, inputs.columns("collectives", *_SHOWN, where=_TIMED & _P2P))
+        return _of_bubble(finding, _rows(inputs, _TIMED & _P2P))
     if finding.id == _SLOW_LINK:
         own = _TIMED & pl.lit(finding.title).str.starts_with(pl.format("Group {} transfers", pl.col("group")))
-        rows = _in_steps(finding.steps, inputs.columns("collectives", *_SHOWN, where=own))
+        rows = _in_steps(finding.steps, _rows(inputs, own))
         reason = "This group transfers its data slower than comparable ones here"
         return collective_anchor(inputs, rows, reason, by="transfer_ns")
     return None
@@ -204,9 +208,9 @@ def _anchor(finding: Finding, inputs: Inputs) -> Anchor | None:
 
 def _of_late_rank(finding: Finding, inputs: Inputs) -> Anchor | None:
     is_late, shared = pl.col("rank").is_in(finding.ranks), _TIMED & ~_P2P
-    own = _in_steps(finding.steps, inputs.columns("collectives", *_SHOWN, where=shared & is_late))
+    own = _in_steps(finding.steps, _rows(inputs, shared & is_late))
     same = pl.col("match").is_in(own["match"].unique().implode())
-    waiting = inputs.columns("collectives", *_SHOWN, where=shared & same & ~is_late & (pl.col("wait_ns") > 0))
+    waiting = _rows(inputs, shared & same & ~is_late & (pl.col("wait_ns") > 0))
     if waiting.is_empty():
         return None
     peers = waiting.sort("wait_ns", "rank", descending=[True, False])
@@ -236,7 +240,7 @@ def _same(row: dict[str, object], inputs: Inputs) -> list[Anchor]:
     if row["match"] is None:
         return []
     other = pl.col("match").eq(row["match"]) & pl.col("rank").ne(row["rank"])
-    others = inputs.columns("collectives", *_SHOWN, where=other).sort("rank")
+    others = _rows(inputs, other).sort("rank")
     known = others.filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
     return [_at(peer, "the same collective") for peer in known.head(PEERS).iter_rows(named=True)]
 

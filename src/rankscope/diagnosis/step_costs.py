@@ -221,6 +221,16 @@ def step_counts(inputs: Inputs) -> dict[int, int]:
     return {int(rank): int(count) for rank, count in frame.group_by("rank").len().sort("rank").iter_rows()}
 
 
+def in_some_steps(times: pl.Expr, steps: pl.Expr) -> pl.Expr:
+    """Whether something happens again and again, but in fewer than half of a rank's steps: the median has none of it.
+
+    Args:
+        times: in how many steps it happens.
+        steps: how many there are.
+    """
+    return (times >= AGAIN) & (2 * times < steps)
+
+
 def per_step(by_rank: pl.DataFrame, column: str, inputs: Inputs) -> dict[int, int]:
     """A column's total per step, by rank, the largest first.
 

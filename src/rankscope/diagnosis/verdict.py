@@ -304,7 +304,7 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def _without_steps(inputs: Inputs) -> list[NotJudged]:
-    """Ranks whose files have no steps although others have: rules are not told of them."""
+    """Ranks whose files have no steps although others have: rules get no rows of them."""
     frame = inputs.results.get("step_time")
     known = set() if frame is None else set(frame["rank"])
     complete = {info.rank for info in inputs.traces if info.rank is not None} - incomplete_ranks(inputs.traces)

@@ -25,17 +25,15 @@ from rankscope.ingest.run_files import (
     is_run_manifest,
 )
 from rankscope.ingest.source import is_url, local_path
-from rankscope.ingest.sqlite_trace import rank_count
 from rankscope.ingest.symlinks import Symlinks
-from rankscope.rundir.names import DATABASE_SUFFIXES, PERFETTO_SUFFIXES, process_path, split_process
+from rankscope.rundir.names import DATABASE_SUFFIXES, PERFETTO_ENDINGS, process_path, split_process
 from rankscope.store.cache import Cache
 from rankscope.store.objects import Facts, file_system, listed_facts, repeated
 
-_PACKED = ("", ".gz", ".zst", ".zstd")
 # What Nsight Systems and rocprofv3 call their databases; other programs use these names, too: the tables decide.
 TRACE_SUFFIXES = (
     ".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip", *DATABASE_SUFFIXES,
-    *(suffix + packed for suffix in PERFETTO_SUFFIXES for packed in _PACKED),
+    *PERFETTO_ENDINGS,
 )  # fmt: skip
 SNAPSHOT_SUFFIXES = (".memory.pickle", "memory_snapshot.pickle")
 # Memory snapshots as torchtitan and SGLang name them.
@@ -199,7 +197,11 @@ def _add_file(path: Path, found: Found, links: Symlinks) -> None:
 
 def _traces_in(path: str) -> list[str]:
     """A file as a trace, or a path for each rank of a database of several."""
-    number = rank_count(path) if path.lower().endswith(DATABASE_SUFFIXES) else 1
+    if not path.lower().endswith(DATABASE_SUFFIXES):
+        return [path]
+    from rankscope.ingest.sqlite_trace import rank_count  # few runs need it
+
+    number = rank_count(path)
     return [path] if number == 1 else [process_path(path, place) for place in range(number)]
 
 

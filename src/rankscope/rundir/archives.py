@@ -22,15 +22,14 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from rankscope.errors import RankscopeError
-from rankscope.rundir.names import DATABASE_SUFFIXES, PERFETTO_SUFFIXES, RANKS_FOLDER
+from rankscope.rundir.names import DATABASE_SUFFIXES, PERFETTO_ENDINGS, RANKS_FOLDER
 
 GZIP, ZIP, ZSTD = b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
 MAX_MEMBERS = 10_000
 MAX_RATIO, FREE_BYTES = 300, 64 << 20
 """Traces shrink 10 to 30 times. What grows more than 300 times, and beyond 64 MiB, is a decompression bomb."""
-_PERFETTO = tuple(suffix + packed for suffix in PERFETTO_SUFFIXES for packed in ("", ".gz", ".zst", ".zstd"))
 _ENDINGS = (
-    ".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip", ".pickle", *_PERFETTO,
+    ".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip", ".pickle", *PERFETTO_ENDINGS,
     *DATABASE_SUFFIXES,
 )  # fmt: skip
 _HEAD_BYTES = 4096
@@ -182,7 +181,7 @@ def _is_part_of_a_run(head: bytes, path: PurePosixPath) -> bool:
         return True
     if head.startswith(GZIP):
         head = zlib.decompressobj(31).decompress(head, _HEAD_BYTES)
-    named = path.name.lower().endswith((".tar.gz", ".tgz", ".tar.zst", ".zip", *_PERFETTO))
+    named = path.name.lower().endswith((".tar.gz", ".tgz", ".tar.zst", ".zip", *PERFETTO_ENDINGS))
     return named or head.startswith((ZSTD, _DATABASE)) or any(key in head for key in _TRACE)
 
 

@@ -35,6 +35,8 @@ ENDINGS = {
 """How a trace's name ends, by how it is compressed."""
 PERFETTO_SUFFIXES = (".pftrace", ".perfetto-trace")
 """How Perfetto's traces end, before the ending of a compression."""
+PERFETTO_ENDINGS = tuple(suffix + packed for suffix in PERFETTO_SUFFIXES for packed in ("", ".gz", ".zst", ".zstd"))
+"""The same with that ending, or without one."""
 DATABASE_SUFFIXES = (".sqlite", ".db")
 """How the databases of Nsight Systems and rocprofv3 end; other programs use these endings, too."""
 RUN_MANIFEST = "run.json"

@@ -13,9 +13,9 @@ import polars as pl
 from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import LATE_DATA
 from rankscope.diagnosis.step_costs import (
-    AGAIN,
     MEAN_STEP,
     WARNING_SHARE,
+    in_some_steps,
     mean_step_ns,
     named_steps,
     on_worst_rank,
@@ -78,7 +78,7 @@ def _in_bursts(frame: pl.DataFrame, step: int, mean: int, inputs: Inputs) -> lis
     slow = frame.filter(pl.col("step").is_not_null() & (pl.col("data_loading_ns") >= WARNING_SHARE * step))
     often = slow.group_by("rank").agg(pl.len().alias("times"), pl.col("data_loading_ns").sum())
     of_all = frame.group_by("rank").agg(pl.len().alias("steps"))
-    rows = often.join(of_all, on="rank").filter((pl.col("times") >= AGAIN) & (2 * pl.col("times") < pl.col("steps")))
+    rows = often.join(of_all, on="rank").filter(in_some_steps(pl.col("times"), pl.col("steps")))
     rows = rows.sort("data_loading_ns", "rank", descending=[True, False])
     if rows.is_empty():
         return []

@@ -22,10 +22,10 @@ from rankscope.diagnosis.advice import any_of, job_of
 from rankscope.diagnosis.anchors import exposed_anchor
 from rankscope.diagnosis.effects import BUCKETS, SLOW_LINKS, SLOW_TRANSFERS, SMALL_SYNCS, WAITING
 from rankscope.diagnosis.step_costs import (
-    AGAIN,
     MEAN_STEP,
     PLACE,
     StepWords,
+    in_some_steps,
     mean_of,
     mean_step_ns,
     on_device,
@@ -112,7 +112,7 @@ def _averages(rows: pl.DataFrame, inputs: Inputs) -> list[_Average]:
     columns = (*names, "open", "saving")
     found = [_Average(usual(rows, *columns), step_ns(inputs) or 1, step_words(inputs))]
     some = rows.group_by("rank").agg((pl.col("communication_ns") > 0).sum().alias("with"), pl.len().alias("steps"))
-    seldom = (pl.col("with") >= AGAIN) & (2 * pl.col("with") < pl.col("steps"))
+    seldom = in_some_steps(pl.col("with"), pl.col("steps"))
     mean = mean_step_ns(inputs)
     if mean is not None and some.select(seldom.all()).item():
         means = rows.group_by("rank").agg(pl.col(*columns).mean()).drop_nulls().sort("rank")

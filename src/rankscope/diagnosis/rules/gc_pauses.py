@@ -25,11 +25,12 @@ def find(inputs: Inputs) -> list[Finding]:
         return []
     # A collection costs nothing while the device works on what was launched before it.
     idle = pl.coalesce("idle_in_steps_ns", "host_in_steps_ns").alias("idle")
-    cost = cost_of(garbage_collections(frame).with_columns(idle), "idle", ("window_ns",), inputs)
+    own = garbage_collections(frame)
+    cost = cost_of(own.with_columns(idle), "idle", ("window_ns",), inputs)
     if cost is None:
         return []
     worst, unit = cost.worst, cost.unit
-    mine = garbage_collections(frame).filter(pl.col("rank") == worst.rank)
+    mine = own.filter(pl.col("rank") == worst.rank)
     taken = per_step(cost.rows, "host_in_steps_ns", inputs)[worst.rank]
     return [
         Finding(

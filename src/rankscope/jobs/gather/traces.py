@@ -22,10 +22,9 @@ from pathlib import Path
 from rankscope.rundir.archives import open_zstandard
 from rankscope.rundir.fields import MAX_RANKS
 from rankscope.rundir.hang_dump import HANG_FOLDER
-from rankscope.rundir.names import ENDINGS, PERFETTO_SUFFIXES, RANKS_FOLDER, parse_trace_name
+from rankscope.rundir.names import ENDINGS, PERFETTO_ENDINGS, RANKS_FOLDER, parse_trace_name
 
-_PERFETTO = tuple(suffix + packed for suffix in PERFETTO_SUFFIXES for packed in ("", ".gz", ".zst", ".zstd"))
-SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip", *_PERFETTO)
+SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip", *PERFETTO_ENDINGS)
 """How the names of files end that may be traces."""
 _NO_TRACES = {RANKS_FOLDER, HANG_FOLDER, "measured"}
 """Folders in which files that are named after ranks are something else."""
@@ -67,7 +66,7 @@ def find_traces(run: Path, listed: Container[str] = (), known: Container[Path] =
                 continue
             file, name = path.relative_to(run).as_posix(), parse_trace_name(path.relative_to(run))
             ranked = name.rank is not None and name.pattern != "folder"
-            named = file in listed or path.name.endswith((*ENDINGS.values(), *_PERFETTO)) or ranked
+            named = file in listed or path.name.endswith((*ENDINGS.values(), *PERFETTO_ENDINGS)) or ranked
             if path.is_file() and (named or read_head(path).is_trace):
                 found[file] = path
     return found
