@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from rankscope.capture import collectives
 from rankscope.capture.collectives import CollectiveCalls
+from rankscope.capture.flight_recorder import read_flight_recorder
 from rankscope.capture.inflight import InFlight
 
 RECORDER = pytest.mark.skipif(
@@ -113,22 +114,22 @@ def recorder(monkeypatch):
 
 def test_a_buffer_that_lacks_the_beginning_is_incomplete(recorder):
     recorder += ring((50, 1), (60, 1), (70, 1), first=17)
-    assert collectives.read_flight_recorder(40, 65).complete is False
-    assert [call.at_ns for call in collectives.read_flight_recorder(40, 65).calls] == [50, 60]
-    assert collectives.read_flight_recorder(55, 65).complete is True
+    assert read_flight_recorder(40, 65).complete is False
+    assert [call.at_ns for call in read_flight_recorder(40, 65).calls] == [50, 60]
+    assert read_flight_recorder(55, 65).complete is True
     recorder[0]["record_id"] = 0
-    assert collectives.read_flight_recorder(40, 65).complete is True
+    assert read_flight_recorder(40, 65).complete is True
 
 
 def test_without_a_recorder_or_with_an_accelerator_nothing_is_read(recorder, monkeypatch):
-    assert collectives.read_flight_recorder(0, 100) is None  # switched off: it has no entries
+    assert read_flight_recorder(0, 100) is None  # switched off: it has no entries
     recorder += ring((50, 1))
-    assert collectives.read_flight_recorder(0, 100) is not None
+    assert read_flight_recorder(0, 100) is not None
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert collectives.read_flight_recorder(0, 100) is None
+    assert read_flight_recorder(0, 100) is None
     monkeypatch.undo()
     monkeypatch.setattr(torch._C, "_distributed_c10d", object(), raising=False)
-    assert collectives.read_flight_recorder(0, 100) is None
+    assert read_flight_recorder(0, 100) is None
 
 
 def test_a_recorder_with_another_format_changes_nothing(recorder, monkeypatch):

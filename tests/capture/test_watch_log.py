@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from rankscope.capture.collectives import FlightCall
+from rankscope.capture.flight_recorder import FlightCall
 from rankscope.capture.watch.log import WatchLog
 from rankscope.capture.watch.log_lines import LogLines, stride_of
 from rankscope.capture.watch.phases import StepRow

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rankscope.capture.collectives import FlightCall
+from rankscope.capture.flight_recorder import FlightCall
 from rankscope.capture.rank_log import RankLog
 from rankscope.capture.watch import watcher as module
 from rankscope.capture.watch.phases import StepRow

@@ -1,6 +1,7 @@
-"""A small Gloo job that hangs at step 5, each time in another way. Rank 1 is the one at fault, where one is.
+"""A small job that hangs at step 5, each time in another way. Rank 1 is the one at fault, where one is.
 
-Run: ``hanging_job.py CASE RUN_DIRECTORY`` under torchrun, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+Run: ``hanging_job.py CASE RUN_DIRECTORY`` under torchrun, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The
+backend is Gloo, or what ``HANGING_JOB_BACKEND`` says. With NCCL the host waits for the device in each step.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ FAULT_STEP = 5
 FAR = 100_000
 CASE, DIRECTORY = sys.argv[1:3]
 RANK = int(os.environ["RANK"])
+BACKEND = os.environ.get("HANGING_JOB_BACKEND", "gloo")
+DEVICE = torch.device("cuda", RANK % torch.cuda.device_count()) if BACKEND == "nccl" else torch.device("cpu")
 
 
 class Data(torch.utils.data.Dataset):
@@ -36,7 +39,7 @@ class Data(torch.utils.data.Dataset):
 
 def fault(groups):
     """What goes wrong in this case."""
-    ones = torch.ones(4)
+    ones = torch.ones(4, device=DEVICE)
     if CASE == "sleep" and RANK == 1:
         time.sleep(FAR)
     elif CASE == "killed" and RANK == 1:
@@ -53,9 +56,9 @@ def fault(groups):
             dist.all_reduce(ones)
         dist.barrier()
     elif CASE == "size":
-        dist.all_reduce(torch.ones(8 if RANK == 1 else 4))
+        dist.all_reduce(torch.ones(8 if RANK == 1 else 4, device=DEVICE))
     elif CASE == "dtype":
-        dist.all_reduce(torch.ones(4, dtype=torch.float64 if RANK == 1 else torch.float32))
+        dist.all_reduce(torch.ones(4, dtype=torch.float64 if RANK == 1 else torch.float32, device=DEVICE))
     elif CASE == "order" and RANK < 2:
         for group in groups[:2] if RANK == 0 else groups[1::-1]:
             dist.all_reduce(ones, group=group)
@@ -77,16 +80,25 @@ def main():
             listener = socket.create_server(("127.0.0.1", 0))
             os.environ["MASTER_PORT"] = str(listener.getsockname()[1])
             os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
-        dist.init_process_group("gloo", timeout=timedelta(hours=1))
+        device = {}
+        if BACKEND == "nccl":
+            from tests.gpu.sharing import share_device
+
+            share_device(RANK)
+            torch.cuda.set_device(DEVICE)
+            device["device_id"] = DEVICE
+        dist.init_process_group(BACKEND, timeout=timedelta(hours=1), **device)
         pairs = [(0, 1), (0, 1), ()] if CASE == "order" else [(0, 1), (1, 2), (0, 2)]
         size = dist.get_world_size()
         groups = [dist.new_group(list(pair)) if pair and max(pair) < size else None for pair in pairs]
         data = iter(torch.utils.data.DataLoader(Data(), batch_size=1, num_workers=int(CASE == "loader")))
         for step in range(FAR):
             next(data)
-            dist.all_reduce(torch.ones(4))
+            dist.all_reduce(torch.ones(4, device=DEVICE))
             if step == FAULT_STEP:
                 fault(groups)
+            if BACKEND == "nccl":
+                torch.cuda.synchronize()
             watch.heartbeat()
 
 

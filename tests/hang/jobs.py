@@ -28,7 +28,8 @@ ALONE = ("killed", "size", "dtype")
 def hanging_job(case: str, folder: Path, ranks: int) -> Iterator[None]:
     """The job while it runs: under torchrun, or as plain processes."""
     environ = without_launcher(os.environ)
-    environ["PYTHONPATH"] = os.pathsep.join([str(JOB.parents[2] / "src"), environ.get("PYTHONPATH", "")])
+    root = JOB.parents[2]
+    environ["PYTHONPATH"] = os.pathsep.join([str(root / "src"), str(root), environ.get("PYTHONPATH", "")])
     environ["OMP_NUM_THREADS"] = "1"
     job = [str(JOB), case, str(folder)]
     if case in ALONE:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.capture.collectives import FlightCall
+from rankscope.capture.flight_recorder import FlightCall
 from rankscope.capture.watch.log import WatchLog
 from rankscope.capture.watch.log_lines import LogLines, one_line
 from rankscope.capture.watch.phases import StepRow

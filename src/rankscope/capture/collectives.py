@@ -2,13 +2,8 @@
 
 Every call from Python goes through a method of torch's ``ProcessGroup``, whichever function of ``torch.distributed`` is
 used. These methods are wrapped while a window is recorded, and only then: each notes the call and makes it. What DDP's
-reducer and compiled code call from C++ does not go through them: it is added from torch's flight recorder, if that has
-it.
-
-The flight recorder is a ring buffer of the latest calls (2,000 unless ``TORCH_FR_BUFFER_SIZE`` is set), kept by torch
-whether a profiler runs or not: gloo's calls are in it from torch 2.8 on. It is read after a recording and off the loop:
-2,000 calls take about 25 ms. It is not read if an accelerator is in use: NCCL and xccl write the same into the trace
-itself, and their buffer holds device events, which must not be queried while the job captures a graph.
+reducer and compiled code call from C++ does not go through them: it is added from torch's flight recorder
+(`flight_recorder`), if that has it. It is read after a recording and off the loop.
 
 In: the calls of torch's process groups. Out: a description of each, for the trace's metadata.
 """
@@ -16,21 +11,19 @@ In: the calls of torch's process groups. Out: a description of each, for the tra
 from __future__ import annotations
 
 import functools
-import math
-import pickle
 import sys
 import threading
 import time
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 
+from rankscope.capture.flight_recorder import FlightCall, read_flight_recorder
 from rankscope.capture.inflight import InFlight
 from rankscope.capture.process import process_groups
 from rankscope.rundir.metadata import ProcessGroup
@@ -230,135 +223,3 @@ def _process_group() -> Any:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None
     return getattr(torch.distributed, "ProcessGroup", None)
-
-
-# --- torch's flight recorder --------------------------------------------------------------------------------
-
-_NAMES = {
-    "Float": "float32",
-    "Double": "float64",
-    "Half": "float16",
-    "Long": "int64",
-    "Int": "int32",
-    "Short": "int16",
-    "Char": "int8",
-    "Byte": "uint8",
-    "ComplexHalf": "complex32",
-    "ComplexFloat": "complex64",
-    "ComplexDouble": "complex128",
-}
-"""C++ names of types that are not Python's names in lower case."""
-_PLAIN = {"all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall"}
-"""The names of the process group's methods for these operations."""
-
-
-class FlightCall(NamedTuple):
-    """One recorded call."""
-
-    at_ns: int
-    """When it was made, on the wall clock."""
-    thread: int
-    """The thread that made it, as ``threading.get_ident()`` has it; 0 if unknown."""
-    operation: str
-    group: str
-    dtype: str | None
-    elements: int
-    bytes: int | None
-    """The size of the larger of input and output; ``None`` if the type is not known here."""
-    sequence: int = 0
-    """Its number in its group, from 1; 0 for sends and receives, which have numbers of their own."""
-
-
-@dataclass(frozen=True)
-class FlightRecord:
-    """The calls of a period, in order."""
-
-    calls: tuple[FlightCall, ...]
-    complete: bool
-    """Whether the buffer reaches back to the beginning of the period."""
-
-
-def read_flight_recorder(since_ns: int, until_ns: int) -> FlightRecord | None:
-    """The calls between two readings of the wall clock; ``None`` if there is no flight recorder, it is off, or an
-    accelerator is in use."""
-    read = flight_recorder()
-    entries = read() if read is not None else []
-    if not entries:
-        return None
-    made = sorted(((int(e["time_created_ns"]), int(e["record_id"]), e) for e in entries), key=lambda entry: entry[:2])
-    calls = tuple(flight_call(at, entry) for at, _, entry in made if since_ns <= at <= until_ns)
-    return FlightRecord(calls, complete=made[0][1] == 0 or made[0][0] < since_ns)
-
-
-def flight_recorder() -> Callable[[], list[dict[str, Any]]] | None:
-    """What gives the buffer's entries; ``None`` if there is no flight recorder, or an accelerator is in use."""
-    dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace", None)
-    if dump is None or _accelerator_in_use():
-        return None
-
-    def entries() -> list[dict[str, Any]]:
-        # Torch's own bytes, from this process: calls without their stacks, in half the time that its JSON takes.
-        found: list[dict[str, Any]] = pickle.loads(dump(True, False, False)).get("entries", [])
-        return found
-
-    return entries
-
-
-def records_all_calls() -> bool:
-    """Whether the buffer gets all collectives of this process: it has no process group, or those of gloo."""
-    if flight_recorder() is None:
-        return False
-    if not torch.distributed.is_initialized():
-        return True
-    return str(torch.distributed.get_backend()) == "gloo"
-
-
-def _accelerator_in_use() -> bool:
-    modules = (getattr(torch, kind, None) for kind in ("cuda", "xpu"))
-    return any(module is not None and module.is_initialized() for module in modules)
-
-
-def flight_call(at_ns: int, entry: Mapping[str, Any]) -> FlightCall:
-    """One entry of the buffer."""
-    group = str((entry.get("process_group") or ("",))[0])
-    sides = (
-        (tuple(map(tuple, entry.get(f"{side}_sizes") or ())), tuple(entry.get(f"{side}_dtypes") or ()))
-        for side in ("input", "output")
-    )
-    kind = _flight_kind(str(entry["profiling_name"]), *sides)
-    thread = str(entry.get("thread_id") or "")
-    return FlightCall(
-        at_ns,
-        int(thread) if thread.isdecimal() else 0,
-        kind.operation,
-        group,
-        kind.dtype,
-        kind.elements,
-        kind.bytes,
-        0 if entry.get("is_p2p") else int(entry.get("collective_seq_id") or 0),
-    )
-
-
-class _FlightKind(NamedTuple):
-    operation: str
-    dtype: str | None
-    elements: int
-    bytes: int | None
-
-
-_Side = tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]
-
-
-@functools.lru_cache(maxsize=4096)
-def _flight_kind(name: str, inputs: _Side, outputs: _Side) -> _FlightKind:
-    """What calls with the same tensors have in common."""
-    # A collective that gathers or scatters has all the data on one side: the larger side is its size.
-    sides = [(sum(map(math.prod, shapes)), types) for shapes, types in (inputs, outputs)]
-    elements, types = max(sides, key=lambda side: side[0])
-    first = types[0] if types else None
-    dtype = None if first is None else _NAMES.get(first, first.lower())
-    kind = getattr(torch, dtype or "", None)
-    item = kind.itemsize if isinstance(kind, torch.dtype) else None
-    operation = name.rpartition(":")[2]
-    size = elements * item if item is not None else (0 if elements == 0 else None)
-    return _FlightKind(_PLAIN.get(operation, operation), dtype, elements, size)

@@ -81,8 +81,8 @@ class LocalTimes:
         step_ns: (ranks, steps) how long each step took.
         local_ns: (ranks, steps) of that, what the rank was busy by itself.
         phases: of the local time, by name, as far as they are known: (ranks, steps).
-        basis: what the local time is made of: ``collectives``; ``phases``, where no collectives are in the log: then it
-            lacks the backward pass.
+        basis: what the local time is made of: ``collectives``; ``device``: events on the device; ``phases``, where no
+            collectives are in the log: then it lacks the backward pass.
         arrivals: by group.
         unaligned: whether several hosts' clocks could not be aligned.
         unread: whether the basis is phases only because of no step all collectives could be read.

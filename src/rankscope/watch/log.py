@@ -71,6 +71,13 @@ class StepLine:
     optimizer_ns: int | None = None
     backward_end_ns: int | None = None
     profiled: bool = False
+    device_ns: int | None = None
+    """On the device, as the phases below."""
+    device_forward_ns: int | None = None
+    device_backward_ns: int | None = None
+    device_waiting_ns: int | None = None
+    """After the backward pass, for its communication."""
+    device_optimizer_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,11 +92,15 @@ class Kind:
 
 @dataclass(frozen=True)
 class Call:
-    """A collective that a rank has called; ``at_ns`` is its arrival, on the rank's wall clock."""
+    """A collective that a rank has called.
+
+    ``at_ns`` is when, on the rank's wall clock; ``device_ns``, how long its kernel ran, with its waiting for others.
+    """
 
     at_ns: int
     kind: Kind
     sequence: int
+    device_ns: int | None = None
 
 
 @dataclass
@@ -192,7 +203,7 @@ class RankLog:
             if self.calls:
                 self.gaps.append((self.calls[-1].at_ns, base))
         for each in calls:
-            if not isinstance(each, list) or len(each) != 3:
+            if not isinstance(each, list) or len(each) not in (3, 4):
                 self.damaged += 1
                 continue
             kind, sequence, us = count(each[0]), count(each[1]), integer(each[2])
@@ -203,7 +214,10 @@ class RankLog:
             at_ns = base + 1000 * us
             if self.calls and at_ns < self.calls[-1].at_ns - CLOCK_SET_NS:
                 self._forget_calls()
-            self.calls.append(Call(at_ns, known, sequence))
+            device_us = count(each[3]) if len(each) == 4 else None
+            self.calls.append(
+                Call(at_ns, known, sequence, None if device_us is None else 1000 * min(device_us, 10**13))
+            )
 
 
 class _LogFile:

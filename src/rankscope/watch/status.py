@@ -24,6 +24,7 @@ from rankscope.rundir.plurals import plural
 from rankscope.rundir.processes import is_dead
 from rankscope.rundir.ranges import as_ranges
 from rankscope.watch.changes import find_change
+from rankscope.watch.device_times import BASIS, NO_COLLECTIVES, device_times
 from rankscope.watch.local_times import LOADING, Arrivals, Int64, LocalTimes, local_times
 from rankscope.watch.log import RankLog, WatchLogs
 from rankscope.watch.restarts import is_restarting
@@ -62,13 +63,12 @@ def read_status(
     now = time.time() if now is None else now
     states = tuple(_state(Path(run_dir), log, now) for log in by_rank.values())
     many = sum(len(log.calls) for log in by_rank.values()) > _MANY_CALLS
-    history = local_times(by_rank, judged_steps if many else _HISTORY_STEPS)
-    times = history if history is None or many else local_times(by_rank, judged_steps)
+    history, unknown = _times(by_rank, judged_steps if many else _HISTORY_STEPS)
+    times = history if history is None or many else _times(by_rank, judged_steps)[0]
     late: tuple[LateRank, ...] = ()
     verdicts: dict[int, Verdict] = {}
     least_delay_ns: int | None = None
     step_time = _step_time(by_rank, judged_steps)
-    unknown = _why_unknown(by_rank, times)
     if not unknown and times is not None and history is not None:
         compared = Comparison(_observations(times))
         late, verdicts = _late_ranks(compared, times, history, step_time)
@@ -126,19 +126,19 @@ def manifest_of(run_dir: Path, log: RankLog) -> RankManifest | None:
     return None
 
 
-def _why_unknown(logs: Mapping[int, RankLog], times: LocalTimes | None) -> str:
+def _times(logs: Mapping[int, RankLog], most_steps: int) -> tuple[LocalTimes | None, str]:
+    """The local times of the latest steps, and why they allow no verdict; empty if they do."""
     if len(logs) < 2:
-        return "one rank alone has a log: there is no other to compare it with"
+        return None, "one rank alone has a log: there is no other to compare it with"
     if any(log.header.device is not None for log in logs.values()):
-        return (
-            "on an accelerator the log has the times of the hosts alone, which run ahead of their devices; "
-            "record a window: rankscope trigger"
-        )
+        on_device = device_times(logs, most_steps)
+        return (None, on_device) if isinstance(on_device, str) else (on_device, "")
+    times = local_times(logs, most_steps)
     if times is None:
-        return "the ranks have no steps in common yet"
+        return None, "the ranks have no steps in common yet"
     if all(log.header.has_all_calls and not log.calls and not log.missed for log in logs.values()):
-        return "the log has no collectives (they follow within half a minute); if the job calls none, no rank waits"
-    return ""
+        return times, NO_COLLECTIVES
+    return times, ""
 
 
 def _why_no_rank(times: LocalTimes) -> str:
@@ -152,8 +152,9 @@ def _why_no_rank(times: LocalTimes) -> str:
 def _observations(times: LocalTimes) -> Observations:
     loading = times.phases.get(LOADING, np.zeros_like(times.local_ns))
     loading = np.minimum(loading, times.local_ns)
-    parts = {"data_loading": loading, "operators": times.local_ns - loading}
-    return Observations.of(parts, float(np.median(times.step_ns)), on_host=True)
+    on_host = times.basis != BASIS
+    parts = {"data_loading": loading, "operators" if on_host else "compute": times.local_ns - loading}
+    return Observations.of(parts, float(np.median(times.step_ns)), on_host=on_host)
 
 
 def _least_delay(compared: Comparison, verdicts: Mapping[int, Verdict]) -> int | None:
@@ -241,11 +242,10 @@ def _rank_times(logs: Mapping[int, RankLog], times: LocalTimes | None, judged_st
     for rank, log in logs.items():
         ns = [line.ns for line in log.steps if not line.profiled][-judged_steps:]
         local = waiting = None
-        # On an accelerator these are the times of a host that does not wait for its device.
-        if times is not None and rank in times.ranks and log.header.device is None:
+        if times is not None and rank in times.ranks:
             row = times.ranks.index(rank)
             local = int(np.median(times.local_ns[row]))
-            if times.basis == "collectives":
+            if times.basis != "phases":
                 waiting = int(np.median(np.maximum(times.step_ns[row] - times.local_ns[row], 0)))
         if ns:
             found.append(RankTimes(rank, int(np.median(ns)), local, waiting))
@@ -269,7 +269,7 @@ def _long_steps(logs: Mapping[int, RankLog], history: LocalTimes | None) -> tupl
 
 
 def _long_step(step: int, ns: int, history: LocalTimes | None) -> LongStep:
-    if history is None or history.basis != "collectives" or step not in history.steps:
+    if history is None or history.basis == "phases" or step not in history.steps:
         return LongStep(step, ns, known=False)
     column = int(np.flatnonzero(history.steps == step)[0])
     local = history.local_ns[:, column]

@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from rankscope.capture.graph_capture import device_in_use, queries_beside_capture
 from rankscope.capture.notices import logger
 from rankscope.capture.process import Process, process_groups, this_process
 from rankscope.rundir.atomic import write_atomic
@@ -261,7 +262,8 @@ def flight_recorder(*, stacks: bool) -> dict[str, object]:
     for name in ("_dump_nccl_trace", "_dump_fr_trace"):
         dump = getattr(native, name, None)
         if dump is not None:
-            with suppress(Exception):
+            # A job that captures a graph for long seems to hang. If nothing protects its capture, a dump is worth more.
+            with suppress(Exception), queries_beside_capture():
                 # Torch's own bytes, from this process: with calls, perhaps with stacks, and not only active ones.
                 value = pickle.loads(dump(True, stacks, False))
                 if value.get("entries"):
@@ -294,28 +296,28 @@ def _shortened(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def device_state() -> dict[str, object]:
     """Memory and clocks of the device in use; empty without one. Nothing here waits for the device's work."""
-    for kind in ("cuda", "xpu"):
-        module: Any = getattr(torch, kind, None)
-        if module is None or not module.is_initialized():
-            continue
-        index = module.current_device()
-        found: dict[str, object] = {"type": kind, "index": index}
-        readers: Mapping[str, str] = {
-            "allocated_bytes": "memory_allocated",
-            "reserved_bytes": "memory_reserved",
-            "peak_allocated_bytes": "max_memory_allocated",
-            "clock_mhz": "clock_rate",
-            "utilization_percent": "utilization",
-            "temperature_celsius": "temperature",
-            "power_mw": "power_draw",
-        }
+    kind = device_in_use()
+    if kind is None:
+        return {}
+    module: Any = getattr(torch, kind)
+    index = module.current_device()
+    found: dict[str, object] = {"type": kind, "index": index}
+    readers: Mapping[str, str] = {
+        "allocated_bytes": "memory_allocated",
+        "reserved_bytes": "memory_reserved",
+        "peak_allocated_bytes": "max_memory_allocated",
+        "clock_mhz": "clock_rate",
+        "utilization_percent": "utilization",
+        "temperature_celsius": "temperature",
+        "power_mw": "power_draw",
+    }
+    with queries_beside_capture():
         for name, reader in readers.items():
             with suppress(Exception):  # it needs a package that is not installed, or this torch lacks it
                 found[name] = getattr(module, reader)(index)
         with suppress(Exception):
             found["free_bytes"], found["total_bytes"] = module.mem_get_info(index)
-        return found
-    return {}
+    return found
 
 
 def _groups() -> tuple[GroupState, ...]:

@@ -5,14 +5,16 @@ A step::
     {"step":120,"start_ns":…,"ns":…,"loading_ns":…,"forward_ns":…,"backward_ns":…,"optimizer_ns":…,"backward_end_ns":…}
 
 ``start_ns`` is of the wall clock, ``backward_end_ns`` counted from there; what is not known is left out. ``profiled``
-marks a step that a profiler recorded. Collectives::
+marks a step that a profiler recorded. With CUDA or ROCm, ``device_ns`` is the step on the device (`device_marks`), and
+``device_forward_ns``, ``device_backward_ns``, ``device_waiting_ns`` and ``device_optimizer_ns`` are its phases.
+Collectives::
 
     {"group":"0","ranks":"0-7"}
     {"kind":3,"group":"0","op":"allreduce","dtype":"float32","bytes":361200}
-    {"calls":[[3,41,0],[3,42,1250]],"base_ns":…}
+    {"calls":[[3,41,0],[3,42,1250,310]],"base_ns":…}
 
-A call is its kind, its sequence number in the group, and when this rank called it: µs after ``base_ns``. ``missed``
-says how many calls before these could not be read.
+A call is its kind, its sequence number in the group, when this rank called it (µs after ``base_ns``), and how long its
+kernel ran on the device (µs) if that is known. ``missed`` says how many calls before these could not be read.
 
 In: rows of steps, and calls. Out: lines.
 """
@@ -23,7 +25,7 @@ import json
 from collections import deque
 from collections.abc import Iterable
 
-from rankscope.capture.collectives import FlightCall
+from rankscope.capture.flight_recorder import FlightCall
 from rankscope.capture.process import process_groups
 from rankscope.capture.watch.phases import StepRow
 from rankscope.rundir.ranges import as_ranges
@@ -103,7 +105,7 @@ class LogLines:
         if not wanted:
             return None
         base = wanted[0].at_ns
-        found = [[self._kind(call), call.sequence, (call.at_ns - base) // 1000] for call in wanted]
+        found = [[self._kind(call), call.sequence, (call.at_ns - base) // 1000, *_device_us(call)] for call in wanted]
         line: dict[str, object] = {"calls": found, "base_ns": base}
         if self._missed:
             line["missed"], self._missed = self._missed, 0
@@ -142,7 +144,14 @@ def _step_line(row: StepRow, wall_offset_ns: int) -> str:
         "backward_end_ns": row.backward_ended - row.began if row.backward_ended is not None else None,
         "profiled": row.profiled or None,
     }
+    if row.device is not None and (device := row.device.phases()) is not None:
+        fields["device_ns"] = device.total
+        fields |= {f"device_{name}_ns": value for name, value in device._asdict().items() if name != "total"}
     return one_line({name: value for name, value in fields.items() if value is not None})
+
+
+def _device_us(call: FlightCall) -> tuple[int, ...]:
+    return () if call.device_ns is None else (call.device_ns // 1000,)
 
 
 def _ranks_of_groups() -> dict[str, tuple[int, ...]]:

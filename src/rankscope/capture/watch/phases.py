@@ -9,7 +9,8 @@ Each is a sum of differences of clock readings in the thread of the training loo
   pass.
 
 What remains of the step is anything else. A phase that did not occur in a step is not known: another kind of loader, a
-loop without a backward pass. On an accelerator these are times of the host, which runs ahead of its device.
+loop without a backward pass. On an accelerator these are times of the host, which runs ahead of its device; those of
+the device are in `device_marks`.
 
 Nothing of it is traced by torch.compile: it would be a break in a graph of the job, and an error where that must not
 have one. The optimizer's phase is not known if its step is compiled.
@@ -31,6 +32,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rankscope.capture.dynamo import never_compile
+from rankscope.capture.watch.device_marks import BACKWARD, FORWARD, OPTIMIZER, OTHER, WAITING, DeviceMarks
 
 _clock = time.perf_counter_ns
 
@@ -49,6 +51,7 @@ class StepRow(NamedTuple):
     """When the last backward pass had ended."""
     profiled: bool
     """Whether a profiler recorded the step, or a trace was being written, or it is not one step of the loop."""
+    device: DeviceMarks | None = None
 
 
 class StepPhases:
@@ -68,9 +71,12 @@ class StepPhases:
         self._loading = self._forward = self._backward = self._optimizer = 0
         self._loads = self._backwards = self._optimizers = 0
         self._backward_ended = 0
+        self.device = DeviceMarks()
+        self.device.mark("")
 
     def end_step(self, step: int, now: int, *, profiled: bool) -> StepRow:
         """The step that ends now; the next one begins."""
+        self.device.mark(OTHER)
         row = StepRow(
             step,
             self._began,
@@ -81,6 +87,7 @@ class StepPhases:
             self._optimizer if self._optimizers else None,
             self._backward_ended if self._backwards else None,
             profiled,
+            self.device,
         )
         self._began = now
         self._reset(now)
@@ -97,17 +104,20 @@ class StepPhases:
     def backward_begins(self, now: int) -> None:
         """The forward pass is over."""
         self._forward += now - self._since
+        self.device.mark(FORWARD)
 
     def backward_ends(self, began: int, ended: int) -> None:
         """A backward pass is over."""
         self._backward += ended - began
         self._backwards += 1
         self._since = self._backward_ended = ended
+        self.device.mark(WAITING if self.device.last == BACKWARD else BACKWARD)
 
     def optimized(self, began: int, ended: int) -> None:
         """The outermost step of an optimizer is over."""
         self._optimizer += ended - began
         self._optimizers += 1
+        self.device.mark(OPTIMIZER)
         self._since = ended
 
 
@@ -178,9 +188,12 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **options)
         began = _clock()
         phases.backward_begins(began)
+        hook = phases.device.mark_backward(args[0] if args else options.get("tensors"))
         try:
             return original(*args, **options)
         finally:
+            if hook is not None:
+                hook.remove()
             phases.backward_ends(began, _clock())
 
     return backward
@@ -201,6 +214,8 @@ def _watch_optimizers() -> Callable[[], None]:
 def _before_step(*_optimizer: Any) -> None:
     phases = _current
     if not torch.compiler.is_compiling() and phases is not None and threading.get_ident() == phases.thread:
+        if not _open_optimizers:
+            phases.device.mark(OTHER)
         _open_optimizers.append(_clock())
 
 

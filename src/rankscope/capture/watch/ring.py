@@ -1,6 +1,6 @@
-"""The collectives that the job calls, read incrementally from the ring buffer of torch's Flight Recorder.
+"""The collectives that the job calls, read incrementally from the ring buffers of torch's Flight Recorder.
 
-Torch writes the whole buffer (2,000 calls unless ``TORCH_FR_BUFFER_SIZE`` is set) while it holds the interpreter lock:
+Torch writes a whole buffer (2,000 calls unless ``TORCH_FR_BUFFER_SIZE`` is set) while it holds the interpreter lock:
 about 8 µs per call. So it is read when new calls have filled about half of it, at least every `READ_AT_LEAST_S`, and
 never for more than `SHARE` of the time.
 
@@ -8,20 +8,21 @@ A job with more calls than that allows has gaps, which are counted. It is read a
 whose number is a multiple of a power of two, which depends on what a reading costs. So all ranks have the calls of the
 same steps, also if one of them reads twice as rarely as the others, and each reading has whole steps.
 
-With gloo, the time of a call is that at which this rank called the collective: its arrival. When the collective ended
-is not recorded there.
+The time of a call is that at which this rank called the collective: with gloo, its arrival. When the collective ended
+is not recorded there. NCCL adds how long the kernel ran on the device if ``TORCH_NCCL_ENABLE_TIMING`` is set: calls are
+read after that is known.
 
-In: torch's buffer, and the steps of the loop. Out: the calls since the last reading, and how many were missed.
+In: torch's buffers, and the steps of the loop. Out: the calls since the last reading, and how many were missed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rankscope.capture.collectives import FlightCall, flight_call, flight_recorder
+from rankscope.capture.flight_recorder import Entries, FlightCall, flight_call, flight_recorders
 
 SHARE = 0.001
 """Of the time that reading may take."""
@@ -43,70 +44,80 @@ class RingRead:
 
 
 class CollectiveRing:
-    """Reads the buffer of this process.
+    """Reads the buffers of this process.
 
     Args:
-        entries: what gives the buffer's entries; torch's by default.
+        recorders: what gives the entries of each buffer, by a name of it; torch's by default.
         clock: seconds.
         cpu_clock: seconds of this thread.
     """
 
     def __init__(
         self,
-        entries: Callable[[], list[dict[str, Any]]] | None = None,
+        recorders: Callable[[], Mapping[str, Entries]] = flight_recorders,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._entries, self._clock, self._cpu_clock = entries, clock, cpu_clock
-        self._last_id = -1
+        self._recorders, self._clock, self._cpu_clock = recorders, clock, cpu_clock
+        self._last_ids: dict[str, int] = {}
         self._size = _SIZE
         self._due = clock()
         self._read_at = clock()
         self.next_step: int | None = None
         """The step at whose beginning to read, where the time does not decide."""
-        self.available = True
-        """Whether this torch has a flight recorder that can be read."""
 
     def due(self, step: int) -> bool:
         """Whether it is time to read, in this step."""
-        if not self.available:
-            return False
         return self._clock() >= self._due or (self.next_step is not None and step >= self.next_step)
 
     def skip(self) -> None:
-        """Leave out what the buffer has already."""
-        read, began = self._entries or flight_recorder(), self._cpu_clock()
-        self._last_id = max((int(each["record_id"]) for each in read()), default=-1) if read is not None else -1
+        """Leave out what the buffers have already."""
+        began = self._cpu_clock()
+        for name, read in self._recorders().items():
+            self._last_ids[name] = max((int(each["record_id"]) for each in read()), default=-1)
         self._due = self._clock() + (self._cpu_clock() - began) / SHARE
 
-    def read(self, step: int = 0, usual_ns: int = 0) -> RingRead:
+    def read(self, step: int = 0, usual_ns: int = 0, *, last: bool = False) -> RingRead:
         """The new calls, in the order in which they were made.
 
         Args:
             step: the current step.
             usual_ns: how long a step takes; 0 if that is not known.
+            last: whether there will be no further reading.
         """
-        read = self._entries or flight_recorder()
-        if read is None:
-            # A process group, or an accelerator, may come later.
+        recorders = self._recorders()
+        if not recorders:
+            # A process group may come later.
             self._due, self.next_step = self._clock() + READ_AT_LEAST_S, None
             return RingRead((), 0)
         began = self._cpu_clock()
-        known = self._last_id
-        entries = sorted((each for each in read() if each["record_id"] > known), key=lambda each: each["record_id"])
-        calls = tuple(flight_call(int(each["time_created_ns"]), each) for each in entries)
+        calls: list[FlightCall] = []
+        missed = 0
+        for name, read in recorders.items():
+            new, lost = self._new_entries(name, read, last=last)
+            calls += [flight_call(int(each["time_created_ns"]), each) for each in new]
+            missed += lost
+        calls.sort(key=lambda call: call.at_ns)
         cost = self._cpu_clock() - began
         now = self._clock()
         elapsed, self._read_at = max(now - self._read_at, 1e-3), now
-        missed = 0
-        if entries:
-            first, last = int(entries[0]["record_id"]), int(entries[-1]["record_id"])
-            if self._last_id >= 0:
-                missed = max(first - self._last_id - 1, 0)
-            self._size = len(entries) if missed else max(self._size, len(entries))
-            self._last_id = last
-        self._plan_next(step, usual_ns, cost / SHARE, max(len(entries) + missed, 1) / elapsed)
-        return RingRead(calls, missed)
+        self._plan_next(step, usual_ns, cost / SHARE, max(len(calls) + missed, 1) / elapsed)
+        return RingRead(tuple(calls), missed)
+
+    def _new_entries(self, name: str, read: Entries, *, last: bool) -> tuple[list[dict[str, Any]], int]:
+        """The new entries of a buffer that are complete, in the order of the calls, and how many are lost."""
+        known = self._last_ids.get(name, -1)
+        new = sorted((each for each in read() if each["record_id"] > known), key=lambda each: each["record_id"])
+        if not last and any(each.get("duration_ms") is not None for each in new):
+            # Torch sets the duration when it retires the call. Some kinds of calls it never retires.
+            while new and not new[-1].get("retired"):
+                new.pop()
+        if not new:
+            return [], 0
+        missed = max(int(new[0]["record_id"]) - known - 1, 0) if known >= 0 else 0
+        self._size = len(new) if missed else max(self._size, len(new))
+        self._last_ids[name] = int(new[-1]["record_id"])
+        return new, missed
 
     def _plan_next(self, step: int, usual_ns: int, least_s: float, calls_per_s: float) -> None:
         """When to read next.

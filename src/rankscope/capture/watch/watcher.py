@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from rankscope.capture.collectives import records_all_calls
+from rankscope.capture.flight_recorder import records_all_calls
 from rankscope.capture.hang.dump import described
 from rankscope.capture.hang.watch import HangWatch
 from rankscope.capture.process import job_store
@@ -43,6 +43,8 @@ POLL_S = 1.0
 RANKS_PER_POLL_S = 1000
 """How often per second all ranks together ask the store: in larger jobs each rank asks less often."""
 STOP_LIMIT_S = 5.0
+DEVICE_LIMIT_S = 10.0
+"""After so much time a step is logged without the times of its device."""
 SIGNAL = "SIGUSR2"
 """The signal that requests a window, unless the job has its own handler for it."""
 _WAITING_ROWS = 8192
@@ -202,10 +204,12 @@ class Watcher:
         lines, self._notes = self._notes, []
         # First: with few calls in the buffer, all ranks have to read it at the same step.
         step, usual_ns = self._step, self._slow.median_ns
-        read = self._ring.read(step, usual_ns) if last or self._ring.due(step) else None
+        read = self._ring.read(step, usual_ns, last=last) if last or self._ring.due(step) else None
         offset = time.time_ns() - time.perf_counter_ns()
         quiet = not self._rows
-        for _ in range(len(self._rows)):
+        if last:
+            self._wait_for_device()
+        while self._rows and (last or self._is_complete(self._rows[0])):
             row = self._rows.popleft()
             slow = None if row.profiled else self._slow.add(row.step, row.ended - row.began)
             if slow is not None:
@@ -218,6 +222,17 @@ class Watcher:
             lines.append(line)
         definitions, self._lines.definitions = self._lines.definitions, []
         self._log.write(lines, definitions)
+
+    def _is_complete(self, row: StepRow) -> bool:
+        """Whether the device has done a step, or does not seem to."""
+        waited_ns = time.perf_counter_ns() - row.ended
+        return row.device is None or row.device.is_over() or waited_ns > DEVICE_LIMIT_S * 1e9
+
+    def _wait_for_device(self) -> None:
+        """Wait for the last step, as long as the end of the job can."""
+        until = time.monotonic() + STOP_LIMIT_S / 5
+        while self._rows and not self._is_complete(self._rows[-1]) and time.monotonic() < until:
+            time.sleep(0.01)
 
     def _note_slow(self, slow: SlowStep) -> list[str]:
         """Ask for a window if the step is worth one; returns a line for the first of several slow steps."""

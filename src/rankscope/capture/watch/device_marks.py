@@ -1,0 +1,118 @@
+"""The phases of a step on the device's clock: events that the training loop's stream records where a phase ends.
+
+An event costs the loop about 6 µs, and nobody waits for it: the control thread reads its time once the device has
+passed it. A phase is from one event to the next, also where the device had nothing to do meanwhile.
+
+In DDP a rank waits for the others at the end of its backward pass. An event before that wait separates the two: a
+callback of autograd's engine, which runs before the one that DDP queues later in the same pass.
+
+Nothing is recorded while the stream is captured in a graph, where an event has no time.
+
+In: the ends of phases, in the loop's thread. Out: how long each took on the device.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+
+from rankscope.capture.graph_capture import device_in_use, queries_beside_capture
+
+FORWARD, BACKWARD, WAITING, OPTIMIZER, OTHER = "forward", "backward", "waiting", "optimizer", "other"
+
+
+class DevicePhases(NamedTuple):
+    """One step on the device, ns; a phase that did not occur is None."""
+
+    total: int
+    forward: int | None = None
+    backward: int | None = None
+    """Without `waiting`, where that is known."""
+    waiting: int | None = None
+    """From the end of the backward pass itself to where the stream goes on: DDP's communication that is left, and the
+    waiting for other ranks."""
+    optimizer: int | None = None
+
+
+class DeviceMarks:
+    """The events of one step."""
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[str, Any]] = []
+        self._usable = device_in_use() == "cuda"
+
+    def mark(self, ended: str) -> None:
+        """A phase ends here on the current stream; the first mark is where the step begins."""
+        if not self._usable:
+            return
+        try:
+            if torch.cuda.is_current_stream_capturing():
+                self._usable = False
+                return
+            event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record()
+            self._marks.append((ended, event))
+        except Exception:  # the step is known without the device's times
+            self._usable = False
+
+    def mark_backward(self, tensors: Any) -> Any:
+        """Have the end of the backward pass that begins now marked, before DDP waits in it.
+
+        Args:
+            tensors: what ``torch.autograd.backward`` gets.
+
+        Returns:
+            what to remove after it; None if there is nothing.
+        """
+        if not self._usable or _compiles_backward():
+            return None
+        with suppress(Exception):
+            first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors))
+            engine: Any = torch.autograd.Variable._execution_engine
+
+            def begins(_gradient: torch.Tensor) -> None:
+                with suppress(Exception):
+                    engine.queue_callback(lambda: self.mark(BACKWARD))
+
+            return first.register_hook(begins)
+        return None
+
+    @property
+    def last(self) -> str:
+        """The phase that ended at the latest mark."""
+        return self._marks[-1][0] if self._marks else ""
+
+    def is_over(self) -> bool:
+        """Whether the device has passed the last mark; may be called from any thread."""
+        with suppress(Exception), queries_beside_capture() as allowed:
+            return not allowed or not self._marks or self._marks[-1][1].query()
+        return True
+
+    def phases(self) -> DevicePhases | None:
+        """The times, once the step is over; None if they are not known."""
+        if not self._usable or len(self._marks) < 2:
+            return None
+        with suppress(Exception), queries_beside_capture() as allowed:
+            if not allowed or not self._marks[-1][1].query():
+                return None
+            found: dict[str, int] = defaultdict(int)
+            for (_, begin), (name, end) in zip(self._marks, self._marks[1:], strict=False):
+                took = round(begin.elapsed_time(end) * 1e6)
+                if took < 0:  # of two streams that do not wait for each other
+                    return None
+                found[name] += took
+            total = sum(found.values())
+            return DevicePhases(total, *(found.get(name) for name in (FORWARD, BACKWARD, WAITING, OPTIMIZER)))
+        return None
+
+
+def _compiles_backward() -> bool:
+    """Whether the backward pass is compiled: a hook would become part of its graph."""
+    with suppress(Exception):
+        module = sys.modules.get("torch._dynamo.compiled_autograd")
+        return bool(getattr(module, "compiled_autograd_enabled", False))
+    return False
