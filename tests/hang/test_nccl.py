@@ -221,13 +221,25 @@ def test_without_agreement_of_counters_and_stacks_no_collective_is_named(tmp_pat
 
 
 def test_a_rank_that_waits_in_a_recorded_call_is_not_in_another_one(tmp_path):
+    """All ranks are in the recorded call 7 of group 0; rank 0 has counted one of group 3 too, and rank 2 has not."""
     dumps = of("sleep")
-    for dump in dumps[::2]:  # ranks 0 and 2, which wait in the recorded call 7 of group 0
-        dump["threads"][0]["frames"] = of("order")[0]["threads"][0]["frames"]
+    for dump in dumps:
+        dump["flight_recorder"]["entries"] = dumps[0]["flight_recorder"]["entries"]
+        dump["flight_recorder"]["pg_status"] = dumps[0]["flight_recorder"]["pg_status"]
+        dump["threads"] = of("order")[0]["threads"]
+        set_count(dump, "0", 7)
     set_count(dumps[0], "3", 1)
     verdict = verdict_on(dumps, tmp_path)
-    assert (verdict.culprits, verdict.collective.group, verdict.collective.sequence) == ((1,), "0", 7)
-    assert verdict.ranks[1].waits_in.group == "0"
+    assert (verdict.cause, verdict.culprits) == (Cause.NETWORK, ())
+    assert (verdict.collective.group, verdict.collective.sequence) == ("0", 7)
+
+
+def test_a_group_whose_ranks_are_all_there_waits_for_none_of_them(tmp_path):
+    dumps = [without_unfinished_call(dump) for dump in of("order")]
+    set_count(dumps[1], "1", 1)
+    set_count(dumps[1], "2", 0)
+    verdict = verdict_on(dumps, tmp_path)
+    assert (verdict.cause, verdict.culprits, verdict.collective) == (Cause.UNKNOWN, (), None)
 
 
 def test_different_collectives_are_no_mismatch_while_the_group_waits_for_a_rank(tmp_path):
