@@ -1,7 +1,8 @@
 """Hangs: our verdict and that of torch's `fr_trace` on the same dumps, case by case.
 
 The real Gloo jobs of tests/hang (one fault each, known from the script), and the two recorded NCCL hangs of
-`flight-recorder/` (the ranks at fault from the publisher's log). `fr_trace` cannot read Gloo's dumps as torch 2.13
+`flight-recorder/` (the ranks at fault from the publisher's log); of the same jobs with NCCL, the recorded dumps in
+tests/hang/nccl. `fr_trace` cannot read Gloo's dumps as torch 2.13
 writes them, since their groups have no names; it gets the names put in, as pickles called `dump_RANK`. Its first three
 statements are shown, of the number in brackets.
 
@@ -32,6 +33,7 @@ from tests.hang.test_real_jobs import CASES
 from rankscope.hang import HangVerdict, read
 
 RECORDED = ("gpu_error_1st", "lock_gil_1st")
+NCCL = Path(__file__).parents[1] / "tests" / "hang" / "nccl"
 _STATEMENT = re.compile(
     r"Not all ranks joining collective, sequence number: \d+|group info: [^\n]*|missing ranks: [^\n]*|"
     r"Culprit rank [^\n]*|We cannot decide[^\n]*?\}\)|No errors found|Input/output mismatch[^\n]*"
@@ -48,10 +50,10 @@ def ours(verdict: HangVerdict) -> str:
     return f"{where}; ranks {list(verdict.culprits)}; {verdict.cause.value}"
 
 
-def named_dumps(run: Path, folder: Path) -> int:
+def named_dumps(written: Path, folder: Path) -> int:
     """Write the Flight Recorders in rankscope's dumps as `fr_trace` needs them; how many there are."""
     count = 0
-    for path in sorted((run / "hang").glob("rank?.json")):
+    for path in sorted(written.glob("rank?.json")):
         dump = json.loads(path.read_text())
         recorder = dump["flight_recorder"]
         for entry in recorder.get("entries", ()):
@@ -121,6 +123,10 @@ def main(cases: Sequence[str] = tuple(CASES)) -> None:
             print(
                 f"{case}: ours ({seconds:.2f} s): {ours(verdict)}\n  fr_trace: {fr_trace(folder, '_dump_')}", flush=True
             )
+    for written in sorted(NCCL.iterdir()):
+        with tempfile.TemporaryDirectory() as made:
+            named_dumps(written, Path(made))
+            print(f"{written.name} (NCCL): ours: {ours(read(written))}\n  fr_trace: {fr_trace(Path(made), 'dump_')}")
     seconds_of: dict[str, float] = {}
     for case in cases:
         right = CASES[case]
@@ -134,7 +140,7 @@ def main(cases: Sequence[str] = tuple(CASES)) -> None:
             limit_s = 15.0 if case == "no_store" else 6.0
             seconds_of[case] = said_at[0] - noticed_at(run, limit_s) if said_at else float("nan")
             wanted = f"ranks {list(right.culprits)}; {right.cause.value}"
-            count = named_dumps(run, dumps)
+            count = named_dumps(run / "hang", dumps)
             other = fr_trace(dumps, "dump_") if count else "no dump of the Flight Recorder"
             took = f"{seconds_of[case]:.1f} s"
             print(

@@ -68,6 +68,11 @@ _STORE_CALL = re.compile(
 )
 _SYNCHRONIZING_FILES = re.compile(r"(?:^|/)torch/(?:cuda|xpu|hpu|npu)/")
 _SYNCHRONIZING_CALL = re.compile(r"\.(?:item|cpu|tolist|numpy|synchronize)\(|\bsynchronize\(|\.to\([\"']cpu")
+_COLLECTIVES = frozenset(
+    ("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_tensor", "all_reduce",
+     "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier", "broadcast", "gather", "reduce",
+     "reduce_scatter", "reduce_scatter_tensor", "scatter")
+)  # fmt: skip
 _WAIT_CALL = re.compile(r"\.wait\(")
 _WRAPPERS = frozenset(("wrapper", "_fn", "decorate_context", "wrapped"))
 
@@ -93,7 +98,7 @@ def classify(stack: ThreadStack, phase: str = "", *, has_no_device: bool = False
     if _DISTRIBUTED.search(_slashes(inner.file)) or _is_functional(inner):
         call = _distributed_call(stack)
         return Place(Cause.COMMUNICATION, f"is in torch.distributed's {call}", frame, call)
-    if inner.function == "_engine_run_backward":
+    if is_backward(stack):
         return Place(Cause.COMMUNICATION, "is in the backward pass, where gradients are reduced", frame, "backward")
     if _WAIT_CALL.search(inner.text) and not inner.file.endswith("threading.py"):
         return Place(Cause.COMMUNICATION, "waits for an asynchronous operation", frame, "wait")
@@ -117,6 +122,21 @@ def job_frame(stack: ThreadStack) -> Frame | None:
     """The innermost frame in the job's own code; the innermost of all if there is none."""
     own = (frame for frame in stack.frames if not _LIBRARY.search(_slashes(frame.file)))
     return next(own, stack.frames[0] if stack.frames else None)
+
+
+def collective_of(stack: ThreadStack) -> str:
+    """The collective of torch.distributed that a thread is in; empty if it is in none."""
+    for frame in stack.frames:
+        if not _DISTRIBUTED.search(_slashes(frame.file)) and not _is_functional(frame):
+            break
+        if frame.function in _COLLECTIVES:
+            return frame.function
+    return ""
+
+
+def is_backward(stack: ThreadStack) -> bool:
+    """Whether a thread is in the backward pass, whose collectives other threads call."""
+    return bool(stack.frames) and stack.frames[0].function == "_engine_run_backward"
 
 
 def call_frame(frames: tuple[Frame, ...]) -> Frame | None:

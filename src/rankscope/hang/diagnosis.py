@@ -17,6 +17,7 @@ from rankscope.hang.arrivals import ROOTED, Arrivals, Stuck, world_size_of
 from rankscope.hang.backends import with_backends_apart
 from rankscope.hang.causes import Cause, Place, call_frame, place_of
 from rankscope.hang.earlier_jobs import of_the_latest_job
+from rankscope.hang.host_calls import with_calls_on_host
 from rankscope.hang.inspector import Completed, notes_on
 from rankscope.hang.liveness import is_consequence, latest_heartbeats, places_without_dump
 from rankscope.hang.mismatches import OPERATION, Mismatch, find_mismatch
@@ -61,7 +62,7 @@ def diagnose(
     """
     present = of_the_latest_job(list(dumps), list(heartbeats))
     by_rank, notes = assign_ranks(present.dumps)
-    by_rank = with_backends_apart(by_rank)
+    by_rank = with_calls_on_host(with_backends_apart(by_rank))
     notes += [*present.notes, *notes_on(completed)]
     beats = latest_heartbeats(present.heartbeats)
     size = max(world_size_of(by_rank), *(max(b.rank + 1, b.world_size or 0) for b in beats.values()), 0)
@@ -84,7 +85,8 @@ def diagnose(
         problems=tuple(problems),
         notes=tuple(notes),
     )
-    return replace(verdict, summary=summary_of(verdict), advice=advice_for(verdict))
+    without_calls = tuple(rank for rank, dump in by_rank.items() if not dump.has_calls)
+    return replace(verdict, summary=summary_of(verdict), advice=advice_for(verdict, without_calls))
 
 
 def _went_on(dumps: Mapping[int, RankDump], beats: Mapping[int, Heartbeat]) -> bool:

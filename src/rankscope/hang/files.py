@@ -199,6 +199,7 @@ def _own_dump(dump: HangDump, source: str) -> RankDump:
         last_enqueued=recorder.last_enqueued,
         last_completed=recorder.last_completed,
         by_backend=recorder.by_backend,
+        nccl_groups=recorder.nccl_groups,
         sequences={group.name: group.sequence for group in dump.groups if group.sequence is not None},
         threads=dump.threads,
         has_no_device=not dump.device and "device" not in dump.failed,

@@ -26,6 +26,7 @@ _MAX_RECORDERS = 8
 _PEER = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})")
 _RANKS = re.compile(r"\[[\d,\s]*\]")
 _DONE = "completed"
+_NCCL = "nccl"
 
 
 def is_flight_recorder(value: object) -> bool:
@@ -64,6 +65,7 @@ def both_backends(one: RankDump, other: RankDump) -> RankDump:
         last_enqueued={**other.last_enqueued, **one.last_enqueued},
         last_completed={**other.last_completed, **one.last_completed},
         by_backend={**other.by_backend, **one.by_backend},
+        nccl_groups=one.nccl_groups | other.nccl_groups,
     )
 
 
@@ -73,6 +75,7 @@ def _read_one(dump: Mapping[str, object], source: str) -> RankDump:
     entries = [fields.mapping(entry) for entry in _entries(dump.get("entries"))]
     calls = sorted(filter(None, map(_call, entries)), key=lambda call: call.record)
     enqueued, completed = _status(dump.get("pg_status"), entries, groups, calls)
+    calls = _with_call_on_host(calls, entries, fields.mapping(dump.get("pg_status")))
     backends = {call.backend for call in calls}
     # Of several in one recorder, it is not known which one a status is of.
     by_backend = {backend: Status(enqueued, completed) for backend in backends} if len(backends) == 1 else {}
@@ -86,6 +89,7 @@ def _read_one(dump: Mapping[str, object], source: str) -> RankDump:
         last_enqueued=enqueued,
         last_completed=completed,
         by_backend=by_backend,
+        nccl_groups=frozenset(groups) if backends == {_NCCL} else frozenset(),
     )
 
 
@@ -145,6 +149,25 @@ def _call(entry: Mapping[str, object]) -> Call | None:
         dtypes=_shared(dtypes),
         frames=_shared(fields.items(entry.get("frames"), _frame)[:64]),
     )
+
+
+def _with_call_on_host(calls: list[Call], entries: list[dict[str, object]], status: Mapping[str, object]) -> list[Call]:
+    """The calls, the latest of them unfinished where torch is still in it.
+
+    Torch records a collective, calls NCCL, which may wait until the other ranks of the group connect, and then updates
+    the group's status. Until then the event at its end has not been recorded, which CUDA reports as complete: the
+    recorder has the call as completed.
+    """
+    latest = calls[-1] if calls else None
+    if latest is None or latest.backend != _NCCL or not latest.finished:
+        return calls
+    entry = next((each for each in reversed(entries) if fields.count(each.get("record_id")) == latest.record), {})
+    same = [call for call in calls if call.group == latest.group and call.sequence == latest.sequence]
+    counts_pairs = any(call.point_to_point for call in calls if call.group == latest.group)
+    last = _number(fields.mapping(status.get(str(entry.get("pg_id")))), "last_enqueued_collective")
+    if entry.get("retired") is not False or len(same) > 1 or counts_pairs or last != latest.sequence - 1:
+        return calls
+    return [*calls[:-1], replace(latest, finished=False, on_host=True)]
 
 
 @lru_cache(maxsize=1 << 16)

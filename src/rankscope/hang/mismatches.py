@@ -76,9 +76,12 @@ def _compare(stuck: Stuck, *, deep: bool) -> Mismatch | None:
         stuck: the collective.
         deep: compare types and sizes as well.
     """
-    if len(stuck.calls) < 2 or any(len(calls) > 1 for calls in stuck.calls.values()):
+    if any(len(calls) > 1 for calls in stuck.calls.values()):
         return None  # coalesced calls have several entries under one number
-    calls = {rank: calls[0] for rank, calls in stuck.calls.items()}
+    # While a group's communicator is made, what its ranks call does not matter yet.
+    calls = {rank: calls[0] for rank, calls in stuck.calls.items() if calls[0].recorded}
+    if len(calls) < 2:
+        return None
     if len({call.operation for call in calls.values()}) > 1:
         return Mismatch(stuck, OPERATION, _variants(calls, lambda call: call.operation))
     operation = next(iter(calls.values())).operation

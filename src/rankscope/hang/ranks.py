@@ -131,6 +131,7 @@ def _joined(one: RankDump, other: RankDump) -> RankDump:
         last_enqueued=_merged(second.last_enqueued, first.last_enqueued),
         last_completed=_merged(second.last_completed, first.last_completed),
         by_backend=_merged(second.by_backend, first.by_backend),
+        nccl_groups=first.nccl_groups | second.nccl_groups,
         sequences=_merged(second.sequences, first.sequences),
         threads=first.threads or second.threads,
         has_no_device=first.has_no_device or second.has_no_device,

@@ -48,6 +48,10 @@ class Call:
     outputs: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
     frames: tuple[Frame, ...] = ()
+    on_host: bool = False
+    """Whether torch has not handed it to the device yet: it is in the call, or has left it after an exception."""
+    recorded: bool = True
+    """False for one that follows from the group's counter and the stack alone."""
 
     @property
     def elements(self) -> int:
@@ -97,6 +101,8 @@ class RankDump:
     last_completed: Mapping[str, int] = field(default_factory=dict)
     by_backend: Mapping[str, Status] = field(default_factory=dict)
     """The same for each backend alone, which tells them apart in a group that has several."""
+    nccl_groups: frozenset[str] = frozenset()
+    """The groups that NCCL's recorder knows, with or without calls."""
     sequences: Mapping[str, int] = field(default_factory=dict)
     """How many operations were started in each group, by the process group's own counter."""
     threads: tuple[ThreadStack, ...] = ()

@@ -20,7 +20,7 @@ _STACKS = (
 _DUMPS = (
     "the dump of {ranks}: TORCH_NCCL_DUMP_ON_TIMEOUT=1 and a TORCH_NCCL_DEBUG_INFO_TEMP_FILE that every host can write"
 )
-_CALLS = "the collectives: TORCH_FR_BUFFER_SIZE=2000 (TORCH_NCCL_TRACE_BUFFER_SIZE before torch 2.9) in all ranks"
+_CALLS = "the collectives: TORCH_FR_BUFFER_SIZE=2000 (TORCH_NCCL_TRACE_BUFFER_SIZE before torch 2.9) in {ranks}"
 _NETWORK = (
     "NCCL's own log (NCCL_DEBUG=WARN, rankscope doctor --log) and the state of the devices (dmesg, nvidia-smi): "
     "the ranks agree, so what is below them does not work"
@@ -153,8 +153,13 @@ def _mismatch(verdict: HangVerdict) -> str:
     return f"{text}."
 
 
-def advice_for(verdict: HangVerdict) -> tuple[str, ...]:
-    """What to record next time to find out what is unknown."""
+def advice_for(verdict: HangVerdict, without_calls: tuple[int, ...] = ()) -> tuple[str, ...]:
+    """What to record next time to find out what is unknown.
+
+    Args:
+        verdict: without its advice.
+        without_calls: ranks with a dump that has no calls of the Flight Recorder.
+    """
     if not verdict.found:
         return ()
     advice = []
@@ -165,8 +170,10 @@ def advice_for(verdict: HangVerdict) -> tuple[str, ...]:
         advice.append(_DUMPS.format(ranks=ranks_text(no_dump)))
     if no_stack and verdict.cause in (Cause.UNKNOWN, Cause.DEVICE, Cause.MISMATCH):
         advice.append(_STACKS.format(ranks=ranks_text(no_stack)))
-    if verdict.collective is None and verdict.cause not in (Cause.DEAD, Cause.EXCEPTION, Cause.ENDED):
-        advice.append(_CALLS)
+    lacks_calls = without_calls or not verdict.dumps
+    if lacks_calls and verdict.collective is None and verdict.cause not in (Cause.DEAD, Cause.EXCEPTION, Cause.ENDED):
+        ranks = "all ranks" if len(without_calls) == verdict.dumps else ranks_text(without_calls)
+        advice.append(_CALLS.format(ranks=ranks))
     if verdict.cause is Cause.DEVICE or (verdict.cause is Cause.NETWORK and not verdict.culprits):
         advice.append(_NETWORK)
     return tuple(advice)
