@@ -24,6 +24,7 @@ VARIANTS = {
     "shapes": {"record_shapes": True, "with_stack": False},
     "shapes, stacks": {"record_shapes": True, "with_stack": True},
     "shapes, stacks, memory": {"record_shapes": True, "with_stack": True, "profile_memory": True},
+    "minimal, watched": {"record_shapes": False, "with_stack": False, "watch": True},
 }
 _CHILD = r"""
 import glob, gzip, json, sys, time, torch

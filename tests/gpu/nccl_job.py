@@ -11,11 +11,11 @@ import time
 
 import torch
 import torch.distributed as dist
+from tests.gpu.sharing import share_device
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import rankscope
-from tests.gpu.sharing import share_device
 
 CASE, DIRECTORY = sys.argv[1:3]
 RANK = int(os.environ["RANK"])

@@ -165,8 +165,7 @@ def test_ranks_that_wait_outside_of_the_backward_pass_need_timed_kernels(tmp_pat
     assert max(status.last_arrivals, key=lambda each: each.collectives).rank == 1
 
 
-# With NCCL a rank that leaves out a call or calls another one hangs as it does with Gloo; `order` and `cycle` block while
-# the groups' communicators are made.
+# As with Gloo, but for `order` and `cycle`, which block while the communicators of the groups are made.
 HANGS = {
     "sleep": (Cause.PYTHON_CODE, (1,)),
     "loader": (Cause.DATA_LOADING, (1,)),

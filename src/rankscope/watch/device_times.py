@@ -50,8 +50,8 @@ def device_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | s
     steps = sorted(set.intersection(*(set(of_rank) for of_rank in lines.values())))[-_SPAN * most_steps :]
     if not steps:
         return (
-            "hosts run ahead of their accelerators, and the log has no times of the devices (no step is complete on all "
-            "ranks yet, or they are none of CUDA and ROCm); record a window: rankscope trigger"
+            "hosts run ahead of their accelerators, and the log has no times of the devices (no step is complete on all"
+            " ranks yet, or they are none of CUDA and ROCm); record a window: rankscope trigger"
         )
     if not any(log.calls for log in logs.values()):
         return NO_COLLECTIVES

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from rankscope.capture.dynamo import never_compile
 from rankscope.capture.graph_capture import device_in_use, queries_beside_capture
 
 FORWARD, BACKWARD, WAITING, OPTIMIZER, OTHER = "forward", "backward", "waiting", "optimizer", "other"
@@ -45,6 +46,12 @@ class DeviceMarks:
         self._marks: list[tuple[str, Any]] = []
         self._usable = device_in_use() == "cuda"
 
+    @classmethod
+    def never_compile(cls) -> None:
+        """Keep these functions out of compiled code."""
+        for each in (cls.mark, cls.mark_backward):
+            never_compile(each)
+
     def mark(self, ended: str) -> None:
         """A phase ends here on the current stream; the first mark is where the step begins."""
         if not self._usable:
@@ -59,27 +66,25 @@ class DeviceMarks:
         except Exception:  # the step is known without the device's times
             self._usable = False
 
-    def mark_backward(self, tensors: Any) -> Any:
+    def mark_backward(self, tensors: Any) -> None:
         """Have the end of the backward pass that begins now marked, before DDP waits in it.
 
         Args:
             tensors: what ``torch.autograd.backward`` gets.
-
-        Returns:
-            what to remove after it; None if there is nothing.
         """
         if not self._usable or _compiles_backward():
-            return None
+            return
         with suppress(Exception):
             first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors))
             engine: Any = torch.autograd.Variable._execution_engine
+            passes = [1]  # the tensor keeps the hook, for another backward pass too
 
             def begins(_gradient: torch.Tensor) -> None:
                 with suppress(Exception):
+                    passes.pop()
                     engine.queue_callback(lambda: self.mark(BACKWARD))
 
-            return first.register_hook(begins)
-        return None
+            first.register_hook(begins)
 
     @property
     def last(self) -> str:

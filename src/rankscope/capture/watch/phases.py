@@ -25,7 +25,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -101,10 +101,16 @@ class StepPhases:
         self._loads += 1
         self._since = ended
 
-    def backward_begins(self, now: int) -> None:
-        """The forward pass is over."""
+    def backward_begins(self, now: int, args: tuple[Any, ...] = (), options: Mapping[str, Any] | None = None) -> None:
+        """The forward pass is over.
+
+        Args:
+            now: the time.
+            args, options: those of ``torch.autograd.backward``.
+        """
         self._forward += now - self._since
         self.device.mark(FORWARD)
+        self.device.mark_backward(args[0] if args else (options or {}).get("tensors"))
 
     def backward_ends(self, began: int, ended: int) -> None:
         """A backward pass is over."""
@@ -132,6 +138,9 @@ def watch_phases(phases: StepPhases) -> None:
     _current = phases
     if _installed:
         return
+    for each in (StepPhases.backward_begins, StepPhases.backward_ends, StepPhases.optimized, StepPhases.loaded):
+        never_compile(each)
+    DeviceMarks.never_compile()
     for install in (_watch_loaders, _watch_backward, _watch_optimizers):
         with suppress(Exception):  # a torch that lacks one of them: the phase is not known
             _installed.append(install())
@@ -187,13 +196,10 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
         if torch.compiler.is_compiling() or phases is None or threading.get_ident() != phases.thread:
             return original(*args, **options)
         began = _clock()
-        phases.backward_begins(began)
-        hook = phases.device.mark_backward(args[0] if args else options.get("tensors"))
+        phases.backward_begins(began, args, options)
         try:
             return original(*args, **options)
         finally:
-            if hook is not None:
-                hook.remove()
             phases.backward_ends(began, _clock())
 
     return backward
