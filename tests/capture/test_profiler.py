@@ -222,6 +222,37 @@ def test_a_directory_that_cannot_be_made_does_not_fail_the_job(tmp_path):
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+def test_torch_that_warns_while_it_prepares_is_no_error(tmp_path, monkeypatch):
+    """Up to 2.11 it does, after it has made its profiler; starting that one unprepared crashes a process on CUDA."""
+    prepare = torch.profiler.profile.prepare_trace
+
+    def prepare_trace(self):
+        warnings.warn("Profiler clears events at the end of each cycle", stacklevel=2)
+        prepare(self)
+
+    monkeypatch.setattr(torch.profiler.profile, "prepare_trace", prepare_trace)
+    with Profiler(tmp_path, **SHORT, repeat=1) as prof:
+        train(prof, 8)
+    assert len(traces(tmp_path)) == 1
+
+
+def test_what_could_not_be_prepared_is_not_started(tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(torch.profiler.profile, "prepare_trace", raises_in_torch)
+    monkeypatch.setattr(torch.profiler.profile, "start_trace", lambda _self: started.append(1))
+    with pytest.warns(CaptureWarning, match="no CUPTI"), Profiler(tmp_path, **SHORT, repeat=1) as prof:
+        train(prof, 8)
+    assert not started
+    monkeypatch.undo()
+    with Profiler(tmp_path / "again", **SHORT, repeat=1) as prof:  # nothing of it is left
+        train(prof, 8)
+    assert len(traces(tmp_path / "again")) == 1
+
+
+def raises_in_torch(_self):
+    raise RuntimeError("no CUPTI")
+
+
 @pytest.mark.parametrize("method", ["prepare", "start", "begin_step", "end_step", "stop"])
 def test_no_exception_leaves_a_step(tmp_path, monkeypatch, method):
     original = getattr(recording.Recording, method)

@@ -57,6 +57,7 @@ def test_steps_are_timed_on_the_device(tmp_path, cuda):
             loss.backward()
             optimizer.step()
             measured.append(forward)
+            torch.cuda.synchronize()  # else the host's steps are so short that not all are logged
             profiler.step()
     (log,) = WatchLogs(tmp_path).logs()
     assert len(log.steps) == 8
@@ -179,11 +180,12 @@ HANGS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", HANGS)
-def test_the_verdict_on_a_hang(tmp_path, cuda, case, monkeypatch):
+@pytest.mark.parametrize(("case", "lazy"), [*((case, "") for case in HANGS), ("order", "1"), ("cycle", "1")])
+def test_the_verdict_on_a_hang(tmp_path, cuda, case, lazy, monkeypatch):
     from tests.hang.jobs import verdict_of
 
     monkeypatch.setenv("HANGING_JOB_BACKEND", "nccl")
+    monkeypatch.setenv("HANGING_JOB_LAZY", lazy)
     ranks = 2 if case == "order" else 4 if case == "size" else 3
     verdict = verdict_of(case, tmp_path, ranks, lambda found: (found.cause, found.culprits) == HANGS[case])
     assert (verdict.cause, verdict.culprits) == HANGS[case], verdict

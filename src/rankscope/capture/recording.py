@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import inspect
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -91,16 +92,23 @@ class Recording:
         self._ready_to_stop = False
         self.calls = CollectiveCalls(self._in_flight)
         self._stopping = threading.Lock()
-        self.started = self.ended = self.stopped = False
+        self.prepared = self.started = self.ended = self.stopped = False
 
     def prepare(self) -> None:
         """Begin the warm-up."""
         conflicts.acquire(self)
         try:
-            conflicts.prepare(self._profile.prepare_trace)
+            conflicts.prepare(self._prepare_trace)
         except BaseException:
             conflicts.release(self)
             raise
+        self.prepared = True
+
+    def _prepare_trace(self) -> None:
+        # Before 2.12, torch warns in each process of what does not concern it; it would fail where warnings are errors.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._profile.prepare_trace()
 
     def start(self) -> None:
         """Begin to record."""
@@ -173,6 +181,9 @@ class Recording:
         A profiler that is left running crashes the process at its exit.
         """
         if self.stopped:
+            return
+        if not self.prepared:  # starting it would crash the process, and there is nothing to stop
+            self.stopped = True
             return
         try:
             if not self.started:

@@ -59,11 +59,13 @@ def device_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | s
     matched = _matched(logs)
     waited: Int64 | None = None
     if outside:
-        untimed = sorted({key[0] for key, calls in matched.items() if key[0] in outside and not _timed(calls)})
-        if untimed or not any(key[0] in outside for key in matched):
-            groups = ", ".join(untimed or sorted(outside))
+        blocking = [key for key in matched if key[0] in outside]
+        untimed = {key for key in blocking if not _timed(matched[key])}
+        if 2 * len(untimed) >= len(blocking):
+            groups = ", ".join(sorted(outside))
             return f"ranks wait for each other outside of the backward pass (group {groups}): {_TIMING}"
-        steps = steps_read(logs, lines, steps, _SPAN * most_steps)[-most_steps:]
+        steps = steps_read(logs, lines, steps, _SPAN * most_steps)
+        steps = _without(untimed, matched, lines, steps)[-most_steps:]
         waited = _waited(matched, outside, lines, steps)
     else:
         steps = [
@@ -148,6 +150,16 @@ def _waited(matched: Matched, groups: set[str], lines: Lines, steps: list[int]) 
                     by_group[group][rows[rank], column] += ns
     most: Int64 = np.max(list(by_group.values()), axis=0)
     return most
+
+
+def _without(untimed: set[tuple[str, int]], matched: Matched, lines: Lines, steps: list[int]) -> list[int]:
+    """The steps without these collectives: the latest of a job may have ended before their kernels' times were read."""
+    starts = _starts(lines, steps)
+    found = set()
+    for key in untimed:
+        for rank, call in matched[key].items():
+            found.add(int(np.searchsorted(starts[rank], call.at_ns, side="right")) - 1)
+    return [step for column, step in enumerate(steps) if column not in found]
 
 
 def _starts(lines: Lines, steps: list[int]) -> dict[int, Int64]:
