@@ -1,7 +1,7 @@
 """Logs of real DDP jobs with NCCL: what is wrong with rank 1 is known from the script, `tests/gpu/nccl_job.py`.
 
-Recorded on 26 November 2026 by `tests/gpu/test_watch.py`: two ranks that share one H100, torch 2.11.0, NCCL 2.28.9. Only
-the name of the host was replaced.
+Recorded on 26 November 2026 by `tests/gpu/test_watch.py`: two ranks that share one H100, torch 2.11.0, NCCL 2.28.9.
+Only the name of the host was replaced.
 """
 
 from __future__ import annotations
