@@ -70,10 +70,8 @@ from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 from rankscope.primitives.stragglers.timeline import (
     ENDED,
     PARTS,
-    STARTED,
     WAITING,
     cumulative_parts,
-    previous_collectives,
     programs_by_rank,
     step_work,
 )
@@ -147,25 +145,19 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     ended = np.sort(own["end_ns"].to_numpy())
     own = own.filter(pl.col("match").is_not_null() & ~pl.col("collective").is_in(POINT_TO_POINT))
     own = own.sort("start_ns", "end_ns")
-    start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
-    members = {group: frozenset(ranks) for group, ranks in named_group_ranks(own)}
-    before = previous_collectives(own["group"].to_list(), members, start, end)
-    match = own["match"].to_numpy()
+    end = own["end_ns"].to_numpy()
     extra = inputs.options.communication
     at, code = device_places(window["device_events"], window["host_ops"], window["annotations"], extra)
-    until = cumulative_parts(window, np.concatenate([start, end, at]), extra)
-    by_start, by_end, by_piece = (
-        {part: each[n] for part, each in until.items()}
-        for n in (slice(0, start.size), slice(start.size, 2 * start.size), slice(2 * start.size, None))
-    )
+    until = cumulative_parts(window, np.concatenate([end, at]), extra)
+    by_end = {part: each[: end.size] for part, each in until.items()}
     collectives = own.select("match", "step", "start_ns", "end_ns").with_columns(
-        pl.Series("previous", np.where(before >= 0, match[before], -1) if match.size else match, pl.Int64),
+        # How much was recorded before the first collective of a group differs between ranks.
+        (pl.col("start_ns") >= own.select(pl.col("end_ns").min().over("group")).to_series()).alias("settled"),
         pl.Series("count", np.searchsorted(ended, end, side="right"), pl.Int64),
         pl.lit(window["device_events"].is_empty()).alias("on_host"),
-        *(pl.Series(name, by_start[part], pl.Int64) for name, part in zip(STARTED, PARTS, strict=True)),
         *(pl.Series(name, by_end[part], pl.Int64) for name, part in zip(ENDED, PARTS, strict=True)),
     )
-    of_rank = step_paces(at, code, at - by_piece[WAITING], _bounds(own, end, end - by_end[WAITING]))
+    of_rank = step_paces(at, code, at - until[WAITING][end.size :], _bounds(own, end, end - by_end[WAITING]))
     of_host = host_paces(window["host_ops"], window["runtime_calls"], window["annotations"])
     frames = {
         "collectives": collectives,
