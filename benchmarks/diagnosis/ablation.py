@@ -54,8 +54,7 @@ def rules() -> Variants:
         found[f"without {detector.__name__}"] = [(detectors, "DETECTORS", rest)]
     made = measures.measures
     for name in (
-        "compute", "copies", "allocation", "data_loading", "host", "nothing", "work", "slower", "steady",
-        "host_steady", "host_pace",
+        "compute", "allocation", "data_loading", "host", "nothing", "work", "slower", "steady", "host_steady",
     ):  # fmt: skip
         found[f"without measure {name}"] = [
             (detectors, "measures", lambda seen, name=name: [each for each in made(seen) if each.name != name])
@@ -64,7 +63,6 @@ def rules() -> Variants:
         "without ranks left out on trial": [(detectors, "TRIALS", 0)],
         "any idle device counts": [(detectors, "caused_by_host", lambda *_: True)],
         "no excess without idle time": [(detectors, "idle_excess", lambda *_: np.inf)],
-        "chance has no tail": [(detectors, "_exceeds", lambda *_: 0.0)],
         "no rank against its own steps": [(stragglers.Comparison, "_late_alone", lambda _: [])],
         "no program against others": [(stragglers.Comparison, "_slow_programs", lambda _: [])],
         "slices are not merged": [(stragglers.Comparison, "by_slice", lambda _, found, slices: found)],

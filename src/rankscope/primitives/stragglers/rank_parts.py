@@ -62,7 +62,9 @@ def narrow_parts(
         on_host &= bool(block["collectives"]["on_host"].all())
         arrived = with_clock(block["collectives"].select(_OF_STRETCHES), clock, base)
         kept.append(block | {"collectives": arrived.select(_OF_ARRIVALS)})
-    schemas = PARTS_OF_RANK | {"collectives": pl.Schema(dict.fromkeys(_OF_ARRIVALS, pl.Int64) | {"settled": pl.Boolean})}
+    schemas = PARTS_OF_RANK | {
+        "collectives": pl.Schema(dict.fromkeys(_OF_ARRIVALS, pl.Int64) | {"settled": pl.Boolean})
+    }
     frames = {
         name: pl.concat([pl.DataFrame(schema=schema), *(block[name] for block in kept)])
         for name, schema in schemas.items()
