@@ -53,14 +53,14 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args(arguments)
     # Imported on use: each needs different things (torch, the real traces).
+    from benchmarks.diagnosis.ablation import ablation
     from benchmarks.diagnosis.jobs import run_jobs
     from benchmarks.diagnosis.perturbed import SETS, run_sets
-    from benchmarks.diagnosis.replay import ablation, read
     from benchmarks.diagnosis.simulated import job_of, run_seeds, size_of
     from benchmarks.diagnosis.stages import run_stages
 
     if given.parts == ["ablation"]:
-        for line in ablation([*read(given.keep / "records")]):
+        for line in ablation(given.keep, given.workers):
             print(line, flush=True)
         return
     wanted = given.parts or ["simulated", "stages", "perturbed", "jobs"]

@@ -1,32 +1,26 @@
 """What the straggler engine reads of many runs, kept, so that a change of the engine is scored in a minute.
 
 A record is one pickle: what `per_rank` of `stragglers` gave for each rank, the inputs of `across_ranks`, and the
-faults; the other parts write them to `records` under `--keep`. `python -m benchmarks.diagnosis ablation --keep DIR`
-scores these once for each detector, measure and threshold switched off or moved.
+faults; the other parts write them to `records` under `--keep`. `ablation` scores them once for each variant.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import polars as pl
 
 import rankscope
-from benchmarks.diagnosis.scoring import Case, Done, Said, said_of, verdicts
+from benchmarks.diagnosis.scoring import Case, Done, Said, said_of
 from rankscope.analyses import get_analysis
 from rankscope.analyses import stragglers as analysis
 from rankscope.primitives.mesh import mesh_slices
-from rankscope.primitives.stragglers import causes, detectors, stragglers
-from rankscope.primitives.stragglers.measures import Measure
+from rankscope.primitives.stragglers import stragglers
 from rankscope.primitives.stragglers.observations import Observations
-from rankscope.primitives.stragglers.thresholds import Thresholds
 from rankscope.results import Inputs, Options, Part
 
 
@@ -141,79 +135,3 @@ def scores(records: Iterable[Prepared]) -> list[Case]:
             new = tuple(each for each in said if each.ranks not in ranks)
             found.append(Case(record.name, record.done, new, record.note, steps=record.steps))
     return found
-
-
-MOVED = (0.5, 2.0)
-"""Each threshold times these."""
-OF_CAUSES = ("EXPLAINS", "PECULIAR")
-"""Thresholds of `causes`."""
-
-
-def variants() -> Iterator[tuple[str, list[tuple[Any, str, Any]]]]:
-    """What is switched off or moved: a label, and the attributes to replace."""
-    yield "as it is", []
-    for detector in detectors.DETECTORS:
-        rest = tuple(each for each in detectors.DETECTORS if each is not detector)
-        yield f"without {detector.__name__}", [(detectors, "DETECTORS", rest)]
-    yield "without trials", [(detectors, "TRIALS", 0)]
-    yield "without the check of the host", [(detectors, "caused_by_host", lambda *_: True)]
-    made = detectors.measures
-    for names in (
-        ("compute",), ("copies",), ("allocation",), ("data_loading",), ("host",), ("nothing",), ("work", "slower"),
-        ("steady",), ("host_steady", "host_pace"),
-    ):  # fmt: skip
-
-        def without(seen: Any, names: tuple[str, ...] = names) -> list[Measure]:
-            return [each for each in made(seen) if each.name not in names]
-
-        yield f"without {' and '.join(names)}", [(detectors, "measures", without)]
-    for field in dataclasses.fields(Thresholds):
-        if isinstance(field.default, float | int):
-            for times in MOVED:
-                moved: dict[str, Any] = {field.name: type(field.default)(field.default * times)}
-                limits = Thresholds(**moved)
-                yield f"{field.name} · {times:.2g}", [(stragglers, "Thresholds", lambda limits=limits: limits)]
-    for name in OF_CAUSES:
-        for times in MOVED:
-            yield f"{name} · {times:.2g}", [(causes, name, getattr(causes, name) * times)]
-
-
-def ablation(records: Sequence[Record], least: float = 0.05) -> Iterator[str]:
-    """Lines of Markdown: by variant and set the right ranks and causes, and the clean runs with a straggler."""
-    yield "| | simulated: rank, cause | clean: straggler, stall | pipelines | clean | three real ranks | two |"
-    yield "|---|---|---|---|---|---|---|"
-    before: tuple[str, ...] = ()
-    prepared = [Prepared.of(record) for record in records]
-    for label, changes in variants():
-        with ExitStack() as stack:
-            for owner, name, value in changes:
-                stack.enter_context(patch.object(owner, name, value))
-            cases = scores(prepared)
-        simulated = [case for case in cases if case.name.startswith(("seed", "clean"))]
-        pipelines = [case for case in cases if case.name.startswith("stages")]
-        others = [case for case in cases if case not in simulated and case not in pipelines]
-        two = [case for case in others if "2ranks" in case.name]
-        told = (
-            _right(simulated, least),
-            _accused(simulated),
-            _right(pipelines, least),
-            _accused(pipelines),
-            _right([case for case in others if case not in two], least),
-            _right(two, least),
-        )
-        if told != before or not before:
-            yield f"| {label} | {' | '.join(told)} |"
-        before = before or told
-
-
-def _right(cases: Sequence[Case], least: float) -> str:
-    found = [verdict for case in cases for verdict in verdicts(case) if verdict.done.cost >= least]
-    return f"{sum(each.rank for each in found)}, {sum(each.cause for each in found)} of {len(found)}"
-
-
-def _accused(cases: Sequence[Case]) -> str:
-    clean = [case for case in cases if not case.done]
-    accused, stalled = (
-        sum(any(said.stall is stall for said in case.said) for case in clean) for stall in (False, True)
-    )
-    return f"{accused}, {stalled} of {len(clean)}"

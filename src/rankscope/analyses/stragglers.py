@@ -4,9 +4,10 @@ One row per rank. A collective cannot finish before its last rank arrives. On al
 lateness is its arrival less the median of the *other* ranks' arrivals; lateness below the clocks' residual counts as 0.
 `lateness_ns` is the largest of each step, averaged over the steps. `waited_ns` is the time in which other ranks waited
 for this rank: the union, step by step, of the waits that it causes (a sum over overlapping collectives would count the
-same time twice). If a rank arrived late because it waited in another group, or for the previous pipeline stage, the
-delay is attributed to the rank that it waited for. Where several stages share a collective, only the ranks of the last
-stage to arrive are compared, because stages run different programs and arrive at different times.
+same time twice). A rank may arrive late because it waited itself, in another group or for the previous pipeline stage:
+where its local time in that step does not explain half of its lateness, and that of a rank that stands out does, the
+wait is attributed to that one. Where several stages share a collective, only the ranks of the last stage to arrive are
+compared, because stages run different programs and arrive at different times.
 
 The straggler is identified by its local time, step by step, from the last collective of one step to that of the next:
 
@@ -16,13 +17,13 @@ Peers are the other ranks with the same program (one pipeline stage). Ranks tied
 a step, but a rank that waits only has its device in a communication kernel; so ranks that are merely delayed have no
 excess. A rank is identified as a straggler if its excess, or the excess of one part of its time, is larger than what
 the other ranks show by chance: either lasting (its mean, in standard errors) or in some steps (more often than by
-chance); the findings say which. Hosts stall at random, so two further measures are compared with the peers: the time
-that a rank spends at the same place of its program in two steps (Σ over places of the smaller of the two), and its
-host's pace in each step (the geometric mean over places). Where hosts run ahead of their devices and never wait for
-them, a rank can fall behind by chance and stay behind: it is identified only if its host itself takes longer in the
-mean of these steps. Of a single complete step no host is judged (one hiccup looks the same), and of two ranks nothing
-is judged by fewer than four steps: record at least four. `saving_ns` is the potential saving per step if the rank
-were as fast as the slowest of the others; more work is assumed to be balanced, so with n ranks it saves (n − 1) / n.
+chance); the findings say which. Hosts stall at random, so a further measure is compared with the peers: the steady
+time of a step, in which each place of the program counts with at most twice its usual time. Where hosts run ahead of
+their devices and never wait for them, a rank can fall behind by chance and stay behind: it is identified only if its
+host itself takes longer in the mean of these steps. A single complete step tells nothing of what lasts (one hiccup
+looks the same), and of two ranks nothing is judged by fewer than four steps: record at least four. `saving_ns` is the
+potential saving per step if the rank were as fast as the slowest of the others; more work is assumed to be balanced, so
+with n ranks it saves (n − 1) / n.
 Stragglers that fill a slice of the mesh or a host with the same cause are one finding. A rank that is alone in its
 stage is compared with its other steps and, by the kernels that other stages launch too, with these stages; so is a
 stage whose ranks are all equally slow, if there are three stages or more.
@@ -70,10 +71,8 @@ from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 from rankscope.primitives.stragglers.timeline import (
     ENDED,
     PARTS,
-    STARTED,
     WAITING,
     cumulative_parts,
-    previous_collectives,
     programs_by_rank,
     step_work,
 )
@@ -147,25 +146,19 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     ended = np.sort(own["end_ns"].to_numpy())
     own = own.filter(pl.col("match").is_not_null() & ~pl.col("collective").is_in(POINT_TO_POINT))
     own = own.sort("start_ns", "end_ns")
-    start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
-    members = {group: frozenset(ranks) for group, ranks in named_group_ranks(own)}
-    before = previous_collectives(own["group"].to_list(), members, start, end)
-    match = own["match"].to_numpy()
+    end = own["end_ns"].to_numpy()
     extra = inputs.options.communication
     at, code = device_places(window["device_events"], window["host_ops"], window["annotations"], extra)
-    until = cumulative_parts(window, np.concatenate([start, end, at]), extra)
-    by_start, by_end, by_piece = (
-        {part: each[n] for part, each in until.items()}
-        for n in (slice(0, start.size), slice(start.size, 2 * start.size), slice(2 * start.size, None))
-    )
+    until = cumulative_parts(window, np.concatenate([end, at]), extra)
+    by_end = {part: each[: end.size] for part, each in until.items()}
     collectives = own.select("match", "step", "start_ns", "end_ns").with_columns(
-        pl.Series("previous", np.where(before >= 0, match[before], -1) if match.size else match, pl.Int64),
+        # How much was recorded before the first collective of a group differs between ranks.
+        (pl.col("start_ns") >= own.select(pl.col("end_ns").min().over("group")).to_series()).alias("settled"),
         pl.Series("count", np.searchsorted(ended, end, side="right"), pl.Int64),
         pl.lit(window["device_events"].is_empty()).alias("on_host"),
-        *(pl.Series(name, by_start[part], pl.Int64) for name, part in zip(STARTED, PARTS, strict=True)),
         *(pl.Series(name, by_end[part], pl.Int64) for name, part in zip(ENDED, PARTS, strict=True)),
     )
-    of_rank = step_paces(at, code, at - by_piece[WAITING], _bounds(own, end, end - by_end[WAITING]))
+    of_rank = step_paces(at, code, at - until[WAITING][end.size :], _bounds(own, end, end - by_end[WAITING]))
     of_host = host_paces(window["host_ops"], window["runtime_calls"], window["annotations"])
     frames = {
         "collectives": collectives,

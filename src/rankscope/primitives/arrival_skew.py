@@ -8,7 +8,7 @@ In: arrivals of matched collectives, and which rank caused each wait. Out: laten
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,11 +40,6 @@ def median_of_others(event: Int64, value: Int64, missing: int = 0) -> Int64:
     result = np.empty_like(value)
     result[order] = np.where(count > 1, below + (above - below) // 2, missing)
     return result
-
-
-def excess_over_others(event: Int64, parts: Mapping[str, Int64]) -> dict[str, Int64]:
-    """Each part of each row minus the median of the other rows of its event."""
-    return {name: value - median_of_others(event, value) for name, value in parts.items()}
 
 
 @dataclass(frozen=True)

@@ -82,10 +82,11 @@ def test_late_at_times_are_steps_of_six_times_chance() -> None:
     found = late_at_times(suspect([3.0, 0, 3.1, 0.1], many), LIMITS)
     assert found is not None
     assert found[0].tolist() == [True, False, True, False]
-    assert late_at_times(suspect([0.5, 0, 0.5, 0.1], many), LIMITS) is None
+    assert late_at_times(suspect([0.59, 0, 0.59, 0.1], many), LIMITS) is None
     # A host must be late twice; work has a reason, and once will do.
     assert late_at_times(suspect([3.0, 0, 0, 0], many), LIMITS) is None
-    assert late_at_times(suspect([3.0, 0, 0, 0], many, "work", device=True, once=True), LIMITS) is not None
+    quiet = [[each / 5 for each in rank] for rank in many]
+    assert late_at_times(suspect([3.0, 0, 0, 0], quiet, "work", device=True, once=True), LIMITS) is not None
 
 
 def test_a_host_that_is_slow_at_times_must_cost_its_device_something() -> None:
@@ -243,7 +244,7 @@ def ahead(own: Int64, slower: float = 0.0, *, waits: bool = False) -> Observatio
     host = 2_000_000 + draw.normal(0, 20_000, own.shape)
     host[5] *= 1 + slower
     seen = observed(own, compute=np.full_like(own, 6_000_000))
-    return replace(seen, host_steady=host, host_pace=host, host_waits=np.full(8, waits))
+    return replace(seen, host_steady=host, host_waits=np.full(8, waits))
 
 
 def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
@@ -279,15 +280,15 @@ def test_of_two_ranks_a_device_that_is_behind_needs_a_host_that_is_slow() -> Non
             host = np.full(own.shape, 2_000_000.0)
             host[1] *= 1 + slower
             seen = observed(own, compute=np.full_like(own, 6_000_000))
-            seen = replace(seen, host_steady=host, host_pace=host, host_waits=np.full(2, waits))
+            seen = replace(seen, host_steady=host, host_waits=np.full(2, waits))
             assert [each.row for each in find_late_ranks(seen, LIMITS)] == named
 
 
 def test_of_two_ranks_the_local_time_must_be_longer_than_its_own_spread() -> None:
-    """A clean pair (seed 994026): the host's pace is steadily slower, the local time is not."""
+    """A clean pair (seed 994026): the host is steadily slower, the local time is not."""
     own = np.array([[8.0] * 5, [7.822, 8.426, 7.673, 8.160, 8.320]]) * MS
     host = np.array([[2.0] * 5, [2.077, 2.093, 2.068, 2.108, 2.076]]) * MS
-    seen = replace(observed(own.astype(np.int64)), host_pace=host, host_waits=np.ones(2, dtype=np.bool_))
+    seen = replace(observed(own.astype(np.int64)), host_steady=host, host_waits=np.ones(2, dtype=np.bool_))
     assert find_late_ranks(seen, LIMITS) == []
 
 
@@ -322,7 +323,7 @@ def test_hosts_are_compared_by_the_mean_of_their_steps() -> None:
 
     def found(*more: int) -> list[int]:
         host = usual + np.where(np.arange(8)[:, None] == 5, np.array(more), 0)
-        seen = replace(ahead(own), host_steady=host.astype(float), host_pace=np.full((8, 4), np.nan))
+        seen = replace(ahead(own), host_steady=host.astype(float))
         return [each.row for each in find_late_ranks(seen, LIMITS)]
 
     # 0.3 of the idle time are 0.6 ms, and the others differ by less. One short step does not matter.
@@ -330,20 +331,13 @@ def test_hosts_are_compared_by_the_mean_of_their_steps() -> None:
     assert found(500_000, 500_000, 500_000, 500_000) == []
 
 
-def test_a_single_step_tells_nothing_of_a_host() -> None:
-    def found(late: float, name: str) -> list[int]:
-        own = chance(4, 8, 1)
-        own[5] += int(late * STEP)
-        part = np.zeros_like(own)
-        part[5] = int(late * STEP)
-        return [each.row for each in find_late_ranks(observed(own, **{name: part}), LIMITS)]
-
-    assert found(0.4, "nothing") == []
-    assert found(0.4, "compute") == []
-    own, slower = chance(4, 8, 1), np.zeros((8, 1), dtype=np.int64)
-    own[5] += 1_500_000
-    slower[5] = 1_500_000
-    assert [each.row for each in find_late_ranks(replace(observed(own), slower=slower), LIMITS)] == [5]
+@pytest.mark.parametrize("name", ["nothing", "compute"])
+def test_a_single_step_tells_nothing(name: str) -> None:
+    own = chance(4, 8, 1)
+    own[5] += int(0.4 * STEP)
+    part = np.zeros_like(own)
+    part[5] = int(0.4 * STEP)
+    assert find_late_ranks(observed(own, **{name: part}), LIMITS) == []
 
 
 def test_calls_for_memory_that_nobody_else_makes_count_for_more_than_they_take() -> None:

@@ -5,24 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.primitives.arrival_skew import arrivals_by_event
-from rankscope.primitives.stragglers.waits import arrivals_within_programs, reassign_by_local_time, trace_to_origin
-
-
-def test_blame_passes_to_whom_the_last_one_waited_for() -> None:
-    # Ranks 0 and 1 are a group (event 0): 1 comes 90 late. Then 0 is late to its group with 2 (event 1).
-    event, rank = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 2])
-    arrival, begin = np.array([10, 100, 120, 30]), np.array([0, 0, 0, 0])
-    found = arrivals_by_event(event, arrival)
-    none = np.full(2, -1)
-    assert rank[trace_to_origin(event, rank, begin, arrival, found, np.array([False, False]), none)].tolist() == [1, 0]
-    assert rank[trace_to_origin(event, rank, begin, arrival, found, np.array([False, True]), none)].tolist() == [1, 1]
-    # Late to event 1 only because it was late to event 0 already: but it was not the last there.
-    assert rank[
-        trace_to_origin(event, rank, begin, arrival, found, np.array([False, False]), np.array([-1, 0]))
-    ].tolist() == [
-        1,
-        0,
-    ]
+from rankscope.primitives.stragglers.waits import arrivals_within_programs, reassign_by_local_time
 
 
 def test_of_two_programs_only_the_last_ones_ranks_are_compared() -> None:

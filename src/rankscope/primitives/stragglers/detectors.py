@@ -1,6 +1,6 @@
 """The ranks that stand out, always or in some steps.
 
-1. Each `Measure` is a matrix of ranks and steps: the local time, its parts, its steady part, the host's pace. Device
+1. Each `Measure` is a matrix of ranks and steps: the local time, its parts, its steady part, the host's time. Device
    times vary far less than host times, so a device slower by 2 % shows in its part even if hosts vary by 20 %.
 2. The excess of a rank in a step is its time less the median of its peers (the other ranks with the same program).
 3. Random variation ("chance" below) is measured, not assumed: the root mean square of the other ranks' excesses in
@@ -46,16 +46,13 @@ CANDIDATES = 3  # by each order of each measure, for speed: 1 and 100 give the s
 def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | None:
     """Late in every step: the mean excess is larger than chance and the rank's own spread allow (`least_mean`).
 
-    1. Of a single complete step only a device's work and copies are judged, and they must be half of the delay: a
-       hiccup in that step looks like a slow host, and shifted boundaries bring other kernels into it.
-    2. The local time must be longer, too, if it is known.
+    1. A single complete step tells nothing: a hiccup looks the same.
+    2. The local time must be longer, too, where it is known.
     """
     values, total = suspect.excess[suspect.judged], suspect.own[suspect.judged & np.isfinite(suspect.own)]
-    if not total.size:
+    if values.size < 2 or not total.size:
         return None
     measure, (mean, _), (left, unsure) = suspect.measure, centre_and_spread(values), centre_and_spread(total)
-    if values.size == 1 and not (measure.device and measure.once and mean >= limits.left * left):
-        return None
     unsure /= math.sqrt(total.size)
     least = limits.least * suspect.step_ns
     if measure.of_host:
@@ -77,8 +74,11 @@ def least_mean(suspect: Suspect, limits: Thresholds) -> float:
     """
     values = suspect.excess[suspect.judged]
     if not suspect.few:
-        needed = limits.standard_errors_single if values.size == 1 else limits.standard_errors
-        return needed * math.hypot(suspect.chance(limits)[0], centre_and_spread(values)[1]) / math.sqrt(values.size)
+        return (
+            limits.standard_errors
+            * math.hypot(suspect.chance(limits), centre_and_spread(values)[1])
+            / math.sqrt(values.size)
+        )
     floor = suspect.floor_few(limits) * suspect.step_ns
     error, freedom = suspect.error(values)
     if suspect.too_few or not freedom or (values.size < TOO_FEW and values.min() <= limits.chance * floor):
@@ -92,16 +92,16 @@ def late_at_times(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | 
 
     1. Late steps are those whose excess is several times chance, and a least share of a step. A slow host
        counts only where its device waited for it.
-    2. The probability that chance exceeds the least of them is the observed frequency, extrapolated by a power law.
-    3. It must be improbable that any rank has so many such steps, in any choice of steps. A host needs two of them: a
-       single one is a stall.
+    2. A host needs two of them: a single one is a stall. Work and calls for memory have a reason, and once will do.
+    3. It must be improbable that any rank has so many steps with the least of these excesses, in any choice of steps.
+       The probability of one is how often others exceed it, extrapolated by a power law.
     4. With few ranks, two or three steps are too few to estimate chance.
     """
     measure, step_ns = suspect.measure, suspect.step_ns
     seen = np.isfinite(suspect.excess) & np.isfinite(suspect.own)
     if not seen.any() or (suspect.few and seen.sum() < TOO_FEW):
         return None
-    chance, pool = suspect.chance(limits)
+    chance = suspect.chance(limits)
     calls = measure.name == ALLOCATION
     part = limits.least if calls else limits.least_passing
     excess, own = np.where(seen, suspect.excess, -np.inf), np.where(seen, suspect.own, -np.inf)
@@ -112,19 +112,14 @@ def late_at_times(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | 
     if count < (1 if measure.once else 2) or (calls and own[late].mean() <= limits.least_passing * step_ns):
         return None
     least = float(suspect.excess[late].min())
-    tail = limits.tail_device if measure.device and not suspect.on_host else limits.tail_host
-    expected = (
-        suspect.others.shape[0] * math.comb(int(seen.sum()), count) * _exceeds(pool, least, chance, tail) ** count
-    )
+    pool = suspect.pool
+    greatest = max(float(pool.max(initial=0.0)), chance)
+    if least > greatest:
+        probability = (greatest / least) ** limits.tail / (pool.size + 1)
+    else:
+        probability = float((pool >= least).sum() + 1) / (pool.size + 1)
+    expected = suspect.others.shape[0] * math.comb(int(seen.sum()), count) * probability**count
     return (late, least / chance / limits.chance) if expected < limits.by_chance else None
-
-
-def _exceeds(pool: Float, value: float, chance: float, tail: float) -> float:
-    """The probability that chance exceeds a value: its observed frequency, extrapolated by a power law."""
-    greatest = max(float(pool.max()) if pool.size else 0.0, chance)
-    if value <= greatest:
-        return float((pool >= value).sum() + 1) / (pool.size + 1)
-    return float((greatest / value) ** tail) / (pool.size + 1)
 
 
 def stalled_once(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | None:

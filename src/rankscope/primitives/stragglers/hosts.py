@@ -39,8 +39,8 @@ def caused_by_host(late: Late, seen: Observations, out: Bool, limits: Thresholds
        any peer's ever was: then the others waited for it. In a pipeline both may wait for another stage, or
     3. in the mean of the late steps, the host itself takes longer, by a share of the idle time and by more than hosts
        differ by, or
-    4. the rank is always late, and in the mean of all steps the pace of its host is far slower than hosts differ by. Of
-       two ranks, nothing shows by how much hosts differ
+    4. the rank is always late, and in the mean of all steps its host is far slower than hosts differ by. Of two ranks,
+       nothing shows by how much hosts differ
     """
     idle = mean_known(idle_excess(seen, out, late.row)[late.steps])
     if not idle >= limits.left * mean_known(late.excess[late.steps]):
@@ -54,7 +54,7 @@ def caused_by_host(late: Late, seen: Observations, out: Bool, limits: Thresholds
         return bool(seen.host_waits[late.row])
     if slower > max(limits.of_idle * idle, limits.host_chance * chance):
         return True
-    slower, chance = _compared_with_others(seen.host_pace, seen, out, late.row, np.isfinite(late.excess))
+    slower, chance = _compared_with_others(seen.host_steady, seen, out, late.row, np.isfinite(late.excess))
     return late.lasting and chance > 0 and slower > limits.slow_and_behind * chance
 
 

@@ -1,5 +1,5 @@
 """What the ranks are compared by: their local time as a whole, parts of it, its steady part, the launched work,
-and the host's own time and pace.
+and the host's own time.
 
 In: `Observations`. Out: a list of `Measure`, each a matrix of ranks and steps with its properties.
 """
@@ -49,7 +49,6 @@ def measures(seen: Observations) -> list[Measure]:
         # `work` and `slower` say more, but need the launches. A shifted boundary moves kernels into another step, so a
         # single step of `compute` is no evidence.
         "compute": (seen.parts.get("compute", zero), True, False),
-        "copies": (seen.parts.get("copies", zero), True, True),
         ALLOCATION: (seen.parts.get(ALLOCATION, zero), False, True),
         # Without it, slow loading is found by `steady` alone, whose excess differs from that of the local time.
         "data_loading": (seen.parts.get("data_loading", zero), False, False),
@@ -65,6 +64,5 @@ def measures(seen: Observations) -> list[Measure]:
         if value.any()
     ]
     found.append(Measure("steady", seen.steady, steady=True))
-    for name, value in (("host_steady", seen.host_steady), ("host_pace", seen.host_pace)):
-        found.append(Measure(name, value, steady=True, of_host=True))
+    found.append(Measure("host_steady", seen.host_steady, steady=True, of_host=True))
     return [each for each in found if np.isfinite(each.value).any()]

@@ -15,23 +15,18 @@ import polars as pl
 
 from rankscope.primitives.clocks import with_clock
 from rankscope.primitives.stragglers.paces import COLUMNS as PACES
-from rankscope.primitives.stragglers.timeline import ENDED, PARTS, STARTED, WAITING, local_times
+from rankscope.primitives.stragglers.timeline import ENDED, PARTS, local_times
 
 Part = Mapping[str, pl.DataFrame]
 
 _WORK = ("ranged", "work_ns", "pieces")
-_OF_STRETCHES = (
-    "rank", "window", "match", "previous", "step", "start_ns", "end_ns",
-    *(f"{part}_by_{end}" for part in ("compute", WAITING) for end in ("start", "end")),
-)  # fmt: skip
+_OF_STRETCHES = ("rank", "window", "match", "settled", "step", "start_ns", "end_ns")
 _OF_ARRIVALS = (*_OF_STRETCHES, "arrival_ns", "residual_ns")
 # What a rank gives: its matched collectives, what its steps launched, and the paces of its steps.
 PARTS_OF_RANK = {
     "collectives": pl.Schema(
-        dict.fromkeys(
-            ("rank", "window", "match", "previous", "step", "start_ns", "end_ns", "count", *STARTED, *ENDED), pl.Int64
-        )
-        | {"on_host": pl.Boolean}
+        dict.fromkeys(("rank", "window", "match", "step", "start_ns", "end_ns", "count", *ENDED), pl.Int64)
+        | {"settled": pl.Boolean, "on_host": pl.Boolean}
     ),
     "launched": pl.Schema(dict.fromkeys(("rank", "window", "step", "work", *_WORK), pl.Int64)),
     "paces": pl.Schema(dict.fromkeys(("rank", "window", *PACES), pl.Int64) | {"of_host": pl.Boolean}),
@@ -67,7 +62,9 @@ def narrow_parts(
         on_host &= bool(block["collectives"]["on_host"].all())
         arrived = with_clock(block["collectives"].select(_OF_STRETCHES), clock, base)
         kept.append(block | {"collectives": arrived.select(_OF_ARRIVALS)})
-    schemas = PARTS_OF_RANK | {"collectives": pl.Schema(dict.fromkeys(_OF_ARRIVALS, pl.Int64))}
+    schemas = PARTS_OF_RANK | {
+        "collectives": pl.Schema(dict.fromkeys(_OF_ARRIVALS, pl.Int64) | {"settled": pl.Boolean})
+    }
     frames = {
         name: pl.concat([pl.DataFrame(schema=schema), *(block[name] for block in kept)])
         for name, schema in schemas.items()

@@ -84,7 +84,7 @@ class Suspect:
     @property
     def few(self) -> bool:
         """Whether there are too few values of other ranks to estimate the random variation from."""
-        return bool(np.isfinite(self.others).sum() < (FEW if self.judged.sum() > 1 else FEW // 2))
+        return bool(np.isfinite(self.others).sum() < FEW)
 
     @property
     def of_two(self) -> bool:
@@ -118,13 +118,19 @@ class Suspect:
         """The least random variation that is assumed, of a step, where it cannot be estimated."""
         return limits.floor_few_hosts if self.on_host else limits.floor_few
 
-    def chance(self, limits: Thresholds) -> tuple[float, Float]:
-        """The random variation between a rank and its peers, ns, and the values that it was estimated from."""
-        pool = self.others[np.isfinite(self.others)]
-        floor = limits.floor_device if self.measure.device or self.measure.once else limits.floor_host
+    @property
+    def pool(self) -> Float:
+        """The values from which the random variation between a rank and its peers is estimated, ns."""
+        pool: Float = self.others[np.isfinite(self.others)]
         if self.few:
             # From how the rank itself varies from step to step.
             values = self.excess[self.judged]
             pool = np.concatenate([pool, values - np.median(values)])
+        return pool
+
+    def chance(self, limits: Thresholds) -> float:
+        """The random variation between a rank and its peers, ns."""
+        floor = limits.floor_device if self.measure.device or self.measure.once else limits.floor_host
+        if self.few:
             floor = max(floor, self.floor_few(limits))
-        return max(root_mean_square(pool), floor * self.step_ns), pool
+        return max(root_mean_square(self.pool), floor * self.step_ns)

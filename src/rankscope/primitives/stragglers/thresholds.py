@@ -16,7 +16,6 @@ class Thresholds:
 
     # Late in every step.
     standard_errors: float = 5.0  # seeds 0–99: hiccups have heavy tails; at 2.5, 3 of 76 clean runs have a finding
-    standard_errors_single: float = 10.0  # twice that for a single step of a device, whose own spread is not known
     significance: float = 0.01  # of Student's test, with too few peers to estimate random variation; convention
     significance_part: float = 0.001  # … of a part of the local time: there are ten of them (Bonferroni)
     least: float = 0.01  # smaller ones, or hosts that cost their rank less, are no finding; convention
@@ -27,8 +26,7 @@ class Thresholds:
     chance: float = 6.0  # times chance, in each late step of some, of a stall, or of two or three; seeds 0–99
     by_chance: float = 0.001  # cases expected among all ranks: 1 % over ten measures (Bonferroni)
     least_passing: float = 0.05  # in each of its late steps; at 0.03 clean seed 17026 has a finding
-    tail_host: float = 1.5  # measured hiccups of hosts fall off with this power
-    tail_device: float = 3.0  # a device's long kernels take 1.25 times their median at most (measured)
+    tail: float = 1.5  # measured hiccups of hosts fall off with this power
     # The least random variation that is assumed, of a step.
     floor_device: float = 0.002  # of kernels, copies and calls for memory (H100 set; test_detectors)
     floor_host: float = 0.004  # seeds 0–99; doubled, one of 71 small faults less is found (21000–22109)
@@ -38,7 +36,7 @@ class Thresholds:
     of_idle: float = 0.3  # of the time its device was idle, so much must its host take longer; at 0.2 a clean pair more
     host_chance: float = 1.5  # … and so many times what hosts differ by on average; doubled, 1 of 26 faults less (H100)
     beyond_idle: float = 2.0  # times the longest idle time of any peer's device in a step; convention
-    slow_and_behind: float = 4.0  # times what hosts differ by, of the pace of a host that is always late; seeds 0–99
+    slow_and_behind: float = 4.0  # times what hosts differ by, of a host that is always late; seeds 0–99
     # Stalls.
     stall: float = 0.1  # shorter ones are not reported; convention
     stall_share: float = 0.25  # … nor those shorter than this share of a step and …

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
@@ -35,38 +35,11 @@ from rankscope.primitives.steps import Bool, host_steps, owning_steps
 PARTS = ("compute", "copies", "communication", "data_loading", "allocation", "runtime", "operators", "nothing")
 WAITING = "communication"
 LOCAL_PARTS = tuple(part for part in PARTS if part != WAITING)
-STARTED, ENDED = tuple(f"{name}_by_start" for name in PARTS), tuple(f"{name}_by_end" for name in PARTS)
-"""Columns with the time that each part had taken by the start and by the end of a collective."""
+ENDED = tuple(f"{name}_by_end" for name in PARTS)
+"""Columns with the time that each part had taken by the end of a collective."""
 ALLOCATION = re.compile(
     r"malloc|free(?!ze)|hostalloc|usm\w*alloc|memalloc|mem(create|map|unmap|release|addressreserve)", re.IGNORECASE
 )
-
-
-def previous_collectives(
-    group: Sequence[str | None], ranks: Mapping[str, frozenset[int]], start: Int64, end: Int64
-) -> Int64:
-    """For each collective, the index of the last one that synchronized its ranks and had ended when it started, or −1.
-
-    Args:
-        group: each collective's group.
-        ranks: the ranks of a group, as far as they are known.
-        start: starts, ns, ascending.
-        end: ends, ns.
-    """
-    names = np.array([name or "" for name in group], dtype=object)
-    found = np.full(start.size, -1, dtype=np.int64)
-    for name in set(names):
-        members = ranks.get(name, frozenset())
-        # A group that contains all of this one's ranks synchronizes them as well.
-        ties = [
-            other for other in set(names) if other == name or (members and members <= ranks.get(other, frozenset()))
-        ]
-        mine, tying = np.flatnonzero(names == name), np.flatnonzero(np.isin(names, ties))
-        by_end = tying[np.argsort(end[tying], kind="stable")]
-        before = np.searchsorted(end[by_end], start[mine], side="right") - 1
-        has = before >= 0
-        found[mine[has]] = by_end[before[has]]
-    return found
 
 
 def cumulative_parts(tables: Mapping[str, pl.DataFrame], instants: Int64, extra: str | None) -> dict[str, Int64]:
