@@ -88,8 +88,20 @@ def stored_blocks(blocks: Iterable[pl.DataFrame]) -> StoredFrame:
         first.append(block)
         size += int(block.estimated_size())
         if size >= LARGE_BYTES:
-            return CompressedFrame(chain(first, rest))
+            return CompressedFrame(_joined(chain(first, rest)))
     return pl.concat(first)
+
+
+def _joined(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """The same rows in blocks of at least `_ROWS`: small ones are hardly smaller when they are compressed."""
+    waiting: list[pl.DataFrame] = []
+    for block in blocks:
+        waiting.append(block)
+        if sum(each.height for each in waiting) >= _ROWS:
+            yield pl.concat(waiting, rechunk=True)
+            waiting = []
+    if waiting:
+        yield pl.concat(waiting, rechunk=True)
 
 
 def loaded(frame: StoredFrame, *columns: str, where: pl.Expr | None = None) -> pl.DataFrame:
