@@ -41,13 +41,17 @@ def test_parts_come_back_in_the_order_of_ranks_whatever_the_order_of_arrival() -
     assert_frame_equal(_frames(packed[-1])[""], _frames(expected[-1])[""])
 
 
-def test_parts_with_the_same_columns_are_one_frame_per_block() -> None:
-    packed = PackedParts(COUNT)
-    for rank in range(COUNT):
-        packed.put(rank, pl.DataFrame({"rank": [rank]}))
+@pytest.mark.parametrize(("rows", "sizes"), [(1, [8 * BLOCK, 3]), (2000, [BLOCK] * 8 + [3])])
+def test_parts_with_the_same_columns_are_one_frame_per_block(rows: int, sizes: list[int]) -> None:
+    count = 8 * BLOCK + 3
+    packed = PackedParts(count)
+    for rank in reversed(range(count)):
+        packed.put(rank, pl.DataFrame({"rank": [rank] * rows}))
     frames = [part for part in together(packed) if isinstance(part, pl.DataFrame)]
-    assert [frame.height for frame in frames] == [BLOCK, BLOCK, 3]
-    assert pl.concat(frames)["rank"].to_list() == list(range(COUNT))
+    # Small blocks are put together.
+    assert [frame.height for frame in frames] == [rows * size for size in sizes]
+    assert pl.concat(frames)["rank"].unique(maintain_order=True).to_list() == list(range(count))
+    assert [frame.height for frame in packed if isinstance(frame, pl.DataFrame)] == [rows] * count
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK])

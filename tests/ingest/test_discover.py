@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from tests.kineto import kernel, op, step, trace, write
 from rankscope.errors import NoTracesError
 from rankscope.ingest.discover import find_traces, natural
 from rankscope.pipeline import open_run
+from rankscope.rundir.hang_dump import DUMP_FORMAT, HEARTBEAT_FORMAT, HangDump, Heartbeat
+from rankscope.simulate.truth import SCHEMA
 
 
 def test_found_in_a_directory(tmp_path: Path) -> None:
@@ -98,6 +101,30 @@ def test_a_directory_of_dumps_alone_names_the_command_that_reads_them(
     words = shlex.split(hint.rsplit(": ", 1)[-1])
     assert words == [part.replace("{folder}", str(folder)) for part in command.split(" ", 2)]
     assert ("2 directories" in hint) == (len({name.partition("/")[0] for name in names if "job" in name}) == 2)
+
+
+def test_dumps_and_truths_of_ranks_are_no_traces(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json", trace([step(1, 0, 90), kernel("k", 20, 30)]))
+    heartbeat = Heartbeat(format=HEARTBEAT_FORMAT, rank=0).to_json().encode()
+    write(tmp_path / "hang" / "rank0.json", HangDump(format=DUMP_FORMAT, rank=0).to_json().encode(), None)
+    write(tmp_path / "hang" / "rank0.heartbeat.json", heartbeat, None)
+    truth = json.dumps({"schema": SCHEMA, "rank": 0, "collectives": []}).encode()
+    write(tmp_path / "truth" / "rank0.json", truth, None)
+    assert [Path(path).name for path in find_traces(tmp_path).traces] == ["rank0.json"]
+    # A user's own directories may have these names: what holds a trace, or may hold one, is read.
+    others = [f"{folder}/rank{rank}.json" for folder in ("hang", "truth") for rank in (1, 2)]
+    for name, content in zip(others, [trace([kernel("k", 20, 30)]), b'{"schema": 1}'] * 2, strict=True):
+        write(tmp_path / name, content, None)
+    found = [str(Path(path).relative_to(tmp_path)) for path in find_traces(tmp_path).traces]
+    assert sorted(found) == sorted(["rank0.json", *others])
+
+
+def test_a_directory_of_heartbeats_alone_names_the_command_that_reads_them(tmp_path: Path) -> None:
+    heartbeat = Heartbeat(format=HEARTBEAT_FORMAT, rank=0).to_json().encode()
+    write(tmp_path / "hang" / "rank0.heartbeat.json", heartbeat, None)
+    with pytest.raises(NoTracesError) as caught:
+        find_traces(tmp_path)
+    assert str(caught.value.hint).endswith(f"rankscope hang {shlex.quote(str(tmp_path / 'hang'))}")
 
 
 def test_a_directory_without_dumps_lists_the_names_of_traces(tmp_path: Path) -> None:

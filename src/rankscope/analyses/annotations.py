@@ -38,11 +38,13 @@ from rankscope.results import (
     Finding,
     Inputs,
     Parameter,
+    StoredFrame,
     Tables,
     by_window,
     chosen_starts,
-    concat_ranks,
     in_steps,
+    stored_ranks,
+    together,
 )
 
 COLUMNS = (
@@ -97,11 +99,11 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[StoredFrame, list[Finding]]:
     """Concatenate the ranks; a finding names ranges that are missing in compiled graphs."""
-    filled = [part for part in parts if part.height]
-    lost = pl.concat(filled).filter((pl.col("origin") == USER) & (pl.col(_LOST) > 0)) if filled else pl.DataFrame()
-    return concat_ranks(parts, COLUMNS), _dropped(lost) if lost.height else []
+    is_lost = (pl.col("origin") == USER) & (pl.col(_LOST) > 0)
+    lost = [rows for part in together(parts) if part.height and (rows := part.filter(is_lost)).height]
+    return stored_ranks(parts, COLUMNS), _dropped(pl.concat(lost)) if lost else []
 
 
 def _dropped(lost: pl.DataFrame) -> list[Finding]:

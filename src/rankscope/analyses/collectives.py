@@ -158,7 +158,9 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[StoredF
         blocks = matched_blocks(together(parts), labelled, matching, ranks)
         names = [column.name for column in COLUMNS]
         frame = stored_blocks(block.select(names) for block in blocks)
-        return frame, _findings(for_findings(labelled, matching), matching, None)
+        found = for_findings(labelled, matching)
+        del labelled, blocks
+        return frame, _findings(found, matching, None)
     rows = concat_ranks(parts, _MAPPED)
     if not rows.height:
         return pl.DataFrame(schema=schema_of(COLUMNS)), []
@@ -231,7 +233,7 @@ def _doubtful(matching: Matching) -> list[Finding]:
 def _unmatched(rows: pl.DataFrame) -> list[Finding]:
     """The finding on how many collectives were matched, and why the others were not."""
     matched = pl.col("match").is_not_null()
-    alone = with_unmatched_reasons(rows).filter(~matched)
+    alone = with_unmatched_reasons(rows).filter(~matched) if rows["match"].has_nulls() else rows.clear()
     count = rows.height - alone.height
     methods = rows["match_method"].filter(rows["match"].is_not_null()).value_counts()
     by_method = methods.cast({"match_method": pl.String}).sort("count", "match_method", descending=True)

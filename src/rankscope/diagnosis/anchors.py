@@ -67,12 +67,9 @@ def event_anchor(
         steps: the steps to choose from; all if empty.
         detail: only events with this detail.
     """
-    frame = inputs.results.get("evidence_events")
-    if frame is None:
+    rows = _events(inputs, pl.col("kind") == kind, *([] if detail is None else [pl.col("detail") == detail]))
+    if rows is None:
         return None
-    rows = frame.filter(pl.col("kind") == kind)
-    if detail is not None:
-        rows = rows.filter(pl.col("detail") == detail)
     own = _in_steps(steps, rows.filter(pl.col("rank") == rank))
     typical = _typical(own.unique([*_STEP, "detail"], maintain_order=True), own, "total_ns")
     if typical.is_empty():
@@ -96,6 +93,12 @@ def collectives_of(inputs: Inputs, where: pl.Expr | None = None) -> pl.DataFrame
         where: which rows; None for all.
     """
     return _rows(inputs, where) if "collectives" in inputs.results else None
+
+
+def _events(inputs: Inputs, *where: pl.Expr) -> pl.DataFrame | None:
+    """Of the result of `evidence_events`, if there is one, the rows of some conditions."""
+    found = "evidence_events" in inputs.results
+    return inputs.columns("evidence_events", where=pl.all_horizontal(where)) if found else None
 
 
 def _rows(inputs: Inputs, where: pl.Expr | None) -> pl.DataFrame:
@@ -134,10 +137,11 @@ def exposed_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
         rank: the rank.
         reason: as for `collective_anchor`.
     """
-    events, collectives = inputs.results.get("evidence_events"), collectives_of(inputs, pl.col("rank") == rank)
-    if events is None or collectives is None:
+    is_own = pl.col("rank") == rank
+    own = _events(inputs, pl.col("kind") == "exposed_communication", is_own)
+    collectives = collectives_of(inputs, is_own)
+    if own is None or collectives is None:
         return None
-    own = events.filter((pl.col("kind") == "exposed_communication") & (pl.col("rank") == rank))
     same = ["rank", "window", "name", "start_ns"]
     rows = own.select(*same, "step", "cost_ns", "total_ns").join(
         collectives.select(*same, "end_ns", "match", "transfer_ns"), on=same, how="inner"
@@ -153,10 +157,9 @@ def exposed_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
 
 def imbalance_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
     """The kernel, or operator, with which a rank exceeds the others most; its peers are the same on other ranks."""
-    frame = inputs.results.get("evidence_events")
-    if frame is None:
+    rows = _events(inputs, pl.col("kind") == "compute")
+    if rows is None:
         return None
-    rows = frame.filter(pl.col("kind") == "compute")
     own, others = rows.filter(pl.col("rank") == rank), rows.filter(pl.col("rank") != rank)
     mean = others.group_by(*_STEP, "name").agg(pl.col("total_ns").mean().alias("mean"))
     more = own.join(mean, on=[*_STEP, "name"], nulls_equal=True).with_columns(

@@ -19,10 +19,13 @@ from rankscope.errors import NoTracesError, RankscopeError, without_credentials
 from rankscope.ingest.manifests import why_no_traces
 from rankscope.ingest.run_files import (
     HEAD_BYTES,
+    is_hang_dump,
     is_manifest,
     is_rank_manifest_path,
+    is_result_file,
     is_run_file_name,
     is_run_manifest,
+    starts_a_result,
 )
 from rankscope.ingest.source import is_url, local_path
 from rankscope.ingest.symlinks import Symlinks
@@ -113,25 +116,30 @@ def find_traces(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
 
 
 def _other_reader_hint(folder: Path) -> str | None:
-    """What reads a directory's files if they are Flight Recorder dumps, or pickles of any name; else None."""
+    """What reads a directory's files if they are dumps of a hung job, or pickles of any name; else None."""
     pickles: list[Path] = []
     dumps: list[Path] = []
     for place, folders, files in itertools.islice(os.walk(folder), _FOLDERS_FOR_HINT):
         folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural)
-        dumps += [Path(place, name) for name in files if _FLIGHT_RECORDER.fullmatch(name)][:1]
+        dumps += [path for name in files if _is_dump(path := Path(place, name))][:1]
         pickles += [Path(place, name) for name in files if name.endswith((".pickle", ".pkl"))]
     if dumps:
         jobs = [shlex.quote(str(path.parent)) for path in dumps]
         if len(jobs) == 1:
-            return f"{dumps[0].name} looks like a dump of the Flight Recorder; what it shows: rankscope hang {jobs[0]}"
+            return f"{dumps[0].name} looks like a dump of a hung job; what it shows: rankscope hang {jobs[0]}"
         return (
-            f"{len(jobs)} directories in it have what looks like dumps of the Flight Recorder; read those of one job: "
+            f"{len(jobs)} directories in it have what looks like dumps of hung jobs; read those of one job: "
             f"rankscope hang {jobs[0]}"
         )
     if not pickles:
         return None
     first = min(pickles, key=lambda path: natural(str(path)))
     return f"if {first.name} is a memory snapshot, name the file itself: rankscope summary {shlex.quote(str(first))}"
+
+
+def _is_dump(path: Path) -> bool:
+    """Whether a file looks like a dump of a hung job: the Flight Recorder's, or rankscope's own."""
+    return bool(_FLIGHT_RECORDER.fullmatch(path.name)) or (is_result_file(str(path)) and is_hang_dump(_head(path)))
 
 
 def _add(source: str, found: Found, links: Symlinks) -> None:
@@ -272,21 +280,23 @@ def _walk(directory: Path, found: Found, links: Symlinks, linked: list[Path]) ->
             path = Path(folder) / name
             if is_run_manifest(name):
                 found.run_manifests.append(str(path))
-            elif is_rank_manifest_path(path.as_posix()) and _is_manifest(path):
+            elif is_rank_manifest_path(path.as_posix()) and is_manifest(_head(path)):
                 found.rank_manifests.append(str(path))
+            elif is_result_file(str(path)) and starts_a_result(_head(path)):
+                continue  # one per rank: as traces, each would cost a task that fails
             elif _is_candidate(name) and links.may_read(path):
                 yield from _traces_in(str(path))
             elif _TITAN_LOG.fullmatch(name) and links.may_read(path):
                 found.logs.append(str(path))
 
 
-def _is_manifest(path: Path) -> bool:
-    """Whether a file with a rank manifest's path has a manifest's content."""
+def _head(path: Path) -> bytes:
+    """The first bytes of a file; none if it cannot be read."""
     try:
         with path.open("rb") as file:
-            return is_manifest(file.read(HEAD_BYTES))
+            return file.read(HEAD_BYTES)
     except OSError:
-        return False
+        return b""
 
 
 def _is_candidate(name: str) -> bool:

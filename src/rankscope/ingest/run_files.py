@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from rankscope.rundir.hang_dump import DUMP_FORMAT, HEARTBEAT_FORMAT
 from rankscope.rundir.names import RANKS_FOLDER
 
 # Enough of a file to recognize it.
@@ -28,6 +29,8 @@ _RANK_RANGE_FOLDER = re.compile(r"ranks\d+-\d+")
 _RANK_MANIFEST_PATH = re.compile(rf"(?:^|/){RANKS_FOLDER}/(?:{_RANK_RANGE_FOLDER.pattern}/)?{_RANK_MANIFEST.pattern}$")
 # How a trace begins: an array, or rankscope's own key; Kineto's first keys are looked for separately.
 _TRACE_START = re.compile(rb'\s*(?:\[|\{\s*"rankscope")')
+# How a rank's dump of a hang, its heartbeat and its simulated truth begin.
+_RESULT_START = re.compile(rb'\s*\{\s*"(?:format|schema)"\s*:\s*"rankscope[-.]')
 
 
 def is_run_manifest(name: str) -> bool:
@@ -58,6 +61,24 @@ def is_result_file(path: str) -> bool:
     """Whether a file has the path of a result of `rankscope measure`, a dump of a hang, or a simulated rank's truth,
     which need no finding."""
     return _RESULT_FILE.search(path) is not None
+
+
+def starts_a_result(head: bytes) -> bool:
+    """Whether a file that may be such a result is one: it names its format, so it needs no reader to be recognized.
+
+    Args:
+        head: its first `HEAD_BYTES` bytes.
+    """
+    return _RESULT_START.match(head) is not None
+
+
+def is_hang_dump(head: bytes) -> bool:
+    """Whether such a result is a rank's dump or heartbeat of a hang.
+
+    Args:
+        head: its first `HEAD_BYTES` bytes.
+    """
+    return starts_a_result(head) and any(name.encode() in head for name in (DUMP_FORMAT, HEARTBEAT_FORMAT))
 
 
 def is_run_file(path: str) -> bool:

@@ -114,7 +114,7 @@ def load_run(
         if isinstance(outcome, BaseException):
             failures.append((path, outcome))
         else:
-            traces.append(CachedTrace(outcome.folder, replace(outcome.info, path=path)))
+            traces.append(CachedTrace(outcome.place, replace(outcome.info, path=path)))
     if not traces:
         raise _nothing(failures, root)
     findings = [
@@ -136,12 +136,12 @@ def load_run(
     run_paths = {info.path for info in infos}
     findings += [finding for finding in numbered if any(path in run_paths for path in _files_of(finding))]
     findings += grouping.findings.get(chosen, ())
-    folders = {trace.info.path: trace.folder for trace in traces}
+    places = {trace.info.path: trace.place for trace in traces}
     members, conflicts = assign_ranks(infos)
     findings += conflicts
     manifest, manifests, unread = read_manifests(found.run_manifests, found.rank_manifests, run_id)
     members, withdrawn = without_withdrawn(members, manifests)
-    ranks = {rank: [CachedTrace(folders[info.path], info) for info in files] for rank, files in members.items()}
+    ranks = {rank: [CachedTrace(places[info.path], info) for info in files] for rank, files in members.items()}
     infos = [info for files in members.values() for info in files]
     findings += [*losses_of(infos), *incomplete_steps(infos), *contradicted_ranks(members), *restarted_ranks(infos)]
     findings += [*unread, *capture_findings(manifests, found.traces, found.folders), *withdrawn, *window_gaps(members)]

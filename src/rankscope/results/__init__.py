@@ -40,7 +40,7 @@ from rankscope.results.finding import (
     with_symptoms,
     worst_of,
 )
-from rankscope.results.frames import concat_ranks, schema_of
+from rankscope.results.frames import concat_ranks, schema_of, stored_ranks
 from rankscope.results.headline import Headline, greatest, over_ranks, top_group, total_of
 from rankscope.results.judged import incomplete_ranks, of_judged_ranks
 from rankscope.results.packed_parts import together
@@ -104,6 +104,7 @@ __all__ = [
     "schema_of",
     "steps_by_window",
     "stored_blocks",
+    "stored_ranks",
     "together",
     "top_group",
     "total_of",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, Literal, TypeVar
@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeVar
 import polars as pl
 
 from rankscope.errors import ConfigError
-from rankscope.results.compressed_frames import Frames, StoredFrame, loaded
+from rankscope.results.compressed_frames import Frames, StoredFrame, blocks_of, loaded
 from rankscope.results.failures import FAILURES
 from rankscope.results.finding import Evidence, Finding
-from rankscope.results.frames import concat_ranks, schema_of
+from rankscope.results.frames import schema_of, stored_ranks
 from rankscope.results.headline import Headline
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
 from rankscope.rundir.manifest import RankManifest
@@ -66,11 +66,14 @@ class Inputs:
             return self.results.columns(name, *columns, where=where)
         return loaded(self.results[name], *columns, where=where)
 
+    def blocks(self, name: str, *columns: str) -> Iterator[pl.DataFrame]:
+        """Some columns of a required analysis's result, some rows at a time."""
+        results = self.results
+        return results.blocks(name, *columns) if isinstance(results, Frames) else blocks_of(results[name], *columns)
+
     def distinct(self, name: str, *columns: str) -> pl.DataFrame:
         """The distinct values of some columns of a required analysis's result, each where it is first."""
-        results = self.results
-        blocks = results.blocks(name, *columns) if isinstance(results, Frames) else [loaded(results[name], *columns)]
-        parts = [block.unique(maintain_order=True) for block in blocks]
+        parts = [block.unique(maintain_order=True) for block in self.blocks(name, *columns)]
         return parts[0] if len(parts) == 1 else pl.concat(parts).unique(maintain_order=True)
 
     def once(self, what: str, make: Callable[[], T]) -> T:
@@ -180,7 +183,7 @@ class Analysis:
         """The same with a frame that may be compressed."""
         if self.across_ranks is not None:
             return self.across_ranks(parts, inputs)
-        return concat_ranks(parts, self.columns), []
+        return stored_ranks(parts, self.columns), []
 
     def wants(self, chosen: Parameters) -> dict[str, tuple[str, ...]]:
         """The tables and columns that it needs for a choice of parameters."""

@@ -15,7 +15,8 @@ import polars as pl
 
 LARGE_BYTES = 1 << 20
 """Smaller frames are not worth it."""
-_ROWS = 1 << 14
+_BLOCK_BYTES = 1 << 20
+"""The size of the blocks: they are decompressed one after another, and small ones are hardly smaller compressed."""
 
 
 class CompressedFrame:
@@ -76,7 +77,7 @@ def stored(frame: StoredFrame, large: int = LARGE_BYTES) -> StoredFrame:
     """
     if isinstance(frame, CompressedFrame) or frame.estimated_size() < large:
         return frame
-    return CompressedFrame(frame.iter_slices(_ROWS))
+    return CompressedFrame(frame.iter_slices(max(1, int(frame.height * _BLOCK_BYTES / frame.estimated_size()))))
 
 
 def stored_blocks(blocks: Iterable[pl.DataFrame]) -> StoredFrame:
@@ -88,8 +89,22 @@ def stored_blocks(blocks: Iterable[pl.DataFrame]) -> StoredFrame:
         first.append(block)
         size += int(block.estimated_size())
         if size >= LARGE_BYTES:
-            return CompressedFrame(chain(first, rest))
+            return CompressedFrame(_joined(chain(first, rest)))
     return pl.concat(first)
+
+
+def _joined(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """The same rows in blocks of at least `_BLOCK_BYTES`."""
+    waiting: list[pl.DataFrame] = []
+    size = 0
+    for block in blocks:
+        waiting.append(block)
+        size += int(block.estimated_size())
+        if size >= _BLOCK_BYTES:
+            yield pl.concat(waiting, rechunk=True)
+            waiting, size = [], 0
+    if waiting:
+        yield pl.concat(waiting, rechunk=True)
 
 
 def loaded(frame: StoredFrame, *columns: str, where: pl.Expr | None = None) -> pl.DataFrame:

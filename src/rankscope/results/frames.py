@@ -6,9 +6,11 @@ In: columns as an analysis declares them, and the ranks' frames. Out: a frame wi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import polars as pl
 
+from rankscope.results.compressed_frames import StoredFrame, stored_blocks
 from rankscope.results.packed_parts import together
 from rankscope.store.part_cache import Part
 from rankscope.store.schema import Column
@@ -29,4 +31,16 @@ def concat_ranks(parts: Sequence[Part], columns: Sequence[Column]) -> pl.DataFra
     if not filled:
         return pl.DataFrame(schema=schema)
     frame = filled[0] if len(filled) == 1 else pl.concat(filled, how="vertical_relaxed")
+    return _typed(frame, schema)
+
+
+def stored_ranks(parts: Sequence[Part], columns: Sequence[Column]) -> StoredFrame:
+    """The same, compressed if it is large: the rows of all ranks are not in memory at once."""
+    schema = schema_of(columns)
+    filled = (_typed(part, schema) for part in together(parts) if isinstance(part, pl.DataFrame) and part.height)
+    first = next(filled, None)
+    return pl.DataFrame(schema=schema) if first is None else stored_blocks(chain([first], filled))
+
+
+def _typed(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
     return frame if frame.schema == schema else frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())

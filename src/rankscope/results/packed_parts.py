@@ -1,7 +1,8 @@
 """The ranks' parts of one analysis, with little memory per rank.
 
 A frame of a few rows needs more memory for its columns' objects and buffers than for its values. So the frames of
-`BLOCK` ranks are one frame, compressed if it is large, and a rank's part is a slice of it, made when it is asked for.
+`BLOCK` ranks are one frame, or of `BLOCKS` as many where that is small, and compressed. A rank's part is a slice of
+it, made when it is asked for.
 
 In: parts, in any order. Out: a sequence of them in the order of ranks.
 """
@@ -9,7 +10,7 @@ In: parts, in any order. Out: a sequence of them in the order of ranks.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import Generic, TypeVar, cast, overload
 
@@ -21,7 +22,11 @@ from rankscope.store.part_cache import Part
 P = TypeVar("P")
 
 BLOCK = 32
-_LARGE_BYTES = 1 << 12
+BLOCKS = 8
+"""So many blocks of small parts are put together."""
+_LARGE_BYTES = 1 << 18
+"""Blocks of this size are not: unpacked, they would take too much memory."""
+_COMPRESSED_FROM = 1 << 12
 _SINGLE = ""
 
 
@@ -31,14 +36,25 @@ class _Run:
 
     Attributes:
         frames: by name; the only one is `_SINGLE` if a part is a single frame.
-        starts: by name, the first row of each part, and the number of rows.
+        heights: by name, the number of rows of each part.
         single: whether a part is a single frame.
     """
 
     frames: Mapping[str, StoredFrame]
-    starts: Mapping[str, Sequence[int]]
+    heights: Mapping[str, Sequence[int]]
     single: bool
     count: int
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it can be put together with its neighbors."""
+        return all(
+            isinstance(frame, pl.DataFrame) and frame.estimated_size() < _LARGE_BYTES for frame in self.frames.values()
+        )
+
+    def compressed(self) -> _Run:
+        """The same with its frames compressed, as far as that is worth it."""
+        return replace(self, frames={name: stored(frame, _COMPRESSED_FROM) for name, frame in self.frames.items()})
 
     def together(self) -> Part:
         """All of them as one."""
@@ -47,10 +63,10 @@ class _Run:
 
     def parts(self) -> Iterator[Part]:
         frames = {name: loaded(frame) for name, frame in self.frames.items()}
+        starts = {name: list(accumulate(heights, initial=0)) for name, heights in self.heights.items()}
         for index in range(self.count):
             slices = {
-                name: frame.slice(self.starts[name][index], self.starts[name][index + 1] - self.starts[name][index])
-                for name, frame in frames.items()
+                name: frame.slice(starts[name][index], self.heights[name][index]) for name, frame in frames.items()
             }
             yield slices[_SINGLE] if self.single else slices
 
@@ -72,9 +88,14 @@ class PackedParts(Sequence[Part]):
         block = position // BLOCK
         members = self._waiting.setdefault(block, {})
         members[position] = part
-        if len(members) == min(BLOCK, self._size - block * BLOCK):
-            del self._waiting[block]
-            self._blocks[block] = _packed([part for _, part in sorted(members.items()) if part is not None])
+        if len(members) < min(BLOCK, self._size - block * BLOCK):
+            return
+        del self._waiting[block]
+        packed = _packed([part for _, part in sorted(members.items()) if part is not None])
+        self._blocks[block] = [run if run.is_small else run.compressed() for run in packed]
+        neighbors = range(block - block % BLOCKS, min(block - block % BLOCKS + BLOCKS, -(-self._size // BLOCK)))
+        if all(each in self._blocks for each in neighbors):
+            self._blocks[neighbors[0]] = _merged([run for each in neighbors for run in self._blocks.pop(each)])
 
     @property
     def _runs(self) -> Iterator[_Run]:
@@ -121,16 +142,32 @@ def _packed(parts: Sequence[Part]) -> list[_Run]:
     for _, same in groupby(parts, _columns):
         members = list(same)
         named = [{_SINGLE: part} if isinstance(part, pl.DataFrame) else part for part in members]
-        frames = {
-            name: stored(pl.concat([part[name] for part in named], rechunk=True), _LARGE_BYTES) for name in named[0]
-        }
-        starts = {name: list(accumulate((part[name].height for part in named), initial=0)) for name in named[0]}
-        runs.append(_Run(frames, starts, isinstance(members[0], pl.DataFrame), len(members)))
+        frames = {name: pl.concat([part[name] for part in named], rechunk=True) for name in named[0]}
+        heights = {name: [part[name].height for part in named] for name in named[0]}
+        runs.append(_Run(frames, heights, isinstance(members[0], pl.DataFrame), len(members)))
     return runs
+
+
+def _merged(runs: Sequence[_Run]) -> list[_Run]:
+    """Runs in their order, neighbors that are small and have the same columns as one; all compressed."""
+    merged = []
+    for (is_small, *_), same in groupby(runs, lambda run: (run.is_small, run.single, _schemas(run.frames))):
+        members = list(same)
+        if is_small and len(members) > 1:
+            frames = {
+                name: pl.concat([loaded(run.frames[name]) for run in members], rechunk=True)
+                for name in members[0].frames
+            }
+            heights = {name: [height for run in members for height in run.heights[name]] for name in frames}
+            members = [_Run(frames, heights, members[0].single, sum(run.count for run in members))]
+        merged += [run.compressed() for run in members]
+    return merged
 
 
 def _columns(part: Part) -> Hashable:
     """What parts must have in common to be packed."""
-    if isinstance(part, pl.DataFrame):
-        return tuple(part.schema.items())
-    return tuple((name, tuple(frame.schema.items())) for name, frame in part.items())
+    return tuple(part.schema.items()) if isinstance(part, pl.DataFrame) else _schemas(part)
+
+
+def _schemas(frames: Mapping[str, StoredFrame]) -> Hashable:
+    return tuple((name, tuple(frame.schema.items())) for name, frame in frames.items())

@@ -64,12 +64,21 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankscope"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CachedTrace:
-    """The tables of one trace on disk, or in the shared cache until one of them is needed."""
+    """The tables of one trace on disk, or in the shared cache until one of them is needed.
 
-    folder: Path
+    Attributes:
+        place: the path of `folder` as text: a `Path` takes five times the memory.
+    """
+
+    place: str
     info: TraceInfo
+
+    @property
+    def folder(self) -> Path:
+        """The directory with its tables."""
+        return Path(self.place)
 
     @property
     def key(self) -> str:
@@ -200,7 +209,7 @@ class TableWriter:
             temporary.rename(folder)
             if (shared := shared_cache()) is not None:
                 shared.write_trace(folder, text)
-            return CachedTrace(folder, info)
+            return CachedTrace(str(folder), info)
         if (found := _read(folder)) is not None:
             return found  # another process was faster
         # The existing directory is damaged: move it out of the way.
@@ -208,7 +217,7 @@ class TableWriter:
         folder.rename(broken)
         temporary.rename(folder)
         shutil.rmtree(broken, ignore_errors=True)
-        return CachedTrace(folder, info)
+        return CachedTrace(str(folder), info)
 
 
 class Cache:
@@ -233,7 +242,7 @@ class Cache:
         # A directory that is not complete belongs to another user, or has to be replaced.
         with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
             if info is not None and not folder.exists():
-                return CachedTrace(folder, TraceInfo.from_json(json.loads(info)["trace"]))
+                return CachedTrace(str(folder), TraceInfo.from_json(json.loads(info)["trace"]))
         return None
 
     @contextmanager
@@ -356,7 +365,7 @@ def _read(folder: Path) -> CachedTrace | None:
             sizes = {entry.name: entry.stat().st_size for entry in entries}
         if any(sizes.get(name) != size for name, size in written["tables"].items()):
             return None
-        return CachedTrace(folder, TraceInfo.from_json(written["trace"]))
+        return CachedTrace(str(folder), TraceInfo.from_json(written["trace"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

@@ -21,7 +21,7 @@ _CONTAINER_PIDS = 1000
 """Smaller process ids are reused: a container numbers its processes from 1, at each start of a job."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # of thousands of ranks, dictionaries of attributes are half of the memory
 class TraceInfo:
     """One trace file, without its events.
 
@@ -167,7 +167,11 @@ class TraceInfo:
             fields[name] = tuple(fields.get(name, ()))
         fields["groups"] = tuple(map(_shared, fields["groups"]))
         fields["devices"] = tuple(map(_shared, fields["devices"]))
-        fields["counts"] = {sys.intern(kind): count for kind, count in fields.get("counts", {}).items()}
+        for name in ("counts", "mesh"):
+            fields[name] = {sys.intern(key): value for key, value in fields.get(name, {}).items()}
+        for name, value in fields.items():
+            if type(value) is str and name != "path":
+                fields[name] = sys.intern(value)  # the same for many ranks: host, run, launcher
         return cls(**fields)
 
     def __reduce__(self) -> tuple[Callable[[Mapping[str, Any]], TraceInfo], tuple[Mapping[str, Any]]]:

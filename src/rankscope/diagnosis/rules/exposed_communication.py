@@ -150,7 +150,7 @@ def _evidence(average: _Average, more: list[Evidence], inputs: Inputs) -> list[E
     )
     evidence += [Evidence(text, round(value), "ns") for name, text in parts if (value := mean_of(costs[name]))]
     evidence += [*more, Evidence(unit.length, average.step_ns, "ns")]
-    named = _heaviest(_transfers(inputs))
+    named = _heaviest(inputs)
     return evidence if named is None else [*evidence, Evidence("most of it in", named)]
 
 
@@ -175,18 +175,18 @@ def _finding(
     )
 
 
-def _transfers(inputs: Inputs) -> pl.DataFrame | None:
+def _heaviest(inputs: Inputs) -> str | None:
+    """The collectives of steps that take most time, in words."""
     if "collectives" not in inputs.results:
         return None
-    rows = inputs.columns("collectives", "step", "collective", "bytes", "group_size", "transfer_ns", "duration_ns")
-    return rows.filter(pl.col("step").is_not_null())
-
-
-def _heaviest(rows: pl.DataFrame | None) -> str | None:
-    if rows is None or rows.is_empty():
+    keys, time = ("collective", "bytes", "group_size"), pl.coalesce("transfer_ns", "duration_ns")
+    sums = [
+        block.filter(pl.col("step").is_not_null()).group_by(*keys).agg(time.sum().alias("t"))
+        for block in inputs.blocks("collectives", "step", *keys, "transfer_ns", "duration_ns")
+    ]
+    by = pl.concat(sums).group_by(*keys).agg(pl.col("t").sum()).sort("t", descending=True)
+    if by.is_empty():
         return None
-    time = pl.coalesce("transfer_ns", "duration_ns")
-    by = rows.group_by("collective", "bytes", "group_size").agg(time.sum().alias("t")).sort("t", descending=True)
     kind, size, ranks = by.row(0)[:3]
     return f"{kind}" + (f" of {size / 1e6:.3g} MB" if size else "") + (f" over {ranks} ranks" if ranks else "")
 

@@ -106,8 +106,10 @@ def _best_of_smaller(known: pl.DataFrame) -> pl.DataFrame:
 
 def _ranks(inputs: Inputs, group: str) -> tuple[int, ...]:
     """The recorded ranks of a group."""
-    rows = collectives_of(inputs, pl.col("group") == group) if group is not None else None
-    return () if rows is None else tuple(rows["rank"].unique().sort().to_list())
+    if group is None or "collectives" not in inputs.results:
+        return ()
+    rows = inputs.columns("collectives", "rank", "group", where=pl.col("group") == group)
+    return tuple(rows["rank"].unique().sort().to_list())
 
 
 rule = Rule(
