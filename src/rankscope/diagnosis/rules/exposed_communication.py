@@ -21,11 +21,11 @@ import polars as pl
 from rankscope.diagnosis.advice import any_of, job_of
 from rankscope.diagnosis.anchors import exposed_anchor
 from rankscope.diagnosis.effects import BUCKETS, SLOW_LINKS, SLOW_TRANSFERS, SMALL_SYNCS, WAITING
+from rankscope.diagnosis.recurring_costs import in_some_steps
 from rankscope.diagnosis.step_costs import (
     MEAN_STEP,
     PLACE,
     StepWords,
-    in_some_steps,
     mean_of,
     mean_step_ns,
     on_device,
