@@ -314,12 +314,13 @@ def imbalance(claim: Claim, raw: Raw) -> None:
     steps = claim.finding.steps
     by_step: dict[int | None, dict[int, int]] = defaultdict(dict)
     for rank in raw.ranks:
-        if rank in raw.cut:
+        if rank in raw.cut or (raw.on_device and not any(file.on_device for file in raw.files[rank])):
             continue
         for file, number, begin, end in raw.windows(rank, steps):
             by_step[number][rank] = file.part("compute", begin, end)
     (rank,) = claim.finding.ranks
-    whole = [row for row in by_step.values() if len(row) == len(raw.ranks) - len(raw.cut)]
+    compared = {rank for row in by_step.values() for rank in row}
+    whole = [row for row in by_step.values() if len(row) == len(compared)]
     leads = [row for row in whole if row[rank] == max(row.values())]
     most = statistics.median(row[rank] for row in leads)
     usual = statistics.median(statistics.fmean(row.values()) for row in leads)

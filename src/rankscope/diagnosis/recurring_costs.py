@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from rankscope.diagnosis.step_costs import (
+    AGAIN,
     MEAN_STEP,
     WARNING_SHARE,
     StepWords,
@@ -26,9 +27,6 @@ from rankscope.diagnosis.step_costs import (
     worst_rank,
 )
 from rankscope.results import Evidence, Finding, Inputs, Severity
-
-AGAIN = 2
-"""Steps: what happens in one alone may be a checkpoint or the start of an epoch, and need not happen again."""
 
 
 def recurs(times: pl.Expr, steps: pl.Expr) -> pl.Expr:

@@ -21,6 +21,8 @@ INFO_SHARE = 0.01
 MEMORY_WARNING = 0.95
 """Of a device's memory: with less left, a longer sequence or some fragmentation ends the job."""
 MEMORY_INFO = 0.85
+AGAIN = 2
+"""Steps: what happens in one alone may be a checkpoint or the start of an epoch, and need not happen again."""
 PLACE = ("rank", "window", "step")
 """What a row of an analysis per step is about."""
 _SHOWN_STEPS = 3
@@ -110,6 +112,8 @@ def named_steps(steps: Sequence[int]) -> str:
 def within_available(costs: Mapping[int, int], columns: Sequence[str], inputs: Inputs) -> dict[int, int]:
     """Costs of the mean step, by rank, at most what the rank's steps have, the largest first.
 
+    A cost most of which can only be in one step of several, such as a checkpoint, is 0: it need not come again.
+
     Args:
         costs: ns by rank: totals divided by the number of steps.
         columns: of `step_time`: what the saving is taken from. The bound is the mean of their sum.
@@ -117,9 +121,18 @@ def within_available(costs: Mapping[int, int], columns: Sequence[str], inputs: I
     frame = inputs.results.get("step_time")
     if frame is None or frame.is_empty():
         return dict(costs)
-    has = frame.group_by("rank").agg(pl.sum_horizontal(*columns).mean())
-    most = {int(rank): round(value) for rank, value in has.iter_rows()}
-    bounded = {rank: min(cost, most.get(rank, cost)) for rank, cost in costs.items()}
+    has = pl.sum_horizontal(*columns)
+    of_rank = frame.group_by("rank").agg(
+        has.mean().alias("mean"),
+        ((has.sum() - has.max()) / pl.len()).alias("without_largest"),
+        pl.len().alias("steps"),
+    )
+    bounded = dict(costs)
+    for rank, mean, without_largest, steps in of_rank.iter_rows():
+        if rank in costs:
+            bounded[rank] = min(costs[rank], round(mean))
+            if steps > AGAIN and without_largest < bounded[rank] / 2:
+                bounded[rank] = 0
     return dict(sorted(bounded.items(), key=lambda each: (-each[1], each[0])))
 
 

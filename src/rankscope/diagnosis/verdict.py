@@ -106,7 +106,7 @@ class Diagnosis:
     """What is wrong with a run, made once.
 
     Attributes:
-        findings: causes with their symptoms, by severity and cost; their savings add up to a step at most.
+        findings: causes with their symptoms, by severity and cost; their savings add up to the mean step at most.
         stated: the same findings as each rule and analysis states it, neither merged nor limited.
         headline: the most costly cause in one sentence.
         stragglers: whether a rank delays the others.
@@ -125,7 +125,7 @@ class Diagnosis:
 
     @property
     def saving_ns(self) -> int:
-        """The potential saving of all findings together, ns per step: a step at most."""
+        """The potential saving of all findings together, ns per step: the mean step at most."""
         return sum(finding.saving_ns or 0 for finding in self.findings)
 
     def headline_of(self, result: Result) -> Headline | None:

@@ -139,7 +139,8 @@ def _by_step(buckets: pl.DataFrame) -> pl.DataFrame:
             pl.col("bytes").last().alias("last"),
             pl.min_horizontal(pl.col("tail_ns").last(), pl.col("exposed_ns").last()).alias("tail"),
             pl.col("exposed_ns").sum().alias("exposed"),
-            pl.col("backward_ns").last().alias("backward"),
+            # Without it there is nothing that an earlier bucket could overlap with.
+            pl.col("backward_ns").last().fill_null(0).alias("backward"),
         )
         .with_columns(
             pl.min_horizontal(

@@ -14,7 +14,7 @@ import polars as pl
 from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import SLOW_HOST
 from rankscope.diagnosis.recurring_costs import cost_of
-from rankscope.diagnosis.step_costs import on_worst_rank, per_step, steps_of
+from rankscope.diagnosis.step_costs import IDLE, on_worst_rank, per_step, steps_of
 from rankscope.primitives.annotation_origin import garbage_collections
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
@@ -27,7 +27,8 @@ def find(inputs: Inputs) -> list[Finding]:
     # A collection costs nothing while the device works on what was launched before it.
     idle = pl.coalesce("idle_in_steps_ns", "host_in_steps_ns").alias("idle")
     own = garbage_collections(frame)
-    cost = cost_of(own.with_columns(idle), "idle", ("window_ns",), inputs)
+    available = IDLE if own["idle_in_steps_ns"].drop_nulls().len() else ("window_ns",)
+    cost = cost_of(own.with_columns(idle), "idle", available, inputs)
     if cost is None:
         return []
     worst, unit = cost.worst, cost.unit
