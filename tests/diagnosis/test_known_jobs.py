@@ -248,6 +248,21 @@ def test_work_without_steps_after_a_long_wait(tmp_path: Path, caplog: pytest.Log
     assert diagnosis.stragglers.state == "too-few-steps"
 
 
+def test_a_balanced_pipeline_without_a_backward_has_its_inherent_bubble(tmp_path: Path) -> None:
+    """Four stages and four microbatches: 3 / 7 of a step. The last stage sends nothing."""
+
+    def program(job: Job, number: int) -> None:
+        for microbatch in range(4):
+            for stage in range(4):
+                job.launch(1000 * (1 + 0.02 * vary(number, microbatch)), by=[stage])
+                if stage < 3:
+                    job.send(stage, stage + 1, 20)
+        reduced(job, 100, 1)
+
+    found = {each.id for each in diagnosed(executed(program, 4).write(tmp_path)).stated}
+    assert "pipeline-bubble" not in found
+
+
 # -- several problems ------------------------------------------------------------------------------------------------
 
 
