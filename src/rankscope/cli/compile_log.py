@@ -12,10 +12,10 @@ import typer
 from rich.console import Console, Group
 from rich.text import Text
 
-from rankscope.cli.analyze import TABLE, Format, TableOptions
+from rankscope.cli.analyze import TABLE, TableOptions
 from rankscope.cli.options import DEFAULTS, opened
 from rankscope.cli.signature import with_options
-from rankscope.cli.writing import refuse_terminal, show, width_for, write
+from rankscope.cli.writing import Format, refuse_terminal, show, width_for, write
 from rankscope.export.formats import FORMATS
 from rankscope.ingest.compile_log import compilations, read_compile_log, with_calls
 from rankscope.report.formatting import sentence
