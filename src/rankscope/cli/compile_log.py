@@ -1,6 +1,6 @@
 """`rankscope compile-log`.
 
-In: the logs of ``TORCH_TRACE``. Out: what was compiled, why again, and how long it took.
+In: the logs of ``TORCH_TRACE``. Out: what was compiled, what caused recompilations, and how long it took.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def compile_log(
     ] = None,
     table: TableOptions = TABLE,
 ) -> None:
-    """Show what was compiled, why again, and how long it took on each rank, from the logs of `TORCH_TRACE`."""
+    """Show what was compiled and recompiled, why, and how long it took on each rank, from the logs of `TORCH_TRACE`."""
     refuse_terminal(table.form.value, table.output)
     found = read_compile_log(log)
     frame = found.frame

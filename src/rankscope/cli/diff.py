@@ -48,7 +48,7 @@ class GateOptions:
         Path | None, typer.Option(metavar="FILE", help="Write JUnit XML, with one test case per --fail-on.")
     ] = None
     markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write Markdown, for a comment on a change.")
+        Path | None, typer.Option(metavar="FILE", help="Write Markdown, for a comment on a pull request.")
     ] = None
 
 

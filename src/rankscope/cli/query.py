@@ -36,9 +36,7 @@ class RowOptions:
     """How a query is run, and how and where its rows are written."""
 
     engine: Annotated[str, typer.Option("--engine", help="polars, or duckdb where it is installed.")] = "polars"
-    limit_rows: Annotated[int, typer.Option("--limit-rows", min=0, help="Return at most so many rows; 0 for all.")] = (
-        1000
-    )
+    limit_rows: Annotated[int, typer.Option("--limit-rows", min=0, help="Maximum number of rows; 0 for all.")] = 1000
     timeout: Annotated[
         float,
         typer.Option("--timeout", min=0, metavar="SECONDS", help="End the query after this time; 0 for no limit."),

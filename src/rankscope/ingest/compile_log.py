@@ -1,4 +1,4 @@
-"""torch's structured trace log (``TORCH_TRACE``): what torch.compile compiled, why again, and how long it took.
+"""torch's structured trace log (``TORCH_TRACE``): what torch.compile compiled and recompiled, why, and how long.
 
 A log has a file per rank. A record is a line ``V1125 22:13:19.115000 PID FILE:LINE] {JSON}``; its payload follows in
 lines that begin with a tab. Those about a compilation are read: `compilation_metrics`, `bwd_compilation_metrics` and
