@@ -101,7 +101,7 @@ class Bursts:
     Attributes:
         rank: the rank with the most.
         ranks: all ranks with such steps.
-        steps: the rank's steps that cost so much, by number.
+        steps: the rank's expensive steps, by number.
         of: how many steps it has.
         total_ns: what they cost together.
         saving_ns: the same per step of all, ns.
@@ -135,7 +135,7 @@ def in_bursts(frame: pl.DataFrame, column: str, inputs: Inputs) -> Bursts | None
 
     Args:
         frame: rank, step and the column, one row per step.
-        column: ns. A step costs so much from 5 % of the median step on.
+        column: ns. From 5 % of the median step on, a step is expensive.
     """
     median, mean = step_ns(inputs), mean_step_ns(inputs)
     if median is None or mean is None:

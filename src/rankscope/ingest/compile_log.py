@@ -226,7 +226,7 @@ class _Reader:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Lines; the rest of one that is too long comes as lines of their own, which are no records."""
+    """Lines; the rest of a line that is too long comes as further lines, which are not records."""
     while line := file.readline(_MAX_LINE_BYTES):
         yield line
 

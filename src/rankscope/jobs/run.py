@@ -101,7 +101,7 @@ def launch(
         env: variables to set for the job, added to this process's.
         module: run ``script`` as a module.
         torchrun: further options of torchrun.
-        timeout_s: end the job after so many seconds.
+        timeout_s: end the job after this many seconds.
         check: raise if the job fails; otherwise look at ``exit_code``.
         echo: print what the job prints.
 
@@ -150,7 +150,7 @@ def run_job(
         run_id: the run's id; ``RANKSCOPE_RUN_ID``, else generated or, on several nodes, agreed on by the ranks.
         env: variables to add.
         output: called with each line of the job's output; ``None`` leaves the terminal to the job.
-        timeout_s: end the job after so many seconds.
+        timeout_s: end the job after this many seconds.
 
     Raises:
         LaunchError: it could not be started, or took too long.
