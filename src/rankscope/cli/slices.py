@@ -22,6 +22,7 @@ from rankscope.report.formatting import plain
 from rankscope.results import Result
 
 _SUGGESTED = 5
+"""Names."""
 
 
 @with_options()

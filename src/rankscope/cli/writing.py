@@ -31,7 +31,7 @@ class Format(str, Enum):
 
 
 class TextFormat(str, Enum):
-    """How something that is no table of rows is written."""
+    """How something other than a table of rows is written."""
 
     table = "table"
     json = "json"

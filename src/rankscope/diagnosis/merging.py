@@ -38,6 +38,7 @@ COVERED = 0.5
 """Of a finding's cost: a cause that accounts for less leaves the finding on its own."""
 ON_ITS_OWN = "potential saving on its own"
 _SAME = 0.99
+"""Of a saving: if at least this share of it is counted, what it would be alone is not evidence."""
 _NS = 1e-3  # more than floating point loses of a nanosecond
 
 _COLUMNS: Mapping[StepPart, tuple[str, ...]] = {

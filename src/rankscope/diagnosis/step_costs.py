@@ -21,6 +21,7 @@ INFO_SHARE = 0.01
 MEMORY_WARNING = 0.95
 """Of a device's memory: with less left, a longer sequence or some fragmentation ends the job."""
 MEMORY_INFO = 0.85
+"""The same, for a longer batch or a larger model."""
 AGAIN = 2
 """Steps: what happens in one alone may be a checkpoint or the start of an epoch, and need not happen again."""
 PLACE = ("rank", "window", "step")

@@ -14,6 +14,7 @@ from rankscope.rundir.plurals import listed, plural
 from rankscope.rundir.ranges import as_ranges
 
 _LINE = 120
+"""Characters of an exception's text."""
 _STACKS = (
     "Python stacks of all ranks: start the job with rankscope.HangWatch, or run `py-spy dump --pid PID` on the host of "
     "{ranks}"

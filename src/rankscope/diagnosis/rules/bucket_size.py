@@ -38,8 +38,11 @@ from rankscope.diagnosis.step_costs import (
 from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule
 
 CAP = 25 << 20
+"""DDP's default bucket, bytes."""
 _SMALL = 1_000_000
+"""Bytes: the latency of an all-reduce of less is most of its time."""
 _ENOUGH = 4
+"""Buckets: up to this number is never too many, however small they are."""
 
 
 def find(inputs: Inputs) -> list[Finding]:

@@ -42,6 +42,7 @@ from rankscope.rundir.plurals import counted
 
 _REASON = "Nothing computes during this collective, or during a part of it"
 _WORST_SHARE = 0.05
+"""Of a step: the finding names ranks that could save at least this share."""
 _KNOWN = 0.5
 """Of what the saving is taken from: if less is known to be transfer, the finding is an info."""
 

@@ -25,6 +25,7 @@ from rankscope.primitives.stragglers.suspects import TOO_FEW
 from rankscope.results import Evidence, Finding, Inputs, Rule, of_judged_ranks
 
 _LASTING = 0.75
+"""Of the steps: the same rank computes longest in at least this share."""
 CPU_EXCESS = 0.1
 """Of the mean. Two clean Gloo jobs of two ranks on one host differed by 3 % in four steps."""
 ENOUGH = 3

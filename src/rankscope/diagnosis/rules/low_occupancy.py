@@ -19,6 +19,7 @@ from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rundir.plurals import counted
 
 _LONG_NS = 10_000
+"""Shorter kernels are a matter of `small_kernels`."""
 _SHOWN = 3
 
 

@@ -18,8 +18,11 @@ from rankscope.diagnosis.step_costs import average_step, number_of_steps, severi
 from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule
 
 _LARGE = 1_000_000
+"""Bytes: below, latency decides the bandwidth."""
 _FAR = 0.5
+"""Of the best bandwidth."""
 _MEASURED = 3
+"""Collectives of each size: a median of fewer says little."""
 _ROW = ("collective", "dtype", "bytes", "group", "group_size", "hosts")
 
 

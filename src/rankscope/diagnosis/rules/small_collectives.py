@@ -28,7 +28,9 @@ from rankscope.primitives.communicators import POINT_TO_POINT
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 SMALL = 4096
+"""Bytes: a loss, a flag, a few metrics."""
 _OFTEN = 2
+"""In a step: a single one lets delays of different ranks cancel out."""
 
 
 def find(inputs: Inputs) -> list[Finding]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 _LAUNCHES = 200
+"""Launches that are timed."""
 
 
 class Clock(Protocol):
