@@ -114,7 +114,7 @@ def test_modules_and_call_sites_by_hand(tmp_path: Path) -> None:
 def test_the_composition_keeps_the_peak(tmp_path: Path) -> None:
     run = opened(tmp_path, a_job())
     pieces = run.memory_composition()
-    assert pieces.select(pl.sum_horizontal(CATEGORIES)).to_series().to_list() == pieces["total"].to_list()
+    assert pieces.select(pl.sum_horizontal(*CATEGORIES)).to_series().to_list() == pieces["total"].to_list()
     highest = pieces.sort("total", descending=True).row(0, named=True)
     assert (highest["total"], highest["step"], highest["earlier"], highest["optimizer_state"]) == (2762, 2, 1000, 800)
 

@@ -49,7 +49,7 @@ def test_by_hand(tmp_path: Path) -> None:
     run = rankscope.open(kineto.write_ranks(tmp_path, {0: first, 1: second}), executor="serial")
     assert run.pipeline_bubble().drop("bubble_ratio").rows() == [
         (0, 1, 1, 100_000, 44_000, 34_000, 2, pytest.approx(1 / 3)),
-        (1, 1, 1, 100_000, 33_000, 28_000, 1, pytest.approx(1 / 2)),
+        (1, 1, 1, 100_000, 33_000, 28_000, 1, pytest.approx(1 / 3)),
     ]
     assert run.pipeline_bubble()["bubble_ratio"].to_list() == [0.34, 0.28]
 

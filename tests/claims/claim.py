@@ -23,7 +23,7 @@ class Claim:
     finding: Finding
     left: list[Evidence] = field(init=False)
     of_mean: bool = field(init=False)
-    """Whether it is a part of the mean step, because fewer than half of the steps have it."""
+    """Whether it is a part of the mean step: a total of files, or what fewer than half of the steps have."""
 
     def __post_init__(self) -> None:
         self.left = list(self.finding.evidence)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from tests.claims.claim import Claim
 from tests.claims.exchanges import LOOSE, WIDTHS, Exchange, Exchanges
-from tests.claims.host_rules import saves_at_most, step_count, step_of
+from tests.claims.host_rules import recurs, saves_at_most, step_count, step_of
 from tests.claims.raw import Raw, mean
 from tests.claims.registry import checks
 from tests.claims.spans import common, length, less, union, within
@@ -171,6 +171,7 @@ def small_collectives(claim: Claim, raw: Raw) -> None:
         calls[rank] = sum(len(rows) for rows in often) / count
         total[rank] = sum(row.duration for rows in often for row in rows) / count
         spare[rank] = sum(sum(r.duration for r in rows) - min(r.duration for r in rows) for rows in often) / count
+        claim.require(not steps or recurs(claim, len(often), count), "a single step has them")
     least = min(spare, key=lambda rank: (spare[rank], rank))
     claim.is_near("small collectives", calls[least], within=0.51)
     said = claim.take("most frequent").value
@@ -283,7 +284,7 @@ def bucket_size(claim: Claim, raw: Raw) -> None:
     part = 1.0
     if claim.of_mean:
         part = len(by_rank[worst]) / len(raw.windows(worst))
-        claim.require(len(by_rank[worst]) < 0.5 * len(raw.windows(worst)), "most steps have buckets")
+        claim.require(2 <= len(by_rank[worst]) < 0.5 * len(raw.windows(worst)), "one step or most have buckets")
         claim.is_near("share of the steps that have buckets", part, within=1e-9)
     saves_at_most(claim, saving(row) * part * 1.02 + 2, step)
     claim.require(row["last"] > 2 * CAP if large else row["buckets"] > 4, "its buckets are neither large nor many")

@@ -12,9 +12,9 @@ from typing import Any
 from tests.claims.claim import Claim
 from tests.claims.host_rules import (
     WORTH,
-    counts,
     in_steps,
     raw_steps,
+    recurs,
     saves,
     saves_at_most,
     step_count,
@@ -54,7 +54,7 @@ def pageable_copies(claim: Claim, raw: Raw) -> None:
                     copied[event.name].append((file, event))
         for rows in copied.values():
             which = {(f.path, f.step_at(e.launch)) for f, e in rows if f.plain.steps}
-            if which and not counts(claim, len(which), number):
+            if which and not recurs(claim, len(which), number):
                 continue
             for file, event in rows:
                 others = union(e.span for e in file.plain.device if "memcpy" not in e.category)
@@ -94,12 +94,15 @@ def low_occupancy(claim: Claim, raw: Raw) -> None:
     names: dict[int, dict[str, tuple[int, float, int]]] = {}
     for rank, files in raw.files.items():
         of_name: dict[str, list[tuple[Event, float]]] = defaultdict(list)
+        launched_by: dict[str, set[object]] = defaultdict(set)
         for file in files:
             shared = overlapped(file)
             for event in file.computing:
                 alone = event.end - event.start - within(shared[device_of(event)], *event.span)
                 alone *= launched_in_steps(file, event, steps)
                 blocks = float(event.args.get("blocks per SM") or 0)
+                if file.step_at(event.launch) is not None:
+                    launched_by[event.name].add((file.path, file.step_at(event.launch)))
                 # Without a grid the field is 0 in some files: no kernel has none.
                 of_name[event.name].append((event, alone * max(1 - blocks, 0) if blocks else 0.0))
         own = {}
@@ -111,13 +114,15 @@ def low_occupancy(claim: Claim, raw: Raw) -> None:
                 continue
             blocks = sum(each * duration for each, duration in told) / weight
             unfilled = sum(part for _, part in rows)
-            if blocks < 1 and unfilled >= 0.5:
+            once = launched_by[name] and not recurs(claim, len(launched_by[name]), step_count(raw, rank, steps))
+            if blocks < 1 and unfilled >= 0.5 and not once:
                 own[name] = sum(e.end - e.start for e, _ in rows), blocks, len(rows)
                 total += unfilled
         names[rank] = own
         lost[rank] = total / step_count(raw, rank, steps)
     step = step_of(claim, raw)
     worst = worst_of(claim, lost)
+    # Each kernel is rounded.
     claim.is_near("time without blocks, nothing else running", lost[worst], within=3, relative=1e-5)
     while claim.left:
         each = claim.take("")
@@ -253,6 +258,10 @@ def tensor_cores(claim: Claim, raw: Raw) -> None:
         )
     step = step_of(claim, raw)
     worst = max(saved, key=lambda rank: saved[rank])
+    of_type = [(f, e) for f in raw.files[worst] for e in products(f) if number_of(e) == number]
+    if raw.steps:
+        which = {(f.path, f.step_at(e.start)) for f, e in of_type if f.step_at(e.start) is not None}
+        claim.require(recurs(claim, len(which), step_count(raw, worst, steps)), "a single step has them")
     claim.is_near("operators that tensor cores can run", calls[worst])
     claim.is_near("time in their kernels", device[worst])
     claim.is_near("of it on tensor cores", tensor[worst])
@@ -290,6 +299,7 @@ def precision(claim: Claim, raw: Raw) -> None:
         device[rank] = sum(k.end - k.start for k, _ in kernels)
         tensor[rank] = sum(k.end - k.start for k, _ in kernels if TENSOR.search(k.name))
     worst = min(rank for rank in device if device[rank] == max(device.values()))
+    claim.require(claim.of_mean or not steps, "a mean is compared with the median step")
     claim.is_near("such operators", sum(number_of(o) in wide for file in raw.files[worst] for o in products(file)))
     claim.is_near("time in their kernels", device[worst])
     claim.is_near("of it on tensor cores", tensor[worst])
@@ -304,12 +314,13 @@ def imbalance(claim: Claim, raw: Raw) -> None:
     steps = claim.finding.steps
     by_step: dict[int | None, dict[int, int]] = defaultdict(dict)
     for rank in raw.ranks:
-        if rank in raw.cut:
+        if rank in raw.cut or (raw.on_device and not any(file.on_device for file in raw.files[rank])):
             continue
         for file, number, begin, end in raw.windows(rank, steps):
             by_step[number][rank] = file.part("compute", begin, end)
     (rank,) = claim.finding.ranks
-    whole = [row for row in by_step.values() if len(row) == len(raw.ranks) - len(raw.cut)]
+    compared = {rank for row in by_step.values() for rank in row}
+    whole = [row for row in by_step.values() if len(row) == len(compared)]
     leads = [row for row in whole if row[rank] == max(row.values())]
     most = statistics.median(row[rank] for row in leads)
     usual = statistics.median(statistics.fmean(row.values()) for row in leads)

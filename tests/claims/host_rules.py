@@ -37,12 +37,10 @@ def step_of(claim: Claim, raw: Raw) -> float:
     return step
 
 
-def counts(claim: Claim, happened: int, steps: int) -> bool:
-    """Whether what happened in so many of a rank's steps is part of the figure.
-
-    A usual step has what happens in at least half of them; the mean step has that, and what happens in two or more.
-    """
-    return 2 * happened >= steps or (claim.of_mean and happened >= 2)
+def recurs(claim: Claim, happened: int, steps: int) -> bool:
+    """Whether what happened in so many of a rank's steps is part of a mean: in half of them or more, or in two."""
+    claim.require(claim.of_mean or not claim.finding.steps, "a mean is compared with the median step")
+    return 2 * happened >= steps or happened >= 2
 
 
 def worst_of(claim: Claim, by_rank: Mapping[int, float]) -> int:
@@ -223,9 +221,32 @@ def idle_in_operators(raw: Raw, rank: int) -> dict[str, int]:
     return dict(found)
 
 
+def launch_bound_in_bursts(claim: Claim, raw: Raw) -> None:
+    """Several steps wait for launches, and most do not."""
+    claim.require(claim.of_mean, "no mean step")
+    step = raw.mean_step_ns()
+    claim.is_near(MEAN_STEP, step)
+    worst = claim.named_rank() if claim.named_rank() is not None else min(claim.finding.ranks)
+    assert worst is not None
+    rows = launches_by_step(raw, worst, ())
+    slow = {key: row for key, row in rows.items() if row["late_ns"] >= 0.05 * raw.step_ns()}
+    claim.require(set(claim.finding.steps) == {number for _, number in slow}, f"steps {slow}")
+    claim.require(2 <= len(slow) < len(rows) / 2, "it happens once, or in most steps")
+    total = sum(row["late_ns"] for row in slow.values())
+    claim.is_near("device idle until a late launch", total)
+    short = claim.is_near("of it before kernels shorter than 10 µs", sum(row["late_short_ns"] for row in slow.values()))
+    claim.require(short <= total / 2, "most of it is before short kernels")
+    per = claim.is_near("mean over all steps", total / len(rows))
+    claim.require(f"in {len(slow)} of {len(rows)} steps" in claim.finding.title, "the title's steps")
+    saves_at_most(claim, per, step)
+
+
 @checks("launch_bound")
 def launch_bound(claim: Claim, raw: Raw) -> None:
     """Before these kernels nothing runs, they were launched after that began, and nothing else explains the gap."""
+    if re.search(r"launch kernels in \d+ of \d+ steps", claim.finding.title):
+        launch_bound_in_bursts(claim, raw)
+        return
     steps = claim.finding.steps
     found = {rank: launches(raw, rank, steps) for rank in raw.ranks if raw.on_device}
     late = {rank: row["late_ns"] for rank, row in found.items() if row}
@@ -344,7 +365,7 @@ def synchronizing_calls(claim: Claim, raw: Raw) -> None:
                 found[where][file.plain.steps and (file.path, file.step_at(call.start))].append(dry)
         own: dict[str, list[int]] = defaultdict(list)
         for (name, _, _), by_step in found.items():
-            if not all(by_step) or counts(claim, len(by_step), number):
+            if not all(by_step) or recurs(claim, len(by_step), number):
                 own[name] += [dry for each in by_step.values() for dry in each]
         places[rank] = own
         idle[rank] = sum(sum(found) for found in own.values()) / number
@@ -353,9 +374,9 @@ def synchronizing_calls(claim: Claim, raw: Raw) -> None:
     rows = len(claim.left)
     # Each place is rounded down.
     claim.is_near("device idle after such calls", idle[worst], within=rows + 20)
-    for kind in ("median", "mean"):
-        if claim.has(f"device idle in its {kind} step"):
-            claim.is_near(f"device idle in its {kind} step", claim.finding.saving_ns or 0)
+    for kind in ("the mean step", "the recorded span"):
+        if claim.has(f"device idle in {kind}"):
+            claim.is_near(f"device idle in {kind}", claim.finding.saving_ns or 0)
     total = 0.0
     while claim.left:
         each = claim.left[0]
@@ -410,7 +431,7 @@ def gc_pauses(claim: Claim, raw: Raw) -> None:
                 if in_steps(file, event, steps):
                     by_name[event.name].append((file.plain.steps and (file.path, file.step_at(event.start)), event))
         number = step_count(raw, rank, steps)
-        kept = [f for f in by_name.values() if not f[0][0] or counts(claim, len({at for at, _ in f}), number)]
+        kept = [f for f in by_name.values() if not f[0][0] or recurs(claim, len({at for at, _ in f}), number)]
         own[rank] = [event for found in kept for _, event in found]
     spent = {r: length(union(e.span for e in found)) / step_count(raw, r, steps) for r, found in own.items()}
     idle = {
@@ -444,6 +465,8 @@ def graph_breaks(claim: Claim, raw: Raw) -> None:
     regions, spent, compiling, idle = set(), {}, {}, {}
     for rank, files in raw.files.items():
         total = idle_looking = idle_compiling = 0
+        count = step_count(raw, rank, steps)
+        by_name: dict[str, list[tuple[object, int, int]]] = defaultdict(list)
         for file in files:
             ranges = [e for e in [*file.plain.operators, *file.plain.named] if in_steps(file, e, steps)]
             regions |= {(int(m[1]), int(m[2])) for e in ranges if (m := REGION.match(e.name))}
@@ -451,12 +474,16 @@ def graph_breaks(claim: Claim, raw: Raw) -> None:
                 if OVERHEAD.match(event.name) or COMPILING.match(event.name):
                     lasted = event.end - event.start
                     without = lasted - within(file.busy, *event.span) if raw.on_device else lasted
-                    total += lasted
-                    if COMPILING.match(event.name):
-                        idle_compiling += without
-                    else:
-                        idle_looking += without
-        count = step_count(raw, rank, steps)
+                    at = file.plain.steps and (file.path, file.step_at(event.start))
+                    by_name[event.name.removesuffix(" (dynamo_timed)")].append((at, lasted, without))
+        for name, found in by_name.items():
+            if found[0][0] and not recurs(claim, len({at for at, _, _ in found}), count):
+                continue
+            total += sum(lasted for _, lasted, _ in found)
+            if COMPILING.match(name):
+                idle_compiling += sum(without for _, _, without in found)
+            else:
+                idle_looking += sum(without for _, _, without in found)
         spent[rank] = total / count
         compiling[rank] = sum(
             e.end - e.start for f in files for e in [*f.plain.operators, *f.plain.named] if COMPILING.match(e.name)

@@ -71,6 +71,27 @@ def test_the_analysis_says_of_stragglers_what_the_diagnosis_says(
     assert finding == json.loads(json.dumps(merged.to_json()))
 
 
+@pytest.mark.parametrize("lacking", ["no file", "a file that is cut"])
+def test_a_rank_without_a_file_may_delay_the_others(tmp_path: Path, lacking: str) -> None:
+    """Rank 1 is slow. Of the other three no one is, and more is not known without its file."""
+    job = Job(ranks=4, steps=16, seed=3, faults=(Fault("slow_device", (1,), magnitude=0.3),))
+    simulate(tmp_path / "run", job, costs=False)
+    (path,) = (each for each in sorted((tmp_path / "run").rglob("*.json*")) if "rank1" in each.name)
+    if lacking == "no file":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
+    run = rankscope.open(tmp_path / "run", executor="serial")
+    verdict = run.diagnosis().stragglers
+    assert verdict.state == "none"
+    assert verdict.label == "none significant among the recorded ranks"
+    assert "among the recorded ranks" in sentence(verdict.sentence)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(summary(run, 200))
+    assert verdict.label in console.file.getvalue()  # type: ignore[attr-defined]
+    assert verdict.label in run_html(run)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_hardly_a_trace_is_diagnosed(tmp_path: Path, name: str) -> None:

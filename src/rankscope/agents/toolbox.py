@@ -43,7 +43,7 @@ TOOLS: Mapping[str, Tool] = {
 PATIENCE_S = 40.0
 """How long a call waits for its answer: clients give up after a minute."""
 AT_ONCE = 4
-"""So many calls that need no run are answered at a time, and so many queries run."""
+"""Calls without a run, and queries, that are handled at the same time."""
 KEPT = 16
 """Calls whose answers are kept until they are asked for again."""
 

@@ -37,7 +37,7 @@ import polars as pl
 from rankscope.primitives.activity import covered_time
 from rankscope.primitives.call_stack import enclosing, launch_instants, range_at
 from rankscope.primitives.intervals import union_length_by
-from rankscope.primitives.steps import host_steps
+from rankscope.primitives.steps import host_steps, step_at
 from rankscope.results import Analysis, Column, Inputs, Tables, by_window, in_steps, schema_of
 
 COLUMNS = (
@@ -49,6 +49,7 @@ COLUMNS = (
     Column("frame", pl.Int64, "", "for a region: the frame that Dynamo compiled"),
     Column("version", pl.Int64, "", "for a region: how often it had been compiled before"),
     Column("calls", pl.Int64, "count", "number of calls"),
+    Column("steps", pl.Int64, "count", "steps with such a call; 0 if the trace has no steps"),
     Column("host_ns", pl.Int64, "ns", "host time in its calls; null for a kernel without host events"),
     Column("median_ns", pl.Float64, "ns", "median duration of a call; null for a kernel without host events"),
     Column(
@@ -92,7 +93,16 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         for n, window in enumerate(by_window(tables, inputs))
     ]
     frame = pl.concat(parts)
-    sums = ("calls", "host_ns", "device_ns", "kernels", "device_idle_ns", "host_in_steps_ns", "idle_in_steps_ns")
+    sums = (
+        "calls",
+        "steps",
+        "host_ns",
+        "device_ns",
+        "kernels",
+        "device_idle_ns",
+        "host_in_steps_ns",
+        "idle_in_steps_ns",
+    )
     spent = pl.col("spent").explode()
     others = pl.col("spent").list.slice(1).explode()
     merged = frame.group_by(_KEY, maintain_order=True).agg(
@@ -174,10 +184,15 @@ def _window_calls(window: Tables, inputs: Inputs) -> pl.DataFrame:
     busy = covered_time(device).within(calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy())
     idle = (spent - pl.Series("busy_ns", busy)) if device.height else pl.lit(None, pl.Int64)
     host = (
-        calls.with_columns(idle.alias("idle_ns"), in_steps(calls["start_ns"], window["annotations"]).alias("counted"))
+        calls.with_columns(
+            idle.alias("idle_ns"),
+            in_steps(calls["start_ns"], window["annotations"]).alias("counted"),
+            step_at(host_steps(window["annotations"]), calls["start_ns"]),
+        )
         .group_by(_KEY, maintain_order=True)
         .agg(
             pl.len().cast(pl.Int64).alias("calls"),
+            pl.col("step").drop_nulls().n_unique().cast(pl.Int64).alias("steps"),
             pl.when(pl.lit(bool(device.height))).then(pl.col("idle_ns").sum()).alias("device_idle_ns"),
             spent.sum().alias("host_ns"),
             spent.filter("counted").sum().alias("host_in_steps_ns"),
@@ -203,6 +218,7 @@ def _window_calls(window: Tables, inputs: Inputs) -> pl.DataFrame:
         union_length_by(kernels, _KEY, "device_ns")
         .join(kernels.group_by(_KEY).agg(pl.len().cast(pl.Int64).alias("calls")), on=_KEY, how="left")
         .with_columns(
+            pl.lit(0, pl.Int64).alias("steps"),
             *(pl.lit(None, pl.Int64).alias(name) for name in _HOST_COLUMNS),
             pl.lit(None, pl.List(pl.Int64)).alias("spent"),
             pl.lit(None, pl.String).alias("source"),

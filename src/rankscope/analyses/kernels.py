@@ -35,6 +35,7 @@ from rankscope.results import (
     chosen_launches,
     in_steps,
     over_ranks,
+    step_keys,
     top_group,
     total_of,
 )
@@ -45,6 +46,7 @@ COLUMNS = (
     Column("name", pl.String, "", "the kernel, as recorded"),
     Column("category", pl.String, "", "compute, communication or memory"),
     Column("calls", pl.Int64, "count", "number of executions"),
+    Column("steps", pl.Int64, "count", "steps that launched it; 0 if the trace has no steps"),
     Column("total_ns", pl.Int64, "ns", "sum of durations"),
     Column("share", pl.Float64, "ratio", "share of the rank's time in all kernels, copies and fills"),
     Column("mean_ns", pl.Float64, "ns", "mean duration"),
@@ -73,12 +75,15 @@ _KEYS: dict[object, tuple[str, ...]] = {"name": (), "shape": _SHAPE, "operator":
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The kernels of a rank."""
     by = inputs.parameters.get("by", "name")
-    device = pl.concat(_with_launcher(window, inputs) for window in by_window(tables, inputs))
+    device = pl.concat(
+        _with_launcher(window, number, inputs) for number, window in enumerate(by_window(tables, inputs))
+    )
     keys = ("name", "category", *_KEYS[by])
     duration = pl.col("duration")
     by_operator = device.group_by(*keys, "launched_by", maintain_order=True) if by != "operator" else None
     frame = device.group_by(keys, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("calls"),
+        pl.col("step_key").drop_nulls().n_unique().cast(pl.Int64).alias("steps"),
         duration.sum().alias("total_ns"),
         duration.mean().alias("mean_ns"),
         duration.min().alias("min_ns"),
@@ -112,12 +117,13 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     return frame.sort(order, descending=[True, *([False] * 7)]).select(column.name for column in COLUMNS)
 
 
-def _with_launcher(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    """The device events of the selected steps with category, duration, and the operator that launched them."""
+def _with_launcher(window: Tables, number: int, inputs: Inputs) -> pl.DataFrame:
+    """The device events of the selected steps with step, category, duration, and the operator that launched them."""
     device = chosen_launches(_with_unfilled(window), window["annotations"], inputs)
     operators = window["host_ops"]
     owner = pl.Series(launching_operators(device, window["runtime_calls"], operators))
     return with_category(device, inputs.options.communication).with_columns(
+        step_keys(device["launch_ns"], window["annotations"], number).alias("step_key"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
         operators["name"].gather(owner.set(owner < 0, None)).alias("launched_by"),
     )

@@ -29,6 +29,7 @@ import polars as pl
 
 from rankscope.primitives.device_peaks import device_model, peak_flops
 from rankscope.primitives.matrix_operators import matrix_operators
+from rankscope.primitives.steps import host_steps, step_at
 from rankscope.results import (
     Analysis,
     Column,
@@ -44,6 +45,7 @@ COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("number", pl.String, "", "float64, float32, float16, bfloat16 or float8; null if types were not recorded"),
     Column("calls", pl.Int64, "count", "operators that tensor cores can run"),
+    Column("steps", pl.Int64, "count", "steps with such operators; 0 if the trace has no steps"),
     Column("host_ns", pl.Int64, "ns", "host time in them"),
     Column("kernels", pl.Int64, "count", "compute kernels that they launched"),
     Column("device_ns", pl.Int64, "ns", "sum of these kernels' durations; null without a device"),
@@ -59,7 +61,8 @@ COLUMNS = (
     ),
 )
 _SUMS = (
-    "calls", "host_ns", "kernels", "device_ns", "tensor_ns", "unknown_ns", "off_ns", "steps_tensor_ns", "steps_off_ns",
+    "calls", "steps", "host_ns", "kernels", "device_ns", "tensor_ns", "unknown_ns", "off_ns", "steps_tensor_ns",
+    "steps_off_ns",
 )  # fmt: skip
 _WIDE = ("float64", "float32")
 
@@ -102,8 +105,11 @@ def _window_types(window: Tables, inputs: Inputs) -> pl.DataFrame:
         kept = chosen_starts(window["host_ops"], annotations, inputs).to_numpy()
         device = chosen_launches(device, annotations, inputs)
         calls, kernels = matrix_operators(window, kept, device, extra)
+    calls = calls.with_columns(step_at(host_steps(annotations), calls["start_ns"]))
     counted = calls.group_by("number").agg(
-        pl.len().cast(pl.Int64).alias("calls"), pl.col("duration").sum().alias("host_ns")
+        pl.len().cast(pl.Int64).alias("calls"),
+        pl.col("step").drop_nulls().n_unique().cast(pl.Int64).alias("steps"),
+        pl.col("duration").sum().alias("host_ns"),
     )
     launched = (
         kernels.with_columns(in_steps(kernels["launch_ns"], annotations).alias("in_steps"))

@@ -26,14 +26,7 @@ COLUMNS = (
     Column("time_ns", pl.Int64, "ns", "the instant with the most memory in it, on the trace's clock", instant=True),
     Column("step", pl.Int64, "", "the step of that instant; null outside steps"),
     Column("total", pl.Int64, "bytes", "memory that was live then: the sum of the next columns"),
-    Column("parameters", pl.Int64, "bytes", "made by constructors of nn.Modules"),
-    Column("gradients", pl.Int64, "bytes", "made in a backward and kept beyond it"),
-    Column("optimizer_state", pl.Int64, "bytes", "made in an optimizer's step and kept beyond it"),
-    Column("activations", pl.Int64, "bytes", "made in a forward and kept beyond it"),
-    Column("temporary", pl.Int64, "bytes", "released in the phase or operator that allocated it"),
-    Column("inputs", pl.Int64, "bytes", "made while loading data, or before the step's forward"),
-    Column("earlier", pl.Int64, "bytes", "allocated before the recording"),
-    Column("unknown", pl.Int64, "bytes", "all else"),
+    *(Column(name, pl.Int64, "bytes", doc) for name, doc in CATEGORIES.items()),
 )
 
 
@@ -55,7 +48,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         live.with_columns(
             (PIECES * (pl.col("time_ns") - first) // span).alias("piece"),
             span.alias("span"),
-            pl.sum_horizontal(CATEGORIES).alias("total"),
+            pl.sum_horizontal(*CATEGORIES).alias("total"),
         )
         .group_by("memory", "piece")
         .agg(pl.col("span").first(), pl.all().exclude("span").get(pl.col("total").arg_max()))

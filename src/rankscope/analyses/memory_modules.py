@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.memory_by_place import memory_by_place
-from rankscope.primitives.memory_categories import CATEGORY_TABLES
+from rankscope.primitives.memory_by_place import RECORDED, memory_by_place
+from rankscope.primitives.memory_categories import CATEGORIES, CATEGORY_TABLES
 from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, over_ranks, top_group
 
 COLUMNS = (
@@ -25,13 +25,7 @@ COLUMNS = (
     Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
     Column("module", pl.String, "", "the module and those enclosing it, outermost first; null outside modules"),
     Column("peak_bytes", pl.Int64, "bytes", "live at the device's peak: the sum of the next columns"),
-    Column("parameters", pl.Int64, "bytes", "made by its constructor"),
-    Column("gradients", pl.Int64, "bytes", "made in its backward and kept beyond it"),
-    Column("optimizer_state", pl.Int64, "bytes", "made in an optimizer's step and kept beyond it"),
-    Column("activations", pl.Int64, "bytes", "made in its forward and kept beyond it"),
-    Column("temporary", pl.Int64, "bytes", "released in the phase or operator that allocated it"),
-    Column("inputs", pl.Int64, "bytes", "made while loading data, or before the step's forward"),
-    Column("unknown", pl.Int64, "bytes", "all else"),
+    *(Column(name, pl.Int64, "bytes", CATEGORIES[name]) for name in RECORDED),
     Column("allocations", pl.Int64, "count", "allocations while recording"),
     Column("allocated_bytes", pl.Int64, "bytes", "bytes allocated while recording, summed over allocations"),
 )

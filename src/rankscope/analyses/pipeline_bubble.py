@@ -15,8 +15,8 @@ So compare the largest bubble of a step, the first stage's, with the ideal. A pi
 
 with m microbatches, both for GPipe (fill and drain; Huang et al., 2019) and for 1F1B (Narayanan et al., 2021, who give
 the equivalent (p − 1) / m of the time without bubble); interleaved stages have less. m is the number of sends of a rank
-to one neighbour in a step. The stage is the rank's coordinate on the mesh (`mesh`); null if no mesh is known, in which
-case one row covers all such ranks.
+to one neighbour in a step, the most of any stage: without a backward, the last stage sends nothing. The stage is the
+rank's coordinate on the mesh (`mesh`); null if no mesh is known, in which case one row covers all such ranks.
 
 The saving of the finding is how much shorter a step would be with stages of equal work: its window − mean compute of
 the stages / (1 − ideal ratio), at most the excess of the largest bubble over the ideal. Without an ideal there is none.
@@ -124,7 +124,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     )
     count = _depth(mesh.pipeline, groups, stages)
     by_stage = rows.join(stages, on="rank", how="left")
-    p, m = pl.lit(count, pl.Int64), pl.col("microbatches")
+    p, m = pl.lit(count, pl.Int64), pl.col("microbatches").max().over("step")
     frame = (
         by_stage.group_by("stage", "step")
         .agg(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +20,7 @@ from typer.main import get_command
 from rankscope.analyses import all_analyses, get_analysis
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, analysis_options, opened
 from rankscope.cli.signature import with_options
-from rankscope.cli.writing import refuse_terminal, show, width_for, write
+from rankscope.cli.writing import Format, refuse_terminal, show, width_for, write
 from rankscope.diagnosis.verdict import JUDGED
 from rankscope.errors import ConfigError
 from rankscope.export.formats import FORMATS
@@ -81,16 +80,6 @@ def _help_options(analysis: Analysis) -> list[Any]:
     app = typer.Typer(add_completion=False)
     app.command()(command)
     return [param for param in get_command(app).params if str(param.name).startswith("own_")]
-
-
-class Format(str, Enum):
-    """How a result is written."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-    parquet = "parquet"
-    arrow = "arrow"
 
 
 @dataclass(frozen=True)

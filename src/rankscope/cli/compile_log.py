@@ -1,6 +1,6 @@
 """`rankscope compile-log`.
 
-In: the logs of ``TORCH_TRACE``. Out: what was compiled, why again, and how long it took.
+In: the logs of ``TORCH_TRACE``. Out: what was compiled, what caused recompilations, and how long it took.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import typer
 from rich.console import Console, Group
 from rich.text import Text
 
-from rankscope.cli.analyze import TABLE, Format, TableOptions
+from rankscope.cli.analyze import TABLE, TableOptions
 from rankscope.cli.options import DEFAULTS, opened
 from rankscope.cli.signature import with_options
-from rankscope.cli.writing import refuse_terminal, show, width_for, write
+from rankscope.cli.writing import Format, refuse_terminal, show, width_for, write
 from rankscope.export.formats import FORMATS
 from rankscope.ingest.compile_log import compilations, read_compile_log, with_calls
 from rankscope.report.formatting import sentence
@@ -32,7 +32,7 @@ def compile_log(
     ] = None,
     table: TableOptions = TABLE,
 ) -> None:
-    """Show what was compiled, why again, and how long it took on each rank, from the logs of `TORCH_TRACE`."""
+    """Show what was compiled and recompiled, why, and how long it took on each rank, from the logs of `TORCH_TRACE`."""
     refuse_terminal(table.form.value, table.output)
     found = read_compile_log(log)
     frame = found.frame

@@ -14,10 +14,10 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from rankscope.cli.analyze import Format, TableOptions
+from rankscope.cli.analyze import TableOptions
 from rankscope.cli.options import DEFAULTS, RunOptions, opened
 from rankscope.cli.signature import with_options
-from rankscope.cli.writing import refuse_terminal, show, width_for, write
+from rankscope.cli.writing import Format, refuse_terminal, show, width_for, write
 from rankscope.compare import Diff, diff_runs
 from rankscope.compare.gate import Judged, judge, parse_condition
 from rankscope.errors import ConfigError
@@ -48,7 +48,7 @@ class GateOptions:
         Path | None, typer.Option(metavar="FILE", help="Write JUnit XML, with one test case per --fail-on.")
     ] = None
     markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write Markdown, for a comment on a change.")
+        Path | None, typer.Option(metavar="FILE", help="Write Markdown, for a comment on a pull request.")
     ] = None
 
 

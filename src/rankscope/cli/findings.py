@@ -15,7 +15,7 @@ from rich.text import Text
 
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
 from rankscope.cli.signature import with_options
-from rankscope.cli.writing import show, write
+from rankscope.cli.writing import TextFormat, show, write
 from rankscope.export.formats import as_json
 from rankscope.report.formatting import sentence
 from rankscope.report.terminal import findings_list, not_judged_list
@@ -24,13 +24,6 @@ from rankscope.results import RESULT_SCHEMA_VERSION
 FOUND = 1
 """Exit status of `--fail-on` if there is such a finding; for an error it is 2."""
 _WEIGHT = ("error", "warning", "info")
-
-
-class Format(str, Enum):
-    """How findings are written."""
-
-    table = "table"
-    json = "json"
 
 
 class Severity(str, Enum):
@@ -44,7 +37,7 @@ class Severity(str, Enum):
 @with_options()
 def findings(
     source: Source,
-    form: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
+    form: Annotated[TextFormat, typer.Option("--format", "-f", help="Output format.")] = TextFormat.table,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
     fail_on: Annotated[
         Severity | None, typer.Option(help="Exit with status 1 if there is a finding of this severity or worse.")
@@ -60,7 +53,7 @@ def findings(
         found = opened_run.diagnose()
         diagnosis = opened_run.diagnosis()
         about = opened_run.about()
-    if form is Format.json:
+    if form is TextFormat.json:
         content = {
             "schema_version": RESULT_SCHEMA_VERSION,
             "run": about,

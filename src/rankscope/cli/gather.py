@@ -17,7 +17,7 @@ def gather(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory to gather into; created if missing.")],
     sources: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[HOST:DIR]…", help="Where parts of the run are, also URLs; none: only check."),
+        typer.Argument(metavar="[HOST:DIR]…", help="Where parts of the run are, also URLs. Without any: only check."),
     ] = None,
     ssh: Annotated[str, typer.Option("--ssh", metavar="COMMAND", help="The remote shell with its options.")] = "ssh",
     part: Annotated[bool, typer.Option("--part", help="One of several gathers: skip the final check.")] = False,

@@ -36,7 +36,7 @@ def hang(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
     stacks: Annotated[bool, typer.Option("--stacks", help="Show the complete stacks of all ranks.")] = False,
 ) -> None:
-    """Say why a job hangs: which collective, which ranks did not arrive, where they are, and why.
+    """Explain why a job hangs: which collective, which ranks did not arrive, where they are, and why.
 
     Reads rankscope's own dumps, those of torch's Flight Recorder, and the stacks of torch.distributed.debug. Exit code
     0: there is a verdict, which may say that the cause is not known; 1: there is no hang, or it is over; 2: no dumps.

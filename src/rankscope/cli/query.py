@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +17,7 @@ from rich.text import Text
 
 from rankscope.cli.options import DEFAULTS, RunOptions, opened
 from rankscope.cli.signature import with_options
-from rankscope.cli.writing import refuse_terminal, show, width_for, write
+from rankscope.cli.writing import Format, refuse_terminal, show, width_for, write
 from rankscope.errors import ConfigError
 from rankscope.export.query import QUERY_FORMATS
 from rankscope.pipeline.sql import SCHEMA_VERSION, QueryOptions, QueryResult, run_query, tables_of
@@ -32,29 +31,17 @@ from rankscope.report.terminal import findings_list, result_table
 _LONGEST = 2_000
 
 
-class QueryFormat(str, Enum):
-    """How rows are written."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-    parquet = "parquet"
-    arrow = "arrow"
-
-
 @dataclass(frozen=True)
 class RowOptions:
     """How a query is run, and how and where its rows are written."""
 
     engine: Annotated[str, typer.Option("--engine", help="polars, or duckdb where it is installed.")] = "polars"
-    limit_rows: Annotated[int, typer.Option("--limit-rows", min=0, help="Return at most so many rows; 0 for all.")] = (
-        1000
-    )
+    limit_rows: Annotated[int, typer.Option("--limit-rows", min=0, help="Maximum number of rows; 0 for all.")] = 1000
     timeout: Annotated[
         float,
         typer.Option("--timeout", min=0, metavar="SECONDS", help="End the query after this time; 0 for no limit."),
     ] = 60
-    form: Annotated[QueryFormat, typer.Option("--format", "-f", help="Output format.")] = QueryFormat.table
+    form: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None
 
 
@@ -96,7 +83,7 @@ def query(
         result = run_query(run, sql, chosen)
         about = run.about()
         serious = [finding for finding in run.loaded.findings if finding.severity != "info"]
-    if rows.form is QueryFormat.table:
+    if rows.form is Format.table:
         show(_table(result, width_for(rows.output) or Console().width), rows.output)
     else:
         write(QUERY_FORMATS[rows.form.value](result, about), rows.output)

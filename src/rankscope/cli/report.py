@@ -28,7 +28,7 @@ def report(
         typer.Option(
             "--max-mb",
             min=0.1,
-            help="Megabytes; beyond them, part of the timeline is left out, with a note. Tables stay complete.",
+            help="Maximum size in megabytes: beyond it, part of the timeline is left out, with a note.",
         ),
     ] = MAX_BYTES / 1e6,
     anonymize: Annotated[

@@ -21,6 +21,9 @@ from rankscope.pipeline import Run
 from rankscope.report.formatting import plain
 from rankscope.results import Result
 
+_SUGGESTED = 5
+"""Names."""
+
 
 @with_options()
 def slices(
@@ -76,10 +79,10 @@ def _check_name(run: Run, name: str, *, regex: bool) -> None:
     )
 
 
-def near_names(name: str, names: Iterable[str], most: int = 5) -> list[str]:
+def near_names(name: str, names: Iterable[str]) -> list[str]:
     """Suggestions: names that contain the text, ignoring case, the shortest first; then similar ones."""
     names, lower = list(names), name.lower()
     containing = sorted((known for known in names if lower in known.lower()), key=lambda known: (len(known), known))
     by_lower = {known.lower(): known for known in reversed(names)}
-    similar = difflib.get_close_matches(lower, [known.lower() for known in names], n=most, cutoff=0.6)
-    return list(dict.fromkeys([*containing, *(by_lower[match] for match in similar)]))[:most]
+    similar = difflib.get_close_matches(lower, [known.lower() for known in names], n=_SUGGESTED, cutoff=0.6)
+    return list(dict.fromkeys([*containing, *(by_lower[match] for match in similar)]))[:_SUGGESTED]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from rankscope.cli.writing import TextFormat
 from rankscope.monitor.job import JobState, WatchedJob, pause_after
 from rankscope.report.watch import watch_view
 from rankscope.watch.log import WatchLogs
@@ -22,17 +22,12 @@ from rankscope.watch.status import JUDGED_STEPS, read_status
 from rankscope.watch.status_json import as_json
 
 
-class Format(str, Enum):
-    """How the state is written."""
-
-    table = "table"
-    json = "json"
-
-
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory of a watched job.")],
     once: Annotated[bool, typer.Option("--once", help="Show the state once; the default in a pipe.")] = False,
-    form: Annotated[Format, typer.Option("--format", "-f", help="Output format; json is written once.")] = Format.table,
+    form: Annotated[
+        TextFormat, typer.Option("--format", "-f", help="Output format; json is written once.")
+    ] = TextFormat.table,
     steps: Annotated[int, typer.Option(min=1, help="How many of the latest steps to evaluate.")] = JUDGED_STEPS,
     interval: Annotated[float, typer.Option(min=0.2, help="Seconds between updates.")] = 2.0,
 ) -> None:
@@ -41,7 +36,7 @@ def watch(
     The job is started with `--watch`, `RANKSCOPE_WATCH=1` or `rankscope.Profiler(watch=True)`. Ends with the job, or
     on Ctrl-C.
     """
-    if form is Format.json:
+    if form is TextFormat.json:
         typer.echo(json.dumps(as_json(read_status(run, WatchLogs(run), steps)), indent=1))
         return
     job = WatchedJob(run, steps)

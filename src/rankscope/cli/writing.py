@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from enum import Enum
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -17,6 +18,23 @@ from rankscope.report.formatting import inert
 
 # In a pipe there is no terminal to wrap tables for.
 _PAGE_WIDTH = 10_000
+
+
+class Format(str, Enum):
+    """How a table is written."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    parquet = "parquet"
+    arrow = "arrow"
+
+
+class TextFormat(str, Enum):
+    """How something other than a table of rows is written."""
+
+    table = "table"
+    json = "json"
 
 
 def width_for(output: Path | None) -> int | None:

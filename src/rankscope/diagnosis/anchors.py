@@ -39,6 +39,7 @@ _BUBBLE, _SLOW_LINK, _UNMATCHED, _SKEW = (
     "host-device-clock-skew",
 )
 PEERS = 3
+"""Ranks that are shown next to the event."""
 _COMPARED = 2
 """Ranks that are shown for comparison where no event of theirs is the same."""
 _SHOWN = (

@@ -25,6 +25,7 @@ from rankscope.results import (
     by_severity,
     each_once,
     incomplete_ranks,
+    ranks_without_steps,
 )
 from rankscope.results.compressed_frames import Frames, stored
 from rankscope.results.failures import FAILURES
@@ -52,7 +53,9 @@ def diagnose(rules: Iterable[Rule], with_findings: Iterable[str], analyze: Analy
     results, stated = attempt(sorted(wanted), analyze)
     for name in sorted(results):
         stated += [each for each in results[name].findings if not each.all_clear]
-    frames = _judged(results, inputs)
+    times = results.get("step_time")
+    without_steps = frozenset() if times is None else ranks_without_steps(times.frame, inputs.traces)
+    frames = _judged(results, inputs, without_steps)
     for rule in chosen:
         required = frames.only((*FOR_ALL, *rule.requires))
         try:
@@ -68,7 +71,8 @@ def diagnose(rules: Iterable[Rule], with_findings: Iterable[str], analyze: Analy
         stated.append(_not_diagnosed("where findings can be seen", error))
     try:
         step = _step_ns(known)
-        return diagnosis_of(merge(stated, chosen, known, step), by_severity(stated), known, step)
+        merged = merge(stated, chosen, known, step)
+        return diagnosis_of(merged, by_severity(stated), known, step, without_steps)
     except FAILURES as error:
         every = by_severity([*stated, _not_diagnosed("which findings have the same cause", error)])
         return diagnosis_of(every, every, replace(inputs, results={}), None)
@@ -81,14 +85,13 @@ def _step_ns(inputs: Inputs) -> int | None:
     return int(found) if found else step_ns(inputs)
 
 
-def _judged(results: Mapping[str, Result], inputs: Inputs) -> Frames:
+def _judged(results: Mapping[str, Result], inputs: Inputs, without_steps: frozenset[int]) -> Frames:
     """The frames of the ranks that can be judged, as long as there are any: of all ranks otherwise.
 
-    Lost events look like a waiting device, or a rank with less work: rules would report problems that do not exist. And
-    where other ranks have steps, a file without any is not one step.
+    Lost events look like a waiting device, or a rank with less work: rules would report problems that do not exist.
     """
     ranks = {info.rank for info in inputs.traces}
-    left_out = incomplete_ranks(inputs.traces) | _without_steps(results)
+    left_out = incomplete_ranks(inputs.traces) | without_steps
     if not left_out or ranks <= left_out:
         return Frames({name: result.rows for name, result in results.items()})
 
@@ -99,15 +102,6 @@ def _judged(results: Mapping[str, Result], inputs: Inputs) -> Frames:
     return Frames(
         {name: result.rows if name == STRAGGLERS else stored(kept(result.frame)) for name, result in results.items()}
     )
-
-
-def _without_steps(results: Mapping[str, Result]) -> frozenset[int]:
-    """The ranks whose files have no steps, if others have some."""
-    if "step_time" not in results:
-        return frozenset()
-    with_steps = results["step_time"].frame.group_by("rank").agg(pl.col("step").is_not_null().any())
-    without = with_steps.filter(~pl.col("step"))["rank"].drop_nulls().to_list()
-    return frozenset(without) if len(without) < with_steps.height else frozenset()
 
 
 def attempt(names: Sequence[str], analyze: Analyze) -> tuple[dict[str, Result], list[Finding]]:

@@ -15,8 +15,8 @@ with its symptoms.
    - there is no room for both: the amount by which the two together exceed what the rank has of that part.
    A finding that is explained in part keeps the rest as its saving and its cost.
 4. Causes share the time, the most costly first: the saving of each is at most what the ones before it leave of its
-   parts, and all savings together are at most a step (the mean one where what only some steps have is among them).
-   What a finding would save alone is then part of its evidence.
+   parts, none below 1 % of a step, and all savings together are at most a step (the mean one if a share of it is
+   among them). What a finding would save alone is then part of its evidence.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ import polars as pl
 
 from rankscope.diagnosis.effects import OF_ANALYSES, PARTS_OF_CAUSE, STALL, STRAGGLER, Declared
 from rankscope.diagnosis.rank_costs import RankCosts, exposed_waits, rank_costs
-from rankscope.diagnosis.step_costs import WARNING_SHARE, severity_of, step_of
+from rankscope.diagnosis.step_costs import INFO_SHARE, WARNING_SHARE, severity_of, step_of
 from rankscope.results import Effect, Evidence, Finding, Inputs, Rule, StepPart, by_severity, worst_of
 
 COVERED = 0.5
 """Of a finding's cost: a cause that accounts for less leaves the finding on its own."""
 ON_ITS_OWN = "potential saving on its own"
 _SAME = 0.99
+"""Of a saving: if at least this share of it is counted, what it would be alone is not evidence."""
 _NS = 1e-3  # more than floating point loses of a nanosecond
 
 _COLUMNS: Mapping[StepPart, tuple[str, ...]] = {
@@ -285,6 +286,8 @@ def _counted(leading: Sequence[_Stated], capacity: Mapping[int, Parts], step: in
             for part, amount in parts.items():
                 if rank in remaining:
                     remaining[rank][part] = max(0.0, remaining[rank][part] - amount)
+        if counted < INFO_SHARE * step_of(each.finding, step)[0]:
+            counted = 0.0
         promised += counted
         found.append(_limited(each.finding, math.floor(counted + _NS)))
     return found

@@ -21,6 +21,7 @@ INFO_SHARE = 0.01
 MEMORY_WARNING = 0.95
 """Of a device's memory: with less left, a longer sequence or some fragmentation ends the job."""
 MEMORY_INFO = 0.85
+"""The same, for a longer batch or a larger model."""
 AGAIN = 2
 """Steps: what happens in one alone may be a checkpoint or the start of an epoch, and need not happen again."""
 PLACE = ("rank", "window", "step")
@@ -110,21 +111,29 @@ def named_steps(steps: Sequence[int]) -> str:
 
 
 def within_available(costs: Mapping[int, int], columns: Sequence[str], inputs: Inputs) -> dict[int, int]:
-    """Costs per step, by rank, at most what the rank's steps have, the largest first.
+    """Costs of the mean step, by rank, at most what the rank's steps have, the largest first.
+
+    A cost most of which can only be in one step of several, such as a checkpoint, is 0: it need not come again.
 
     Args:
-        costs: ns by rank: totals divided by the number of steps, which an unusual step may affect.
-        columns: of `step_time`: what the saving is taken from. The bound is their sum, median over steps, and the step.
+        costs: ns by rank: totals divided by the number of steps.
+        columns: of `step_time`: what the saving is taken from. The bound is the mean of their sum.
     """
-    return _at_most(costs, step_ns(inputs), pl.sum_horizontal(*columns).median(), inputs)
-
-
-def _at_most(costs: Mapping[int, int], step: int | None, has: pl.Expr, inputs: Inputs) -> dict[int, int]:
     frame = inputs.results.get("step_time")
-    if frame is None or step is None:
+    if frame is None or frame.is_empty():
         return dict(costs)
-    most = {int(rank): min(step, round(value)) for rank, value in frame.group_by("rank").agg(has).iter_rows()}
-    bounded = {rank: min(cost, most.get(rank, step)) for rank, cost in costs.items()}
+    has = pl.sum_horizontal(*columns)
+    of_rank = frame.group_by("rank").agg(
+        has.mean().alias("mean"),
+        ((has.sum() - has.max()) / pl.len()).alias("without_largest"),
+        pl.len().alias("steps"),
+    )
+    bounded = dict(costs)
+    for rank, mean, without_largest, steps in of_rank.iter_rows():
+        if rank in costs:
+            bounded[rank] = min(costs[rank], round(mean))
+            if steps > AGAIN and without_largest < bounded[rank] / 2:
+                bounded[rank] = 0
     return dict(sorted(bounded.items(), key=lambda each: (-each[1], each[0])))
 
 
@@ -168,7 +177,6 @@ class StepWords:
     one: str
     per: str
     length: str
-    kind: str = "median"
 
     def share(self, amount: float, step: int) -> str:
         """An amount relative to a step or span: `26 % of a step`.
@@ -193,8 +201,8 @@ def on_worst_rank(inputs: Inputs, rank: int, ranks: Sequence[int]) -> str:
 
 
 _STEP = StepWords("step", "a step", "per step", "step time (median, slowest rank)")
-# Of what only some steps have: a part of their total time.
-MEAN_STEP = StepWords("mean step", "the mean step", "per step", "mean step time (slowest rank)", "mean")
+# Of what is known as a total, or what only some steps have.
+MEAN_STEP = StepWords("mean step", "the mean step", "per step", "mean step time (slowest rank)")
 # From the first to the last device event: on the host, recording may have begun long before.
 _SPAN = StepWords("recorded span", "the recorded span", "in the recorded span", "recorded span (slowest rank)")
 
@@ -202,6 +210,11 @@ _SPAN = StepWords("recorded span", "the recorded span", "in the recorded span", 
 def step_words(inputs: Inputs) -> StepWords:
     """The phrases for a run: of steps if there are any, else of what each file recorded."""
     return _STEP if steps_of(inputs) else _SPAN
+
+
+def average_step(inputs: Inputs) -> tuple[int | None, StepWords]:
+    """The mean step, ns, and its phrases: what totals of files are a part of. Without steps, the recorded span."""
+    return (mean_step_ns(inputs), MEAN_STEP) if steps_of(inputs) else (step_ns(inputs), _SPAN)
 
 
 def on_device(inputs: Inputs) -> bool:
@@ -219,16 +232,6 @@ def step_counts(inputs: Inputs) -> dict[int, int]:
     if frame is None or frame.is_empty():
         return {}
     return {int(rank): int(count) for rank, count in frame.group_by("rank").len().sort("rank").iter_rows()}
-
-
-def in_some_steps(times: pl.Expr, steps: pl.Expr) -> pl.Expr:
-    """Whether something happens again and again, but in fewer than half of a rank's steps: the median has none of it.
-
-    Args:
-        times: in how many steps it happens.
-        steps: how many there are.
-    """
-    return (times >= AGAIN) & (2 * times < steps)
 
 
 def per_step(by_rank: pl.DataFrame, column: str, inputs: Inputs) -> dict[int, int]:
@@ -277,62 +280,6 @@ def worst_rank(savings: Mapping[int, int], step: int | None) -> Worst | None:
 def relevant_ranks(by_rank: Mapping[int, int], step: int | None) -> tuple[int, ...]:
     """The ranks whose saving is large enough for a finding."""
     return tuple(sorted(rank for rank, value in by_rank.items() if severity_of(value, step) is not None))
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What something costs: in a usual step, or of what only some steps have, in the mean of all steps.
-
-    Attributes:
-        worst: the rank with the most, and its saving.
-        step_ns: the step that the saving is a part of: the median step, or the mean one.
-        unit: phrases for that step.
-        rows: what was counted.
-        by_rank: its total divided by the number of steps, ns, the largest first.
-    """
-
-    worst: Worst
-    step_ns: int
-    unit: StepWords
-    rows: pl.DataFrame
-    by_rank: Mapping[int, int]
-
-    @property
-    def share(self) -> str:
-        """The saving relative to the step, as a phrase."""
-        return self.unit.share(self.worst.saving_ns, self.step_ns)
-
-    @property
-    def length(self) -> Evidence:
-        """The step's length, which the share refers to."""
-        return Evidence(self.unit.length, self.step_ns, "ns")
-
-
-def cost_of(rows: pl.DataFrame, column: str, columns: Sequence[str], inputs: Inputs) -> Cost | None:
-    """What something costs per step; None if it is too little for a finding.
-
-    What most steps have is a part of the median step, which unusual steps do not affect. What fewer steps have, but at
-    least two, is a part of the mean step: the median step has none of it. The larger of the two shares counts.
-
-    Args:
-        rows: rank; steps: in how many it happens, 0 if the trace has none; and the column: totals of files, ns.
-        column: its name.
-        columns: of `step_time`: what the saving is taken from.
-    """
-    has, number = pl.sum_horizontal(*columns), step_counts(inputs)
-    count = pl.col("rank").replace_strict(number, default=0, return_dtype=pl.Int64)
-    often = rows.filter((pl.col("steps") == 0) | (2 * pl.col("steps") >= count))
-    again = rows.filter((2 * pl.col("steps") >= count) | (pl.col("steps") >= AGAIN))
-    found = []
-    for counted, step, unit, bound in (
-        (often, step_ns(inputs), step_words(inputs), has.median()),
-        (again, mean_step_ns(inputs) if again.height > often.height else None, MEAN_STEP, has.mean()),
-    ):
-        by_rank = per_step(counted, column, inputs)
-        worst = worst_rank(_at_most(by_rank, step, bound, inputs), step)
-        if worst is not None and step is not None:
-            found.append(Cost(worst, step, unit, counted, by_rank))
-    return max(found, key=lambda each: each.worst.saving_ns / each.step_ns, default=None)
 
 
 def memory_severity(share: float) -> Severity | None:

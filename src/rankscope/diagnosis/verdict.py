@@ -11,8 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rankscope.diagnosis.effects import STRAGGLER
-from rankscope.diagnosis.step_costs import MEAN_STEP, StepWords, number_of_steps, on_device, step_of, step_words
+from rankscope.diagnosis.step_costs import (
+    MEAN_STEP,
+    StepWords,
+    number_of_steps,
+    on_device,
+    step_of,
+    step_words,
+    unrecorded_ranks,
+)
 from rankscope.results import (
+    AMONG_RECORDED,
     ENOUGH_STEPS,
     Evidence,
     Finding,
@@ -48,17 +57,19 @@ class RankVerdict:
         ranks: the stragglers, those of the most costly finding first.
         sentence: the same in words.
         longest: for which rank the others waited longest, as a clause: an indication; None if they waited for none.
+        ranks_missing: whether the job has ranks without a complete trace, which no state is about.
     """
 
     state: RankState
     ranks: tuple[int, ...]
     sentence: Headline
     longest: Headline | None = None
+    ranks_missing: bool = False
 
     @property
     def label(self) -> str:
         """The state in a few words, as a line begins; empty where stragglers are named instead."""
-        return _LABELS[self.state]
+        return _LABELS[self.state] + (AMONG_RECORDED if self.ranks_missing and self.state == "none" else "")
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -95,7 +106,7 @@ class Diagnosis:
     """What is wrong with a run, made once.
 
     Attributes:
-        findings: causes with their symptoms, by severity and cost; their savings add up to a step at most.
+        findings: causes with their symptoms, by severity and cost; their savings add up to the mean step at most.
         stated: the same findings as each rule and analysis states it, neither merged nor limited.
         headline: the most costly cause in one sentence.
         stragglers: whether a rank delays the others.
@@ -114,7 +125,7 @@ class Diagnosis:
 
     @property
     def saving_ns(self) -> int:
-        """The potential saving of all findings together, ns per step: a step at most."""
+        """The potential saving of all findings together, ns per step: the mean step at most."""
         return sum(finding.saving_ns or 0 for finding in self.findings)
 
     def headline_of(self, result: Result) -> Headline | None:
@@ -142,7 +153,13 @@ class Diagnosis:
         }
 
 
-def diagnosis_of(findings: Sequence[Finding], stated: Sequence[Finding], inputs: Inputs, step: int | None) -> Diagnosis:
+def diagnosis_of(
+    findings: Sequence[Finding],
+    stated: Sequence[Finding],
+    inputs: Inputs,
+    step: int | None,
+    without_steps: frozenset[int] = frozenset(),
+) -> Diagnosis:
     """The diagnosis.
 
     Args:
@@ -150,6 +167,7 @@ def diagnosis_of(findings: Sequence[Finding], stated: Sequence[Finding], inputs:
         stated: as they were before.
         inputs: results of the analyses that were made.
         step: the step time, ns; None if it is not known.
+        without_steps: ranks whose files have no steps although others have: the results have no rows of them.
     """
     unit = step_words(inputs)
     snapshots_alone = bool(inputs.traces) and all(info.is_snapshot for info in inputs.traces)
@@ -160,7 +178,7 @@ def diagnosis_of(findings: Sequence[Finding], stated: Sequence[Finding], inputs:
         _rank_verdict(findings, inputs),
         step,
         unit.length,
-        tuple(_not_judged(stated, inputs)),
+        tuple(_not_judged(stated, inputs, without_steps)),
     )
 
 
@@ -218,7 +236,9 @@ def _rank_verdict(findings: Sequence[Finding], inputs: Inputs) -> RankVerdict:
     if frame is None:
         sentence = Headline.of("The ranks could not be compared: the analysis of stragglers failed.")
         return RankVerdict("not-compared", (), sentence)
-    return RankVerdict(rank_state(frame), (), without_straggler(frame), longest)
+    missing = unrecorded_ranks(inputs) > 0
+    sentence = without_straggler(frame, ranks_missing=missing)
+    return RankVerdict(rank_state(frame), (), sentence, longest, missing)
 
 
 def _straggler_sentence(found: Sequence[Finding], unit: StepWords) -> Headline:
@@ -241,7 +261,7 @@ def _straggler_sentence(found: Sequence[Finding], unit: StepWords) -> Headline:
     return Headline(f"{text}.", tuple(Evidence(name, value, of) for name, (value, of) in values.items()))
 
 
-def _not_judged(stated: Sequence[Finding], inputs: Inputs) -> list[NotJudged]:
+def _not_judged(stated: Sequence[Finding], inputs: Inputs, without_steps: frozenset[int]) -> list[NotJudged]:
     """What these traces cannot tell."""
     if all(info.is_snapshot for info in inputs.traces):
         why = "memory snapshots hold no durations"
@@ -259,6 +279,10 @@ def _not_judged(stated: Sequence[Finding], inputs: Inputs) -> list[NotJudged]:
     elif steps < ENOUGH_STEPS:
         why = f"only {counted(steps, 'step')} recorded"
         found.append(NotJudged("Whether a difference lasts", why, "Record more steps: --active 5."))
+    if lacking := sorted(without_steps - incomplete_ranks(inputs.traces)):
+        why = "no step is marked there, as on other ranks"
+        record = "Call the profiler's step() on every rank."
+        found.append(NotJudged(f"{_named(lacking)}: time per step", why, record))
     found += _ranks_not_judged(stated, inputs, ranks)
     if "step_time" in inputs.results and not on_device(inputs):
         why = "no device event is recorded: compute is operators, communication is Gloo's ranges"
@@ -282,13 +306,13 @@ def _ranks_not_judged(stated: Sequence[Finding], inputs: Inputs, ranks: int) -> 
     frame = inputs.results.get("stragglers")
     if "collectives" not in inputs.results or inputs.columns("collectives", "rank").is_empty():
         return [NotJudged(what, "no collective is recorded", "Record device activity, or Gloo's ranges on the CPU.")]
-    found = _without_steps(inputs)
     complete = ranks - len(incomplete_ranks(inputs.traces))
     if complete < 2:
         why = f"{complete} of {ranks} ranks {plural('has', complete, 'have')} a complete trace"
         return [NotJudged(what, why, "Record the other ranks again.")]
     if frame is None or not frame["waited_ns"].drop_nulls().len():
         return [NotJudged(what, "no collective was matched across ranks", "Record all ranks in the same steps.")]
+    found = []
     if ranks < size:
         why = f"{size - ranks} of {size} ranks have no trace here"
         found.append(NotJudged("Waiting for the missing ranks", why, "Gather the traces of all ranks."))
@@ -301,14 +325,3 @@ def _ranks_not_judged(stated: Sequence[Finding], inputs: Inputs, ranks: int) -> 
 def _named(ranks: Sequence[int]) -> str:
     """Some ranks by number: `Ranks 1, 2, 3`."""
     return f"{plural('Rank', len(ranks))} {', '.join(map(str, ranks[:8]))}{', …' if len(ranks) > 8 else ''}"
-
-
-def _without_steps(inputs: Inputs) -> list[NotJudged]:
-    """Ranks whose files have no steps although others have: rules get no rows of them."""
-    frame = inputs.results.get("step_time")
-    known = set() if frame is None else set(frame["rank"])
-    complete = {info.rank for info in inputs.traces if info.rank is not None} - incomplete_ranks(inputs.traces)
-    if not known or not (lacking := sorted(complete - known)):
-        return []
-    why = "no step is marked there, as on other ranks"
-    return [NotJudged(f"{_named(lacking)}: time per step", why, "Call the profiler's step() on every rank.")]

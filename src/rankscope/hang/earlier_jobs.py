@@ -1,4 +1,4 @@
-"""Leaves out what an earlier job or attempt has left in the same run directory: it is no evidence about the latest one.
+"""Leaves out what an earlier job or attempt left in the run directory: it is not evidence about the latest one.
 
 A rank rewrites its heartbeat from the start, but its dump only when it hangs. So a dump may be from an earlier job, and
 if that job had more ranks, so may a heartbeat. A dump or heartbeat is from an earlier job if it

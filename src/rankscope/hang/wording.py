@@ -13,6 +13,8 @@ from rankscope.hang.verdict import HangVerdict, HungCollective, RankVerdict, Wai
 from rankscope.rundir.plurals import listed, plural
 from rankscope.rundir.ranges import as_ranges
 
+_LINE = 120
+"""Characters of an exception's text."""
 _STACKS = (
     "Python stacks of all ranks: start the job with rankscope.HangWatch, or run `py-spy dump --pid PID` on the host of "
     "{ranks}"
@@ -43,10 +45,10 @@ def ranks_text(ranks: tuple[int, ...]) -> str:
     return f"{plural('rank', len(ranks))} {as_ranges(ranks)}"
 
 
-def first_line(text: str, limit: int = 120) -> str:
+def first_line(text: str) -> str:
     """The first line of an exception's text, for a table or a sentence: Gloo's take several hundred characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    cut = line if len(line) <= limit else line[: limit - 1].rstrip()
+    cut = line if len(line) <= _LINE else line[: _LINE - 1].rstrip()
     return cut if cut == text.strip() else f"{cut}…"
 
 

@@ -292,7 +292,7 @@ class EventStream:
         return chunks or [Chunk(text, EVENTS.decode(text))]
 
     def _in_pieces(self, text: bytes, reach: int | None = None) -> list[Chunk]:
-        """The events of a text, with their arguments where possible; empty if it is no array, or was cut wrongly."""
+        """The events of a text, with arguments where possible; empty if it is not an array, or was cut wrongly."""
         chunks = []
         for piece in pieces(text, reach):
             found = self._typed(piece)

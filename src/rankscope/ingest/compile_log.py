@@ -1,4 +1,4 @@
-"""torch's structured trace log (``TORCH_TRACE``): what torch.compile compiled, why again, and how long it took.
+"""torch's structured trace log (``TORCH_TRACE``): what torch.compile compiled and recompiled, why, and how long.
 
 A log has a file per rank. A record is a line ``V1125 22:13:19.115000 PID FILE:LINE] {JSON}``; its payload follows in
 lines that begin with a tab. Those about a compilation are read: `compilation_metrics`, `bwd_compilation_metrics` and
@@ -226,7 +226,7 @@ class _Reader:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Lines; the rest of one that is too long comes as lines of their own, which are no records."""
+    """Lines; the rest of a line that is too long comes as further lines, which are not records."""
     while line := file.readline(_MAX_LINE_BYTES):
         yield line
 

@@ -42,7 +42,7 @@ class Reader(Protocol):
     """Data that is read in pieces."""
 
     def read(self, size: int, /) -> bytes:
-        """Up to so many bytes; empty at the end."""
+        """At most this many bytes; empty at the end."""
         ...
 
 
@@ -53,7 +53,7 @@ class Prefixed:
         self._prefix, self._rest = prefix, rest
 
     def read(self, size: int, /) -> bytes:
-        """Up to so many bytes."""
+        """At most this many bytes."""
         if self._prefix:
             data, self._prefix = self._prefix[:size], self._prefix[size:]
             return data
@@ -67,7 +67,7 @@ class Checked:
         self._raw, self._wanted, self._crc = raw, crc, 0
 
     def read(self, size: int, /) -> bytes:
-        """Up to so many bytes.
+        """At most this many bytes.
 
         Raises:
             ChecksumError: all is read, and the checksum does not match.
@@ -89,7 +89,7 @@ class _Bounded:
         self._failed: ValueError | None = None
 
     def _next(self, size: int) -> bytes:
-        """Up to so many bytes of the format."""
+        """At most this many bytes of the format."""
         raise NotImplementedError
 
     def _next_or_error(self, size: int) -> bytes:
@@ -120,7 +120,7 @@ class Gunzip(_Bounded):
         self._ended = self._checksum_failed = False
 
     def read(self, size: int, /) -> bytes:
-        """Up to so many bytes.
+        """At most this many bytes.
 
         Raises:
             EOFError: the file ends inside a member.
@@ -234,7 +234,7 @@ class Unzstd(_Bounded):
         )
 
     def read(self, size: int, /) -> bytes:
-        """Up to so many bytes.
+        """At most this many bytes.
 
         Raises:
             ValueError: it is damaged, or cut before its first block ends.

@@ -19,7 +19,7 @@ _NESTED = {
     "annotations": ("pid", "tid", "on_device"),
 }
 
-# Keys are looked up by sorting if there are fewer than one in so many numbers.
+# Keys are looked up by sorting if fewer than one in this many numbers is a key.
 _SPARSE = 8
 
 

@@ -253,7 +253,7 @@ def _packets(data: bytes, *, last: bool) -> Iterator[tuple[int, int]]:
                 return
             raise WireError("the file ends in a packet" if error.cut else str(error), begins) from error
         if tag & 7 != BYTES or tag >> 3 == 0:
-            raise WireError("something that is no packet", begins)
+            raise WireError("something that is not a packet", begins)
         if size > MAX_PACKET_BYTES:
             raise WireError(f"a packet of {size:,} bytes", begins)
         if size > len(data) - at:

@@ -110,7 +110,7 @@ class PacketReader:
             self.skipped["packets of other kinds"] += 1
 
     def place(self, track: int) -> tuple[int | str | None, int | str | None]:
-        """The process and the thread of a track; a track that is no thread has its name instead of one."""
+        """The process and the thread of a track; a track that is not a thread has its name instead."""
         info = self.tracks.get(track)
         if info is None:
             return None, track

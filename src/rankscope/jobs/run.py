@@ -97,11 +97,11 @@ def launch(
         args: the script's arguments.
         nproc: how many ranks; one for each accelerator, or one on the CPU, by default.
         run_dir: the run directory; ``rankscope_run_<time>`` by default.
-        run_id: what names the run; by default made up or, on several nodes, agreed on by the ranks.
+        run_id: what names the run; by default generated or, on several nodes, agreed on by the ranks.
         env: variables to set for the job, added to this process's.
         module: run ``script`` as a module.
         torchrun: further options of torchrun.
-        timeout_s: end the job after so many seconds.
+        timeout_s: end the job after this many seconds.
         check: raise if the job fails; otherwise look at ``exit_code``.
         echo: print what the job prints.
 
@@ -147,10 +147,10 @@ def run_job(
         options: torchrun's options.
         script: the script and its arguments.
         run_dir: the run directory, made if it can be; ``RANKSCOPE_RUN_DIR``, else ``rankscope_run_<time>``.
-        run_id: the run's id; ``RANKSCOPE_RUN_ID``, else made up or, on several nodes, agreed on by the ranks.
+        run_id: the run's id; ``RANKSCOPE_RUN_ID``, else generated or, on several nodes, agreed on by the ranks.
         env: variables to add.
         output: called with each line of the job's output; ``None`` leaves the terminal to the job.
-        timeout_s: end the job after so many seconds.
+        timeout_s: end the job after this many seconds.
 
     Raises:
         LaunchError: it could not be started, or took too long.

@@ -25,17 +25,14 @@ NONE, WAITING, RECORDING, ALL = "none", "waiting", "recording", "all"
 SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
 
 
-def conditions_of(switches: tuple[str, ...] = SWITCHES) -> dict[str, dict[str, Any]]:
-    """By name: no profiler, a waiting one, a recording one, each switch alone, and all switches."""
-    return {
-        NONE: {"kind": "none"},
-        WAITING: {"kind": "waiting"},
-        RECORDING: {"kind": "profile", "switches": []},
-        **{switch: {"kind": "profile", "switches": [switch]} for switch in switches},
-        ALL: {"kind": "profile", "switches": list(switches)},
-    }
-
-
+CONDITIONS: dict[str, dict[str, Any]] = {
+    NONE: {"kind": "none"},
+    WAITING: {"kind": "waiting"},
+    RECORDING: {"kind": "profile", "switches": []},
+    **{switch: {"kind": "profile", "switches": [switch]} for switch in SWITCHES},
+    ALL: {"kind": "profile", "switches": list(SWITCHES)},
+}
+"""By name: no profiler, a waiting one, a recording one, each switch alone, and all switches."""
 SAMPLING = Sampling(blocks=10, block_steps=3, limit_s=600)
 """The default."""
 
@@ -52,15 +49,14 @@ def measure_profiler(
     Raises:
         LaunchError: the job failed.
     """
-    conditions = conditions_of()
     sampling = replace(sampling, settle_steps=max(1, sampling.settle_steps))  # the profiler's warm-up
     experiment = Experiment("profiler", target, out, sampling, on_progress, settings_of(start))
 
     def job(_name: str, repeat: int, folder: Path) -> Job:
-        return Job(start, sampling.plan(folder, conditions, repeat))
+        return Job(start, sampling.plan(folder, CONDITIONS, repeat))
 
     def result(jobs: Jobs) -> ProfilerCost:
-        cost = _cost(jobs, conditions, target, sampling, experiment.load)
+        cost = _cost(jobs, CONDITIONS, target, sampling, experiment.load)
         save(cost, out)
         return cost
 

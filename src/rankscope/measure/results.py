@@ -71,7 +71,7 @@ class Setting:
     block_steps: int
     """Steps of a block that count."""
     blocks: int
-    """Blocks of each condition in each job."""
+    """Blocks per condition in each job."""
     repeats: int
     """Jobs of each configuration."""
     rankscope: str

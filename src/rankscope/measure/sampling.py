@@ -28,17 +28,17 @@ from rankscope.rundir.options import option
 class Sampling:
     """The options that all experiments share."""
 
-    blocks: int = option(20, "Blocks of each condition in each job.", least=1)
-    block_steps: int = option(5, "Measured steps of a block.", least=1)
-    settle_steps: int = option(1, "Steps of a block before the measured ones.", "--settle", least=0)
+    blocks: int = option(20, "Blocks per condition in each job.", least=1)
+    block_steps: int = option(5, "Measured steps per block.", least=1)
+    settle_steps: int = option(1, "Steps at the start of each block that are not measured.", "--settle", least=0)
     # Compiling, caches, DDP's rebuilding of its buckets.
     warmup_steps: int = option(8, "Steps of a job before its first block.", "--warmup", least=1)
-    repeats: int = option(1, "Jobs of each configuration, interleaved.", least=1)
+    repeats: int = option(1, "Jobs per configuration; configurations take turns.", least=1)
     traced_steps: int = option(4, "Steps to record after the blocks; 0 for none.", "--trace-steps", least=0)
     seed: int = option(0, "Random seed for the order of blocks and jobs, and for the intervals.", least=0)
     limit_s: float | None = option(
         300.0,
-        f"Seconds after which a job begins no new round of blocks, if it has at least {LEAST_BLOCKS} of them.",
+        f"Seconds after which a job starts no new round of blocks, once it has at least {LEAST_BLOCKS}.",
         "--limit",
         least=1,
     )

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 _VERSION = 1
 _FILE = "clock.bin"
 
-# Sets of ranks that are not linked: further apart than so many times their own length, they are shown from one start.
+# Unlinked sets of ranks that are further apart than this many times their length are shown from the same start.
 APART = 20
 
 

@@ -90,7 +90,7 @@ def open_run(
         run_id: which run, if there are several: the start of its id, its directory, or ``latest``.
         steps: only these steps: ``"10:12"`` (both included), ``"10:"``, ``":12"``, ``"10"``.
         communication: a regular expression of further kernel names that are communication.
-        executor: where tasks run: ``processes`` or ``serial``.
+        executor: where tasks run: ``processes``, ``serial``, ``dask``, ``dask:ADDRESS`` or ``mpi``.
         workers: the number of tasks at once; None for one per core.
         progress: called with the progress of the work.
 

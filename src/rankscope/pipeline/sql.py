@@ -103,7 +103,7 @@ class SqlMethods(AnalysisMethods):
         Args:
             query: one `SELECT`.
             engine: `polars`, or `duckdb` where it is installed.
-            limit_rows: return at most so many rows; None for all.
+            limit_rows: the maximum number of rows; None for all.
             timeout_s: end the query after this time; None for no limit.
 
         Raises:

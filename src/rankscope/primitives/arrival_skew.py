@@ -169,6 +169,7 @@ def totals_by_rank_and_step(ranks: Sequence[int], caused: WaitAttribution) -> tu
             "step": np.tile(caused.steps, known.size)[seen],
             "lateness_ns": worst[seen],
             "waited_ns": waited[seen],
-        }
+        },
+        schema_overrides={"step": pl.Int64},
     )
     return by_rank.drop("compared"), by_step

@@ -31,7 +31,7 @@ _FOR_FINDINGS = ("rank", "window", "group", "group_ranks", "group_size", "collec
 _TEXTS = ("group", "group_ranks", "collective", "source")
 
 _ROWS = 1 << 13
-"""So many rows at a time get what matching adds."""
+"""Rows per batch to which the columns of matching are added."""
 
 Integers = npt.NDArray[np.integer]
 

@@ -92,17 +92,17 @@ class LaunchQueue:
             return None
         return int(self.start[nonempty.argmax()]), int(self.end[nonempty].max())
 
-    def starved(self, most: int = 1) -> IntervalSet:
-        """The time within the span in which nothing runs and at most `most` events are queued."""
+    def starved(self) -> IntervalSet:
+        """The time within the span in which nothing runs and at most one event is queued."""
         span = self.span
         if span is None:
             return EMPTY
         reached = np.maximum.accumulate(self.end)[:-1]
         gap = np.flatnonzero(self.start[1:] > reached)
-        # All events before a gap have begun. In the gap the depth only grows, so starvation ends with the launch that
-        # exceeds the limit.
+        # All events before a gap have begun. In the gap the depth only grows, so starvation ends with the second
+        # launch after the last event that has begun.
         begun = gap + 1 if self.launch.size == self.start.size else np.cumsum(self.launched)[gap]
-        exceeding = np.minimum(begun + most, self.launch.size)
+        exceeding = np.minimum(begun + 1, self.launch.size)
         begins = np.maximum(reached[gap], span[0])
         ends = np.minimum(np.minimum(self.start[gap + 1], np.append(self.launch, _NEVER)[exceeding]), span[1])
         # An event without duration splits a gap into two that touch.

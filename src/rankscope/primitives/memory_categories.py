@@ -40,7 +40,17 @@ from rankscope.primitives.steps import host_steps
 
 PARAMETERS, INPUTS, ACTIVATIONS, GRADIENTS = "parameters", "inputs", "activations", "gradients"
 OPTIMIZER_STATE, TEMPORARY, EARLIER, UNKNOWN = "optimizer_state", "temporary", "earlier", "unknown"
-CATEGORIES = (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, TEMPORARY, INPUTS, EARLIER, UNKNOWN)
+CATEGORIES: Mapping[str, str] = {
+    PARAMETERS: "made by constructors of nn.Modules",
+    GRADIENTS: "made in a backward and kept beyond it",
+    OPTIMIZER_STATE: "made in an optimizer's step and kept beyond it",
+    ACTIVATIONS: "made in a forward and kept beyond it",
+    TEMPORARY: "released in the phase or operator that allocated it",
+    INPUTS: "made while loading data, or before the step's forward",
+    EARLIER: "allocated before the recording",
+    UNKNOWN: "all else",
+}
+"""What each category of memory is."""
 CATEGORY_TABLES: Mapping[str, tuple[str, ...]] = {
     "memory_events": MEMORY_COLUMNS,
     "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth", "sequence", "forward_thread", "module_hierarchy"),

@@ -184,9 +184,7 @@ def significant(chances: Sequence[float | None], rate: float = FALSE_DISCOVERY) 
     return results
 
 
-def welch_verdicts(
-    chances: Sequence[float | None], n: Sequence[tuple[int, int]], samples: str, rate: float = FALSE_DISCOVERY
-) -> list[Verdict]:
+def welch_verdicts(chances: Sequence[float | None], n: Sequence[tuple[int, int]], samples: str) -> list[Verdict]:
     """The verdicts on many changes, corrected for their number (`significant`).
 
     A negative test with fewer than `LEAST_SAMPLES` samples on a side is inconclusive, unless the two sides are equal
@@ -196,10 +194,9 @@ def welch_verdicts(
         chances: the p-value of each change, from `welch_test`.
         n: the numbers of samples of its two sides.
         samples: what one sample is: ``step`` or ``rank``.
-        rate: the largest expected share of false positives.
     """
     verdicts = []
-    for p, sizes, is_significant in zip(chances, n, significant(chances, rate), strict=True):
+    for p, sizes, is_significant in zip(chances, n, significant(chances), strict=True):
         if p is None or (not is_significant and p < 1 and min(sizes) < LEAST_SAMPLES):
             verdicts.append(Verdict(Significance.TOO_FEW, "" if p is None else WELCH, sizes, samples, p))
         else:

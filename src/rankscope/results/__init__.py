@@ -25,6 +25,7 @@ from rankscope.results.by_window import (
     chosen_starts,
     in_steps,
     rows_by_window,
+    step_keys,
     steps_by_window,
 )
 from rankscope.results.compressed_frames import CompressedFrame, StoredFrame, stored_blocks
@@ -42,10 +43,11 @@ from rankscope.results.finding import (
 )
 from rankscope.results.frames import concat_ranks, schema_of, stored_ranks
 from rankscope.results.headline import Headline, greatest, over_ranks, top_group, total_of
-from rankscope.results.judged import incomplete_ranks, of_judged_ranks
+from rankscope.results.judged import incomplete_ranks, of_judged_ranks, ranks_without_steps
 from rankscope.results.packed_parts import together
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
 from rankscope.results.rank_state import (
+    AMONG_RECORDED,
     ENOUGH_STEPS,
     RankState,
     counted_steps,
@@ -57,6 +59,7 @@ from rankscope.store.part_cache import Part
 from rankscope.store.schema import Column
 
 __all__ = [
+    "AMONG_RECORDED",
     "ENOUGH_STEPS",
     "NOT_ANALYZED",
     "RESULT_SCHEMA_VERSION",
@@ -100,8 +103,10 @@ __all__ = [
     "of_judged_ranks",
     "over_ranks",
     "rank_state",
+    "ranks_without_steps",
     "rows_by_window",
     "schema_of",
+    "step_keys",
     "steps_by_window",
     "stored_blocks",
     "stored_ranks",

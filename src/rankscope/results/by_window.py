@@ -68,6 +68,19 @@ def in_steps(instants: pl.Series, annotations: pl.DataFrame) -> pl.Series:
     return pl.Series(step_rows(steps, instants) >= 0, dtype=pl.Boolean)
 
 
+def step_keys(instants: pl.Series, annotations: pl.DataFrame, number: int) -> pl.Series:
+    """For each instant a number that identifies its step among those of all windows; null for none. As `in_steps`.
+
+    Args:
+        instants: ns.
+        annotations: start_ns, end_ns, on_device, step.
+        number: the window's.
+    """
+    row = pl.Series(step_rows(host_steps(annotations), instants), dtype=pl.Int64)
+    keys: pl.Series = (row + (number << 32)).set(row < 0, None)
+    return keys
+
+
 def steps_by_window(
     tables: Tables, inputs: Inputs, columns: Sequence[Column], rows: Callable[[Tables, Inputs], pl.DataFrame]
 ) -> pl.DataFrame:

@@ -1,6 +1,6 @@
-"""Leave ranks with incomplete files out of comparisons.
+"""Leave ranks with incomplete files, and ranks without steps, out of comparisons.
 
-In: the metadata of trace files. Out: the ranks with incomplete files, or rows without them.
+In: the metadata of trace files, and results. Out: these ranks, or rows without them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,19 @@ from rankscope.store.trace_info import TraceInfo
 def incomplete_ranks(traces: Iterable[TraceInfo]) -> frozenset[int]:
     """The ranks with an incomplete file."""
     return frozenset(info.rank for info in traces if info.rank is not None and info.is_incomplete)
+
+
+def ranks_without_steps(step_time: pl.DataFrame, traces: Iterable[TraceInfo]) -> frozenset[int]:
+    """The ranks whose files have no steps, if others have some: a file without any is not one step.
+
+    Args:
+        step_time: the result of `step_time` of all ranks.
+        traces: the run's files.
+    """
+    with_steps = set(step_time.filter(pl.col("step").is_not_null())["rank"].unique())
+    if not with_steps:
+        return frozenset()
+    return frozenset(info.rank for info in traces if info.rank is not None) - with_steps
 
 
 def of_judged_ranks(frame: pl.DataFrame, traces: Iterable[TraceInfo]) -> pl.DataFrame:

@@ -18,6 +18,8 @@ from rankscope.rundir.plurals import plural
 ENOUGH_STEPS = 3
 """With fewer steps, a difference between ranks may be random."""
 
+AMONG_RECORDED = " among the recorded ranks"
+
 RankState: TypeAlias = Literal["straggler", "none", "too-few-steps", "not-compared", "one-rank"]
 
 
@@ -40,11 +42,12 @@ def rank_state(frame: pl.DataFrame) -> RankState:
     return "too-few-steps" if too_few else "none"
 
 
-def without_straggler(frame: pl.DataFrame) -> Headline:
+def without_straggler(frame: pl.DataFrame, *, ranks_missing: bool = False) -> Headline:
     """The sentence for a state without a straggler.
 
     Args:
         frame: rows of `stragglers` per rank, without a cause.
+        ranks_missing: whether the job has ranks without a complete trace: any of them may delay the others.
     """
     state = rank_state(frame)
     if state == "not-compared":
@@ -58,6 +61,8 @@ def without_straggler(frame: pl.DataFrame) -> Headline:
         verdict = "No single rank delays the others"
     else:
         verdict = "No significant straggler"
+    if ranks_missing and state == "none":
+        verdict += AMONG_RECORDED
     values = (Evidence("steps", steps, "count"),) if state == "too-few-steps" else ()
     if longest is None:
         return Headline(f"{verdict}.", values)

@@ -49,16 +49,16 @@ class CaptureConfig:
         metavar="URL",
     )
     run_id: str | None = option(
-        None, "Id that all ranks of this run share. Default: from the launcher, or made up.", metavar="ID"
+        None, "Id that all ranks of this run share. Default: from the launcher, or generated.", metavar="ID"
     )
     ranks: RanksLike = option(
         "all", "Ranks to profile: all, 0,2,4, 0-3, every:8, node (one per host), or several of these joined by commas."
     )
-    wait: int = option(10, "Steps to let pass before each warm-up.", least=0)
+    wait: int = option(10, "Steps to skip before each warm-up.", least=0)
     warmup: int = option(5, "Steps during which the profiler runs and its events are discarded.", least=0)
     active: int = option(3, "Steps to record in each window.", least=1)
     repeat: int = option(1, "Windows to record; 0 for no limit.", least=0)
-    skip_first: int = option(0, "Steps to let pass once, before the first wait.", least=0)
+    skip_first: int = option(0, "Steps to skip once, before the first wait.", least=0)
     period_steps: int | None = option(
         None, "Record the last active steps of every period of this many steps; replaces wait and repeat.", least=1
     )
@@ -99,7 +99,7 @@ class CaptureConfig:
     watch_windows: int = option(
         10, "Windows that the watch may record by itself after slow steps; 0: only on request.", least=0
     )
-    watch_pause: int = option(600, "Least seconds between two such windows.", "--watch-pause", metavar="S", least=0)
+    watch_pause: int = option(600, "Minimum seconds between two such windows.", "--watch-pause", metavar="S", least=0)
     watch_bytes: int = option(
         2 << 30, "No further such window once this rank's traces have reached this many bytes; 0 for no limit.", least=0
     )

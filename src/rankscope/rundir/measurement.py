@@ -49,7 +49,7 @@ class Plan:
     steps: int = 5
     """Steps of each block that count."""
     limit_s: float | None = None
-    """No new round begins after so many seconds since the first block, once there are ``least_rounds``."""
+    """No new round begins this many seconds after the first block, once there are ``least_rounds``."""
     least_rounds: int = 5
     traced_steps: int = 0
     """Steps to record after the last block."""

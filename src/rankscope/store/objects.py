@@ -159,7 +159,7 @@ class _Object(io.RawIOBase):
         return self._position
 
     def read(self, size: int = -1, /) -> bytes:
-        """Up to so many bytes."""
+        """At most this many bytes."""
         data = repeated(lambda: self._read(size))
         self._position += len(data)
         return data

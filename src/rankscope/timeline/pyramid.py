@@ -30,12 +30,12 @@ FACTOR = 1 << FACTOR_SHIFT
 MAX_LEVELS = 24
 # With fewer events a lane is aggregated on request.
 SMALL_LANE = 256
-# Summed beforehand from the level at which a lane has at most so many bins per event.
+# Summed beforehand from the level at which a lane has at most this many bins per event.
 WORTH = 0.8
-# The coarsest level divides the run into so many bins.
+# The coarsest level divides the run into this many bins.
 COARSEST_BINS = 64
 
-# Lanes are aggregated in batches of about so many events.
+# Lanes are aggregated in batches of about this many events.
 EVENTS_AT_ONCE = 1 << 17
 _NONE = np.empty(0, dtype=np.int64)
 

@@ -50,8 +50,9 @@ ENOUGH = 8
 FEW = 0.1
 """Of a rank's steps: fewer with a collective before the backward pass are exceptions."""
 _OUTLIER = 5.0
+"""Times the median distance from the median."""
 _SPAN = 10
-"""Of so many times the wanted steps, those are taken whose collectives were read: what was long ago says little."""
+"""Times the number of wanted steps: they are taken from that many latest steps, if their collectives were read."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ KEPT_NOTES = 100
 KEPT_GAPS = 10_000
 KEPT_OUTCOMES = 1000
 CLOCK_SET_NS = 5_000_000
-"""By so much or more a clock is set, by less it is slewed."""
+"""A clock that jumps by this much or more was set; by less, it was slewed."""
 _MAX_LOGS = 100_000
 _MAX_KINDS = 10_000
 _MAX_LINE = 1 << 20

@@ -35,15 +35,22 @@ JUDGED_STEPS = 100
 ENOUGH_STEPS = 15
 """Of fewer, nothing is said of the ranks: a job has more soon, and a busy machine makes some rank late in a few."""
 _HISTORY_STEPS = 2000
+"""The latest steps, in which long steps and the begin of a change are looked for."""
 _MANY_CALLS = 1_000_000
 """Of all ranks together: above that, since when a rank is late is looked for in the judged steps only."""
 _LONG = 8.0
+"""Robust standard deviations above the usual step, from which one is long."""
 _LONG_SHARE = 0.3
+"""And at least this share of the usual step: in some jobs steps hardly vary."""
 _MOST_LONG = 5
+"""Long steps that are shown."""
 _MOST_NOTES = 5
 _EXPLAINS = 0.5
+"""Of a delay: a phase with at least this share of it is named as the reason."""
 _FIRST_STEPS = 5
+"""Of a job: they compile and fill caches."""
 _SILENT_S = 60.0
+"""Seconds, and usual steps (`_SILENT_STEPS`), without a line in the log after which a rank is silent."""
 _SILENT_STEPS = 10
 
 

@@ -34,6 +34,7 @@ from rankscope.timeline.timeline import Timeline
 logger = logging.getLogger(__name__)
 
 NEWS_EVERY = 16
+"""Ranks: each of the first is announced to the page, then every 16th."""
 # How often files are looked for, and how long nothing is done after reading again: as long as that took.
 FOLLOW_S = 2.0
 

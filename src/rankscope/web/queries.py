@@ -108,7 +108,7 @@ async def _body(request: Request) -> dict[str, Any]:
         asked = json.loads(bytes(data))
         if isinstance(asked, dict) and isinstance(asked.get("sql"), str):
             return asked
-    raise RefusedError(400, "this is no query", 'send {"sql": "SELECT …"}')
+    raise RefusedError(400, "this is not a query", 'send {"sql": "SELECT …"}')
 
 
 def _respond(request: Request, run: ServedRun, asked: dict[str, Any], stopped: Callable[[], bool]) -> Response:

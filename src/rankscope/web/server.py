@@ -65,15 +65,14 @@ MAX_ROWS = 100_000
 Answer = Callable[[Request, ServedRun], Response]
 
 
-def make_app(runs: Runs, gate: Gate, feed: WatchFeed | None = None) -> ASGIApp:
+def make_app(runs: Runs, gate: Gate) -> ASGIApp:
     """The application.
 
     Args:
         runs: the runs to show.
         gate: access control.
-        feed: the watched job of the directory.
     """
-    watched = feed or WatchFeed(runs.source)
+    watched = WatchFeed(runs.source)
     once = secrets.token_hex(8)
     comparisons = Comparisons()
 

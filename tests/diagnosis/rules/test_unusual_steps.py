@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests import kineto
 from tests.diagnosis.rules.steps import STEP, diagnosed, work
-from tests.diagnosis.rules.test_tensor_cores import A100, product
-
-import rankscope
 
 AT = 3 * STEP
 """The step that is long: the last of four, which has five times the length."""
@@ -36,28 +32,6 @@ def test_a_synchronization_in_one_step_is_none_of_a_usual_step(tmp_path: Path) -
         return [*work(at + 10, 900), *waits, *(work(at + 5920, 100) if at == AT else [])]
 
     assert "synchronizing_calls" not in diagnosed(tmp_path, make)
-
-
-def test_few_blocks_in_one_step_save_no_more_than_a_usual_step_computes(tmp_path: Path) -> None:
-    """200 µs of compute in each step, and a kernel of 8,000 µs with a quarter of the blocks in the last one."""
-
-    def make(_: int, at: float) -> list[kineto.Event]:
-        few = {"blocks per SM": 0.25, "est. achieved occupancy %": 10}
-        return [*work(at + 10, 200), *(work(at + 300, 8000, "narrow", **few) if at == AT else [])]
-
-    finding = diagnosed(tmp_path, make)["low_occupancy"]
-    assert finding.saving_ns == 200_000  # the mean over steps is 1,500 µs
-
-
-@pytest.mark.parametrize("number", ["float"])
-def test_products_in_one_step_save_no_more_than_a_usual_step_computes(tmp_path: Path, number: str) -> None:
-    events: list[kineto.Event] = []
-    for n in range(4):
-        events += [kineto.step(n, STEP * n, STEP), *work(STEP * n + 10, 200)]
-    events += product(AT + 300, 8000, "ampere_sgemm_128x64_nn", number)
-    run = rankscope.open(kineto.write_ranks(tmp_path, {0: events}, deviceProperties=[A100]), executor="serial")
-    (finding,) = [each for each in run.diagnosis().stated if each.id == "tensor_cores"]
-    assert finding.saving_ns == 200_000  # the mean over steps is 1,750 µs
 
 
 def test_messages_between_stages_are_no_synchronization_of_all_ranks(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -21,8 +20,8 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from rankscope.cli.writing import TextFormat, write
 from rankscope.cli.writing import show as show_text
-from rankscope.cli.writing import write
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.jobs.torchrun import accelerators
 from rankscope.measure.experiment import KEPT, count_finished_jobs
@@ -36,13 +35,6 @@ from rankscope.rundir.manifest import redact
 R = TypeVar("R", bound=AnyResult)
 
 
-class Format(str, Enum):
-    """How a result is printed; the output directory gets JSON in any case."""
-
-    table = "table"
-    json = "json"
-
-
 Words = Annotated[
     list[str],
     typer.Argument(
@@ -53,7 +45,7 @@ Words = Annotated[
 
 
 Form = Annotated[
-    Format, typer.Option("--format", "-f", help="What is printed; the output directory gets JSON in any case.")
+    TextFormat, typer.Option("--format", "-f", help="What is printed; the output directory gets JSON in any case.")
 ]
 
 
@@ -85,7 +77,7 @@ class JobOptions:
     oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="Run more ranks than there are devices.")] = (
         False
     )
-    form: Form = Format.table
+    form: Form = TextFormat.table
 
     def start(self) -> Start:
         """How the ranks of an experiment on one host are started.
@@ -241,9 +233,9 @@ def _progress(name: str) -> Iterator[ProgressCallback]:
     yield print_progress
 
 
-def finish(result: AnyResult | list[AnyResult], folder: Path, form: Format) -> None:
+def finish(result: AnyResult | list[AnyResult], folder: Path, form: TextFormat) -> None:
     """Print a result, and the path of its file."""
-    if form is Format.json:
+    if form is TextFormat.json:
         write(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n", None)
         return
     for one in result if isinstance(result, list) else [result]:

@@ -21,7 +21,7 @@ from rankscope.report import scaling_plot
 def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The output directory of an experiment.")],
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a study's curve: .png, .svg or .pdf.")] = None,
-    form: o.Form = o.Format.table,
+    form: o.Form = o.TextFormat.table,
 ) -> None:
     """Show the results in a directory again; if there are several, JSON is a list of them."""
     results = load_all(folder)

@@ -10,9 +10,9 @@ less the share that the needed number of buckets would keep.
 Waiting for later ranks is excluded from both (`collectives`), as bucket sizes do not change it. Where it is not known,
 the bucket of the least exposed rank counts; if ranks are missing, none does.
 Both are medians over the steps with buckets, on the rank with the most. If fewer than half of the steps have buckets
-(gradients that are accumulated over several), the saving is a part of the mean step. On the CPU, compute and
-communication share the cores, so the bound is seldom reached. Sizes need `record_shapes` if the library writes none
-(Gloo).
+(gradients that are accumulated over several), the saving is a part of the mean step; a single step of several with
+buckets is left out. On the CPU, compute and communication share the cores, so the bound is seldom reached. Sizes need
+`record_shapes` if the library writes none (Gloo).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import polars as pl
 
 from rankscope.diagnosis.anchors import collective_anchor, collectives_of
 from rankscope.diagnosis.effects import SLOW_TRANSFERS
+from rankscope.diagnosis.recurring_costs import in_some_steps, recurs
 from rankscope.diagnosis.step_costs import (
     MEAN_STEP,
     mean_step_ns,
@@ -37,8 +38,11 @@ from rankscope.diagnosis.step_costs import (
 from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule
 
 CAP = 25 << 20
+"""DDP's default bucket, bytes."""
 _SMALL = 1_000_000
+"""Bytes: the latency of an all-reduce of less is most of its time."""
 _ENOUGH = 4
+"""Buckets: up to this number is never too many, however small they are."""
 
 
 def find(inputs: Inputs) -> list[Finding]:
@@ -55,7 +59,9 @@ def find(inputs: Inputs) -> list[Finding]:
         return []
     steps = _by_step(known)
     usual, mean = _usual_by_rank(steps, step_counts(inputs)), mean_step_ns(inputs)
-    seldom = mean is not None and 2 * usual["part"].to_numpy().max() < 1
+    if usual.is_empty():
+        return []
+    seldom = mean is not None and usual.select(in_some_steps(pl.col("steps"), pl.col("of")).all()).item()
     step = mean if seldom and mean is not None else step
     if seldom:
         usual = usual.with_columns(pl.col("large", "small") * pl.col("part"))
@@ -136,7 +142,8 @@ def _by_step(buckets: pl.DataFrame) -> pl.DataFrame:
             pl.col("bytes").last().alias("last"),
             pl.min_horizontal(pl.col("tail_ns").last(), pl.col("exposed_ns").last()).alias("tail"),
             pl.col("exposed_ns").sum().alias("exposed"),
-            pl.col("backward_ns").last().alias("backward"),
+            # Without it there is nothing that an earlier bucket could overlap with.
+            pl.col("backward_ns").last().fill_null(0).alias("backward"),
         )
         .with_columns(
             pl.min_horizontal(
@@ -157,12 +164,18 @@ def _by_step(buckets: pl.DataFrame) -> pl.DataFrame:
 
 
 def _usual_by_rank(steps: pl.DataFrame, counts: Mapping[int, int]) -> pl.DataFrame:
-    """Medians over a rank's steps with buckets, and which part of its steps these are."""
+    """Medians over a rank's steps with buckets, and which part of its steps these are, if they recur."""
     count = pl.col("rank").replace_strict(counts, default=1, return_dtype=pl.Int64)
     # As a step's length is: one in which others had the cores or the network must not weigh in alone.
-    return steps.group_by("rank").agg(
-        pl.col("large", "small", "buckets", "bytes", "tail", "exposed", "last", "backward").median(),
-        (pl.len() / count.first()).alias("part"),
+    return (
+        steps.group_by("rank")
+        .agg(
+            pl.col("large", "small", "buckets", "bytes", "tail", "exposed", "last", "backward").median(),
+            pl.len().alias("steps"),
+            count.first().alias("of"),
+        )
+        .filter(recurs(pl.col("steps"), pl.col("of")))
+        .with_columns((pl.col("steps") / pl.col("of")).alias("part"))
     )
 
 

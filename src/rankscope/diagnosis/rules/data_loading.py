@@ -12,16 +12,11 @@ import polars as pl
 
 from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import LATE_DATA
+from rankscope.diagnosis.recurring_costs import in_bursts, larger_share
 from rankscope.diagnosis.step_costs import (
-    MEAN_STEP,
-    WARNING_SHARE,
-    in_some_steps,
-    mean_step_ns,
     named_steps,
     on_worst_rank,
-    severity_of,
     step_ns,
-    step_of,
     step_words,
     steps_of,
     unusual,
@@ -38,11 +33,10 @@ _ADVICE = (
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run: what most steps wait or, if it is a larger share, what some steps do."""
-    step, mean, frame = step_ns(inputs), mean_step_ns(inputs), inputs.results.get("step_time")
+    step, frame = step_ns(inputs), inputs.results.get("step_time")
     if step is None or frame is None:
         return []
-    usually, bursts = _usually(frame, step, inputs), [] if mean is None else _in_bursts(frame, step, mean, inputs)
-    return max(usually, bursts, key=lambda each: sum((one.saving_ns or 0) / step_of(one, step)[0] for one in each))
+    return larger_share(_usually(frame, step, inputs), _in_bursts(frame, inputs), step)
 
 
 def _usually(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
@@ -73,36 +67,22 @@ def _usually(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
     ]
 
 
-def _in_bursts(frame: pl.DataFrame, step: int, mean: int, inputs: Inputs) -> list[Finding]:
+def _in_bursts(frame: pl.DataFrame, inputs: Inputs) -> list[Finding]:
     """Workers that are too slow give a batch each and then make the job wait: in some steps, again and again."""
-    slow = frame.filter(pl.col("step").is_not_null() & (pl.col("data_loading_ns") >= WARNING_SHARE * step))
-    often = slow.group_by("rank").agg(pl.len().alias("times"), pl.col("data_loading_ns").sum())
-    of_all = frame.group_by("rank").agg(pl.len().alias("steps"))
-    rows = often.join(of_all, on="rank").filter(in_some_steps(pl.col("times"), pl.col("steps")))
-    rows = rows.sort("data_loading_ns", "rank", descending=[True, False])
-    if rows.is_empty():
+    found = in_bursts(frame, "data_loading_ns", inputs)
+    if found is None:
         return []
-    worst = rows.row(0, named=True)
-    saving = round(worst["data_loading_ns"] / worst["steps"])
-    severity = severity_of(saving, mean)
-    if severity is None:
-        return []
-    steps = slow.filter(pl.col("rank") == worst["rank"])["step"].sort().to_list()
-    whose = on_worst_rank(inputs, worst["rank"], tuple(rows["rank"].sort().to_list()))
+    loading = f"data loading, nothing else running, {named_steps(found.steps)}"
     return [
         Finding(
             rule.name,
-            severity,
-            f"The job waits for data in {worst['times']} of {worst['steps']} steps{whose}",
-            ranks=tuple(rows["rank"].sort().to_list()),
-            steps=tuple(steps),
-            evidence=(
-                Evidence(f"data loading, nothing else running, {named_steps(steps)}", worst["data_loading_ns"], "ns"),
-                Evidence("mean over all steps", saving, "ns"),
-                Evidence(MEAN_STEP.length, mean, "ns"),
-            ),
-            saving_ns=saving,
-            anchor=event_anchor(inputs, "data_loading", worst["rank"], steps=steps),
+            found.severity,
+            f"The job waits for data in {found.title}{on_worst_rank(inputs, found.rank, found.ranks)}",
+            ranks=found.ranks,
+            steps=found.steps,
+            evidence=(Evidence(loading, found.total_ns, "ns"), *found.evidence),
+            saving_ns=found.saving_ns,
+            anchor=event_anchor(inputs, "data_loading", found.rank, steps=found.steps),
             advice=_ADVICE,
         )
     ]

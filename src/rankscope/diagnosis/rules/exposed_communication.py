@@ -21,11 +21,11 @@ import polars as pl
 from rankscope.diagnosis.advice import any_of, job_of
 from rankscope.diagnosis.anchors import exposed_anchor
 from rankscope.diagnosis.effects import BUCKETS, SLOW_LINKS, SLOW_TRANSFERS, SMALL_SYNCS, WAITING
+from rankscope.diagnosis.recurring_costs import in_some_steps
 from rankscope.diagnosis.step_costs import (
     MEAN_STEP,
     PLACE,
     StepWords,
-    in_some_steps,
     mean_of,
     mean_step_ns,
     on_device,
@@ -42,6 +42,7 @@ from rankscope.rundir.plurals import counted
 
 _REASON = "Nothing computes during this collective, or during a part of it"
 _WORST_SHARE = 0.05
+"""Of a step: the finding names ranks that could save at least this share."""
 _KNOWN = 0.5
 """Of what the saving is taken from: if less is known to be transfer, the finding is an info."""
 

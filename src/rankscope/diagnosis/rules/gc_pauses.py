@@ -2,9 +2,9 @@
 
 Fires if the device is idle long enough during the ranges that capture records around collections (`gc: generation 2`,
 and 1), or that torch records (`Python GC`, with `record_python_gc_info`); on the CPU, if they take that long. The
-saving is that time, on the rank with the most. What fewer than half of the steps do is a part of the mean step; what
-a single step does is left out. Collections at different times on different ranks cost more than each of them, because
-all ranks wait for the one that collects: the saving is then a lower bound.
+saving is that time, on the rank with the most, a part of the mean step. What a single step of several does is left
+out. Collections at different times on different ranks cost more than each of them, because all ranks wait for the one
+that collects: the saving is then a lower bound.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import polars as pl
 
 from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import SLOW_HOST
-from rankscope.diagnosis.step_costs import cost_of, on_worst_rank, per_step, steps_of
+from rankscope.diagnosis.recurring_costs import cost_of
+from rankscope.diagnosis.step_costs import IDLE, on_worst_rank, per_step, steps_of
 from rankscope.primitives.annotation_origin import garbage_collections
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
@@ -26,7 +27,8 @@ def find(inputs: Inputs) -> list[Finding]:
     # A collection costs nothing while the device works on what was launched before it.
     idle = pl.coalesce("idle_in_steps_ns", "host_in_steps_ns").alias("idle")
     own = garbage_collections(frame)
-    cost = cost_of(own.with_columns(idle), "idle", ("window_ns",), inputs)
+    available = IDLE if own["idle_in_steps_ns"].drop_nulls().len() else ("window_ns",)
+    cost = cost_of(own.with_columns(idle), "idle", available, inputs)
     if cost is None:
         return []
     worst, unit = cost.worst, cost.unit

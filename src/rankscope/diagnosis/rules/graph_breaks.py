@@ -3,8 +3,8 @@
 Fires if compiled code of the recorded steps consists of several frames, or of one that was compiled more than once
 (`compile`), and the time around its calls is large enough: Dynamo's guards and lookups, AOTAutograd's prologues, and
 compilation in recorded steps. The saving is the device's idle time in them (on the CPU their time), on the rank with
-the most, less what one graph would keep of the lookups. What fusion across the breaks would gain is not known and not
-included.
+the most, less what one graph would keep of the lookups; a part of the mean step. What a single step of several does,
+such as the first compilation, is left out. What fusion across the breaks would gain is not known and not included.
 """
 
 from __future__ import annotations
@@ -13,14 +13,8 @@ import polars as pl
 
 from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import SLOW_HOST
-from rankscope.diagnosis.step_costs import (
-    per_step,
-    step_ns,
-    step_words,
-    steps_of,
-    within_available,
-    worst_rank,
-)
+from rankscope.diagnosis.recurring_costs import cost_of
+from rankscope.diagnosis.step_costs import per_step, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _SHOWN = 3
@@ -29,9 +23,8 @@ _WHOLE = r"^entire_(frame|backward)_compile"
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    step, frame = step_ns(inputs), inputs.results.get("compile")
-    unit = step_words(inputs)
-    if frame is None or step is None or frame.is_empty():
+    frame = inputs.results.get("compile")
+    if frame is None or frame.is_empty():
         return []
     regions = frame.filter(pl.col("kind") == "region")
     # Ranks run the same code: what all of them made again counts once.
@@ -47,19 +40,19 @@ def find(inputs: Inputs) -> list[Finding]:
     spent = pl.coalesce("idle_in_steps_ns", "host_in_steps_ns")
     kept = pl.when(pl.col("kind") == "overhead").then(1 / (frames + again)).otherwise(0.0)
     around = around.with_columns((spent * (1 - kept)).alias("saved_ns"))
-    savings = within_available(per_step(around, "saved_ns", inputs), ("window_ns",), inputs)
-    worst = worst_rank(savings, step)
-    if worst is None:
+    cost = cost_of(around, "saved_ns", ("window_ns",), inputs)
+    if cost is None:
         return []
+    worst, unit = cost.worst, cost.unit
+    taken = per_step(cost.rows, "host_in_steps_ns", inputs)[worst.rank]
     compiling = around.filter((pl.col("rank") == worst.rank) & (pl.col("kind") == "compiling"))["host_ns"].sum()
     evidence = [
         Evidence("compiled frames", frames, "count"),
         Evidence("compiled again", again, "count"),
-        Evidence(
-            f"guards, lookups and compiling, {unit.per}", per_step(around, "host_in_steps_ns", inputs)[worst.rank], "ns"
-        ),
+        Evidence(f"guards, lookups and compiling, {unit.per}", taken, "ns"),
         Evidence(f"of it with an idle device, without one graph's share, {unit.per}", worst.saving_ns, "ns"),
         Evidence("compile time, entire file", int(compiling), "ns"),
+        cost.length,
     ]
     breaks = frame.filter((pl.col("rank") == worst.rank) & (pl.col("kind") == "break"))["name"].head(_SHOWN)
     evidence += [Evidence("break", name[:200]) for name in breaks.to_list()]

@@ -4,10 +4,10 @@ Fires if a rank's compute exceeds the mean over ranks by enough in at least thre
 quartile exceeds the mean of the others' upper quartile: longer sequences, a larger share of a model. Of two ranks at
 least four steps are needed. The saving is the largest less the mean, median over steps: work that moves to other ranks
 is still done. If pipeline stages differ, it is the distance from an even split. Ranks with incomplete files take no
-part. It does not fire if the rank's local time is not significantly longer (analysis `stragglers`): the rank then makes
-up for its compute elsewhere. This holds without pipeline stages, as `stragglers` compares ranks within a stage. On the
-CPU, where compute includes time without a core, it is an info at most, only from 10 % on, and silent if there are too
-few steps to tell.
+part, nor do ranks without device events if others have some. It does not fire if the rank's local time is not
+significantly longer (analysis `stragglers`): the rank then makes up for its compute elsewhere. This holds without
+pipeline stages, as `stragglers` compares ranks within a stage. On the CPU, where compute includes time without a core,
+it is an info at most, only from 10 % on, and silent if there are too few steps to tell.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from rankscope.primitives.stragglers.suspects import TOO_FEW
 from rankscope.results import Evidence, Finding, Inputs, Rule, of_judged_ranks
 
 _LASTING = 0.75
+"""Of the steps: the same rank computes longest in at least this share."""
 CPU_EXCESS = 0.1
 """Of the mean. Two clean Gloo jobs of two ranks on one host differed by 3 % in four steps."""
 ENOUGH = 3
@@ -36,6 +37,10 @@ def find(inputs: Inputs) -> list[Finding]:
     step, frame = step_ns(inputs), inputs.results.get("step_time")
     unit = step_words(inputs)
     frame = None if frame is None else of_judged_ranks(frame, inputs.traces)
+    kernels = inputs.results.get("kernels")
+    if frame is not None and kernels is not None and not kernels.is_empty():
+        # Elsewhere compute is operators, whose time is no kernel's.
+        frame = frame.filter(pl.col("rank").is_in(kernels["rank"].unique().implode()))
     if frame is None or step is None or frame["rank"].n_unique() < 2:
         return []
     steps = (

@@ -3,7 +3,8 @@
 Fires if the gaps before kernels that were launched too late (`launch_gaps`) are large enough and at most half of them
 precede short kernels; otherwise `small_kernels` fires. Data loading, waiting calls, memory allocation
 (`memory_retries`), runtime calls of more than 100 µs and an idle host are excluded. The saving is all of these gaps,
-median over steps, on the rank with the most: a host that is always ahead would leave none. The evidence names what the
+median over steps, on the rank with the most: a host that is always ahead would leave none. If only some steps have
+them, but more than one, the saving is the mean over all steps, a part of the mean step. The evidence names what the
 host did meanwhile (`idle`), and steps that stand out.
 """
 
@@ -13,8 +14,10 @@ import polars as pl
 
 from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.anchors import event_anchor
-from rankscope.diagnosis.effects import MEMORY_CALLS, SLOW_HOST
+from rankscope.diagnosis.effects import LATE_AFTER_WAITS, MEMORY_CALLS, SLOW_HOST
+from rankscope.diagnosis.recurring_costs import in_bursts, larger_share
 from rankscope.diagnosis.step_costs import (
+    named_steps,
     on_worst_rank,
     relevant_ranks,
     severity_of,
@@ -28,12 +31,17 @@ from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
 def find(inputs: Inputs) -> list[Finding]:
-    """One finding for the run."""
+    """One finding for the run: what most steps wait or, if it is a larger share, what some steps do."""
     step, frame = step_ns(inputs), inputs.results.get("launch_gaps")
-    unit = step_words(inputs)
     if frame is None or step is None or not frame["on_device"].any():
         return []
     late = frame.filter("on_device")
+    return larger_share(_usually(late, step, inputs), _in_bursts(late, inputs), step)
+
+
+def _usually(late: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
+    """What the median step waits."""
+    unit = step_words(inputs)
     costs = usual(late, "late_ns", "late_short_ns", "pieces").sort("late_ns", "rank", descending=[True, False])
     worst = costs.row(0, named=True)
     saving = round(worst["late_ns"])
@@ -62,13 +70,47 @@ def find(inputs: Inputs) -> list[Finding]:
             evidence=tuple(evidence),
             saving_ns=saving,
             anchor=event_anchor(inputs, "late_launch", worst["rank"]),
-            advice=(
-                "Launch less and earlier: torch.compile, CUDA graphs (mode='reduce-overhead'), "
-                + ("fused optimizers (AdamW(fused=True)), " if job_of(inputs).trains else "")
-                + "logging and metrics outside of the loop; a larger batch makes each kernel longer."
-            ),
+            advice=_advice(inputs),
         )
     ]
+
+
+def _in_bursts(late: pl.DataFrame, inputs: Inputs) -> list[Finding]:
+    """Some steps wait and most do not: every tenth logs, evaluates, or meets new sizes."""
+    found = in_bursts(late, "late_ns", inputs)
+    if found is None:
+        return []
+    slow = late.filter((pl.col("rank") == found.rank) & pl.col("step").is_in(found.steps))
+    short = int(slow["late_short_ns"].sum())
+    if short > found.total_ns / 2:
+        return []
+    evidence = [
+        Evidence(f"device idle until a late launch, {named_steps(found.steps)}", found.total_ns, "ns"),
+        Evidence("of it before kernels shorter than 10 µs", short, "ns"),
+        *found.evidence,
+    ]
+    return [
+        Finding(
+            rule.name,
+            found.severity,
+            "The device waits for the host to launch kernels in "
+            f"{found.title}{on_worst_rank(inputs, found.rank, found.ranks)}",
+            ranks=found.ranks,
+            steps=found.steps,
+            evidence=tuple(evidence),
+            saving_ns=found.saving_ns,
+            anchor=event_anchor(inputs, "late_launch", found.rank, steps=found.steps),
+            advice=_advice(inputs),
+        )
+    ]
+
+
+def _advice(inputs: Inputs) -> str:
+    return (
+        "Launch less and earlier: torch.compile, CUDA graphs (mode='reduce-overhead'), "
+        + ("fused optimizers (AdamW(fused=True)), " if job_of(inputs).trains else "")
+        + "logging and metrics outside of the loop; a larger batch makes each kernel longer."
+    )
 
 
 def _doing(inputs: Inputs, rank: int) -> str | None:
@@ -87,5 +129,5 @@ rule = Rule(
     ("step_time", "launch_gaps", "idle", "evidence_events"),
     find,
     parts=("host",),
-    symptom_of=(SLOW_HOST, MEMORY_CALLS),
+    symptom_of=(SLOW_HOST, MEMORY_CALLS, LATE_AFTER_WAITS),
 )

@@ -13,10 +13,13 @@ from rankscope.diagnosis.step_costs import memory_severity
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _SCATTERED = 0.5
+"""Of the free memory: how much is outside the largest free block."""
 _OF_RESERVED = 0.15
+"""Of the reserved memory: how much is free."""
 _WORTH_A_NOTE = 100_000_000
 """Bytes: the allocator takes segments of 2 to 20 MB, so a few of them are always free in part."""
 _UNUSED = 0.2
+"""Of what the allocator holds, without a snapshot: how much is not allocated."""
 
 
 def find(inputs: Inputs) -> list[Finding]:

@@ -15,7 +15,9 @@ from rankscope.diagnosis.anchors import event_anchor
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _STEPS = 3
+"""In a row: with fewer, growth may be a cache that fills."""
 _LEAST = 64 << 10
+"""Bytes per step: less may be lists of numbers, such as losses."""
 _SHARE = 0.0001
 """Of the peak: a device that is half full is then full after ten thousand steps."""
 

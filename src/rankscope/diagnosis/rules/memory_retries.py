@@ -39,6 +39,7 @@ _ADVICE = (
 )
 _SERVING, _TRAINING = "(fewer requests at once).", "(a smaller batch, activation checkpointing)."
 _A_FEW = 10
+"""Kernels for each free: the first allocations of a file without steps free less often."""
 _PINNED = " Pin host memory once: DataLoader(pin_memory=True), or buffers that are used again."
 
 

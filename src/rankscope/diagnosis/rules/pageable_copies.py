@@ -1,9 +1,8 @@
 """Copies from or to pageable memory.
 
 Fires if copies between the device and pageable host memory have enough exposed time. From pinned memory they would
-overlap with compute and run at the link's speed; the saving is all of that time, on the rank with the most. Kinds of
-copies that fewer than half of the steps make are a part of the mean step; those of a single step, such as a
-checkpoint's, are left out.
+overlap with compute and run at the link's speed; the saving is all of that time, on the rank with the most, a part of
+the mean step. Kinds of copies that only a single step of several makes, such as a checkpoint's, are left out.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import polars as pl
 from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import MEMORY_CALLS
-from rankscope.diagnosis.step_costs import cost_of, on_worst_rank, steps_of
+from rankscope.diagnosis.recurring_costs import cost_of
+from rankscope.diagnosis.step_costs import on_worst_rank, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 

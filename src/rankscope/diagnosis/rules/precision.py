@@ -14,50 +14,45 @@ import polars as pl
 
 from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.anchors import event_anchor
-from rankscope.diagnosis.step_costs import (
-    per_step,
-    relevant_ranks,
-    severity_of,
-    step_ns,
-    step_words,
-    steps_of,
-    within_available,
-)
+from rankscope.diagnosis.recurring_costs import cost_of
+from rankscope.diagnosis.step_costs import average_step, per_step, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _WIDE = ("float32", "float64")
 _MOST = 0.5
+"""Of a step on the CPU, where the gain is not known: less is not worth a finding."""
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    step, frame = step_ns(inputs), inputs.results.get("matrix_work")
-    if frame is None or step is None:
+    frame = inputs.results.get("matrix_work")
+    if frame is None:
         return []
     wide = frame.filter(pl.col("number").is_in(_WIDE))
     known = wide.filter(pl.col("narrow_saving_ns").is_not_null())
     if known.is_empty():
-        return _of_cpu(wide.filter(pl.col("device_ns").is_null()), step, inputs)
-    savings = within_available(per_step(known, "narrow_saving_ns", inputs), ("compute_ns",), inputs)
-    worst = next(iter(savings))
-    if severity_of(savings[worst], step) is None:
+        return _of_cpu(wide.filter(pl.col("device_ns").is_null()), inputs)
+    cost = cost_of(known, "narrow_saving_ns", ("compute_ns",), inputs)
+    if cost is None:
         return []
-    own = known.filter(pl.col("rank") == worst)
+    worst = cost.worst
+    own = cost.rows.filter(pl.col("rank") == worst.rank)
     return [
         Finding(
             rule.name,
             "info",
             "Matrix products and convolutions compute in 32 bits or more",
-            ranks=relevant_ranks(savings, step),
+            ranks=worst.ranks,
             steps=steps_of(inputs),
             evidence=(
                 Evidence("such operators", int(own["calls"].sum()), "count"),
                 Evidence("time in their kernels, entire file", int(own["device_ns"].sum()), "ns"),
                 Evidence("of it on tensor cores", int(own["tensor_ns"].sum()), "ns"),
                 Evidence("of it in kernels whose names do not show it", int(own["unknown_ns"].sum()), "ns"),
+                cost.length,
             ),
-            saving_ns=savings[worst],
-            anchor=event_anchor(inputs, "wide_type", worst),
+            saving_ns=worst.saving_ns,
+            anchor=event_anchor(inputs, "wide_type", worst.rank),
             advice=(
                 "Load the model in bfloat16 (float16 on devices without it)."
                 if job_of(inputs).infers
@@ -67,11 +62,11 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
 
 
-def _of_cpu(wide: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
+def _of_cpu(wide: pl.DataFrame, inputs: Inputs) -> list[Finding]:
     spent = per_step(wide, "host_ns", inputs)
     worst = next(iter(spent), None)
-    unit = step_words(inputs)
-    if worst is None or spent[worst] < _MOST * step:
+    step, unit = average_step(inputs)
+    if worst is None or step is None or spent[worst] < _MOST * step:
         return []
     return [
         Finding(

@@ -3,8 +3,9 @@
 Fires if collectives of one kind and type, of 1 MB or more, reach less than half of the best bus bandwidth in the run
 for that kind at a smaller size: a larger one should be no slower. It is compared with smaller ones of its own group and
 of groups over as many hosts, as links between hosts are slower than those within one; where the hosts are not known,
-with those of its own group only. The saving is the transfer time that the better rate would save, per step, at most
-what is exposed. Groups that differ at equal sizes are covered by the finding slow-network of `stragglers`.
+with those of its own group only. The saving is the transfer time that the better rate would save, a part of the mean
+step and at most what is exposed there. Groups that differ at equal sizes are covered by the finding slow-network of
+`stragglers`.
 """
 
 from __future__ import annotations
@@ -13,18 +14,22 @@ import polars as pl
 
 from rankscope.diagnosis.anchors import collective_anchor, collectives_of
 from rankscope.diagnosis.effects import SLOW_TRANSFERS
-from rankscope.diagnosis.step_costs import number_of_steps, severity_of, step_ns, steps_of, within_available
+from rankscope.diagnosis.step_costs import average_step, number_of_steps, severity_of, steps_of, within_available
 from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule
 
 _LARGE = 1_000_000
+"""Bytes: below, latency decides the bandwidth."""
 _FAR = 0.5
+"""Of the best bandwidth."""
 _MEASURED = 3
+"""Collectives of each size: a median of fewer says little."""
 _ROW = ("collective", "dtype", "bytes", "group", "group_size", "hosts")
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run, about what costs most."""
-    step, frame, number = step_ns(inputs), inputs.results.get("collective_summary"), number_of_steps(inputs)
+    (step, unit), number = average_step(inputs), number_of_steps(inputs)
+    frame = inputs.results.get("collective_summary")
     if frame is None or step is None or frame.is_empty():
         return []
     known = frame.filter(
@@ -70,6 +75,7 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("best bus bandwidth at a smaller size", worst["best"], "GB/s"),
                 Evidence("collectives measured", worst["measured"], "count"),
                 Evidence("median transfer", round(worst["transfer_ns"]), "ns"),
+                Evidence(unit.length, step, "ns"),
             ),
             saving_ns=saving,
             anchor=_anchor(worst, inputs),

@@ -2,10 +2,11 @@
 
 Fires if a step has two or more collectives of 4 KiB or less, or barriers: a loss or a flag reduced in every
 micro-step. Each delays all ranks until the last one arrives; with a single one at the end of a step, delays on
-different ranks would cancel out. The saving is the time in them on the rank with the least, less the shortest
-of each step, which stays: a rank that is always late costs as much with a single one, and is covered by `stragglers`.
-Time that overlaps with compute is no saving, and messages between two ranks (send, recv) do not count. If ranks are
-missing, none is stated: all of it may be waiting for them.
+different ranks would cancel out. The saving is the time in them on the rank with the least, less the shortest of each
+step, which stays: a rank that is always late costs as much with a single one, and is covered by `stragglers`. It is a
+part of the mean step, and what a single step of several does is left out. Time that overlaps with compute is no saving,
+and messages between two ranks (send, recv) do not count. If ranks are missing, no saving is stated: all of it may be
+waiting for them.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import polars as pl
 
 from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.anchors import collective_anchor, collectives_of
+from rankscope.diagnosis.recurring_costs import recurs
 from rankscope.diagnosis.step_costs import (
+    average_step,
     severity_of,
     step_counts,
-    step_ns,
-    step_words,
     steps_of,
     unrecorded_ranks,
     within_available,
@@ -27,13 +28,14 @@ from rankscope.primitives.communicators import POINT_TO_POINT
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 SMALL = 4096
+"""Bytes: a loss, a flag, a few metrics."""
 _OFTEN = 2
+"""In a step: a single one lets delays of different ranks cancel out."""
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    step, counts = step_ns(inputs), step_counts(inputs)
-    unit = step_words(inputs)
+    (step, unit), counts = average_step(inputs), step_counts(inputs)
     small = collectives_of(
         inputs,
         pl.col("step").is_not_null()
@@ -47,13 +49,20 @@ def find(inputs: Inputs) -> list[Finding]:
         pl.len().alias("calls"), pl.col("duration_ns").sum().alias("total"), pl.col("duration_ns").min().alias("one")
     )
     often = steps.filter(pl.col("calls") >= _OFTEN)
-    means = often.group_by("rank").agg(
-        (pl.col("total") - pl.col("one")).sum().alias("spare"), pl.col("total").sum(), pl.col("calls").sum()
+    count = pl.col("rank").replace_strict(counts, default=1, return_dtype=pl.Int64)
+    means = (
+        often.group_by("rank")
+        .agg(
+            (pl.col("total") - pl.col("one")).sum().alias("spare"),
+            pl.col("total", "calls").sum(),
+            pl.len().alias("steps"),
+        )
+        .filter(recurs(pl.col("steps"), count))
+        .with_columns(pl.col("spare", "total", "calls") / count)
     )
     if means.height < len(counts) or means.is_empty():
         return []
-    shares = pl.col("rank").replace_strict(counts, default=1, return_dtype=pl.Int64)
-    least = means.with_columns(pl.col("spare", "total", "calls") / shares).sort("spare", "rank").row(0, named=True)
+    least = means.sort("spare", "rank").row(0, named=True)
     spare = within_available({least["rank"]: round(least["spare"])}, ("exposed_communication_ns",), inputs)
     saving: int | None = spare[least["rank"]]
     severity = severity_of(spare[least["rank"]], step)

@@ -27,6 +27,7 @@ from rankscope.diagnosis.step_costs import (
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _SHARE = 0.5
+"""Of the gaps from late launches: if more are before short kernels, these are the cause."""
 _MANY = 0.5
 """Of a step on the CPU: every model has some short operators, and these do not matter."""
 _FEW = 10

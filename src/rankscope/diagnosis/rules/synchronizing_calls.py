@@ -2,8 +2,7 @@
 
 Fires if calls such as `.item()`, `.cpu()`, `nonzero` or an explicit synchronize leave the device idle: the host
 launches nothing while it waits. The saving is the device's idle time after them (`synchronization`), on the rank with
-the most. What fewer than half of the steps do, such as reading the loss in every tenth, is a part of the mean step;
-what a single step does is left out.
+the most, a part of the mean step. What a single step of several does is left out.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import polars as pl
 from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import LATE_DATA, LOADING, MEMORY_CALLS, SLOW_HOST
-from rankscope.diagnosis.step_costs import IDLE, cost_of, on_worst_rank, steps_of
+from rankscope.diagnosis.recurring_costs import cost_of
+from rankscope.diagnosis.step_costs import IDLE, on_worst_rank, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rundir.plurals import counted
 
@@ -30,7 +30,7 @@ def find(inputs: Inputs) -> list[Finding]:
     places = cost.rows.filter(pl.col("rank") == worst.rank).head(_SHOWN)
     evidence = [Evidence(f"device idle after such calls ({cost.unit.per}, worst rank)", idle, "ns")]
     if worst.saving_ns < idle:
-        evidence.append(Evidence(f"device idle in its {cost.unit.kind} step, for any reason", worst.saving_ns, "ns"))
+        evidence.append(Evidence(f"device idle in {cost.unit.one}, for any reason", worst.saving_ns, "ns"))
     for row in places.iter_rows(named=True):
         where = row["operator"] or "no operator"
         inside = f" in {row['range']}" if row["range"] else ""

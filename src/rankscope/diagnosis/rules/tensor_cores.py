@@ -3,7 +3,8 @@
 Fires if operators that tensor cores support ran products or convolutions on the ordinary cores (`matrix_work`), on a
 device whose peaks are known. Kernels whose names do not show where they compute do not count either way. The
 saving is that time less what it would be by the ratio of the device's peaks (TF32 for 32-bit numbers, if the device has
-it), at most the compute of a usual step. Memory-bound kernels gain less.
+it), a part of the mean step and at most its compute. Types that only a single step of several uses are left out.
+Memory-bound kernels gain less.
 """
 
 from __future__ import annotations
@@ -12,21 +13,22 @@ import polars as pl
 
 from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.anchors import event_anchor
-from rankscope.diagnosis.step_costs import per_step, step_ns, steps_of, within_available, worst_rank
+from rankscope.diagnosis.recurring_costs import cost_of
+from rankscope.diagnosis.step_costs import steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    step, frame = step_ns(inputs), inputs.results.get("matrix_work")
-    if frame is None or step is None:
+    frame = inputs.results.get("matrix_work")
+    if frame is None:
         return []
     known = frame.filter(pl.col("saving_ns").is_not_null() & (pl.col("number") != "float64"))
-    savings = within_available(per_step(known, "saving_ns", inputs), ("compute_ns",), inputs)
-    worst = worst_rank(savings, step)
-    if worst is None:
+    cost = cost_of(known, "saving_ns", ("compute_ns",), inputs)
+    if cost is None:
         return []
-    own = known.filter(pl.col("rank") == worst.rank).sort("saving_ns", descending=True).row(0, named=True)
+    worst = cost.worst
+    own = cost.rows.filter(pl.col("rank") == worst.rank).sort("saving_ns", descending=True).row(0, named=True)
     wide = own["number"] == "float32"
     return [
         Finding(
@@ -41,6 +43,7 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("of it on tensor cores", own["tensor_ns"], "ns"),
                 Evidence("products on ordinary cores, by their names", own["off_ns"], "ns"),
                 Evidence("in kernels whose names do not show it", own["unknown_ns"], "ns"),
+                cost.length,
             ),
             saving_ns=worst.saving_ns,
             anchor=event_anchor(inputs, "ordinary_cores", worst.rank, detail=own["number"]),

@@ -136,7 +136,7 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
         world_size: how many ranks there are, where no manifest says.
 
     Raises:
-        ConfigError: it is no directory, or there cannot be so many ranks.
+        ConfigError: it is not a directory, or no job has that many ranks.
     """
     if world_size is not None and not 1 <= world_size <= MAX_RANKS:
         raise ConfigError(f"--world-size {world_size} is not a number of ranks", hint=f"give 1 to {MAX_RANKS}")

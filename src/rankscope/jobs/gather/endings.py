@@ -139,7 +139,7 @@ def _zstd_frame(file: BinaryIO, size: int) -> str | None:
 
 
 def _perfetto(file: BinaryIO) -> str | None:
-    """Pass over the packets, each a tag, a length and so many bytes."""
+    """Skip the packets, each a tag, a length and that many bytes."""
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         at, size = 0, len(content)
         while at < size:

@@ -32,7 +32,7 @@ def changes(path: str) -> bool:
 
 
 def later(new: Path, old: Path, path: str) -> bool | None:
-    """Whether ``new`` is a later state of the file than ``old``; None if they are no states of one file.
+    """Whether ``new`` is a later state of the file than ``old``; None if they are not states of the same file.
 
     Args:
         new, old: the two.

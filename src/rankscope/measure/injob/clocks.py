@@ -12,6 +12,9 @@ from typing import Any, Protocol
 
 import torch
 
+_LAUNCHES = 200
+"""Launches that are timed."""
+
 
 class Clock(Protocol):
     """Sets marks cheaply, and reads them later, all together."""
@@ -86,7 +89,7 @@ def clock_for(device: torch.device) -> Clock:
     return HostClock()
 
 
-def launch_latencies(device: torch.device, times: int = 200) -> list[int]:
+def launch_latencies(device: torch.device) -> list[int]:
     """Nanoseconds from a kernel's launch to its end with an empty queue, as the host sees it: the launch and the round
     trip to the device. Empty on the CPU.
 
@@ -97,10 +100,10 @@ def launch_latencies(device: torch.device, times: int = 200) -> list[int]:
     module: Any = getattr(torch, device.type)
     small = torch.zeros(1, device=device)
     latencies = []
-    for _ in range(times):
+    for _ in range(_LAUNCHES):
         module.synchronize(device)
         began = time.perf_counter_ns()
         small.add_(1)
         module.synchronize(device)
         latencies.append(time.perf_counter_ns() - began)
-    return latencies[times // 4 :]
+    return latencies[_LAUNCHES // 4 :]  # without the first, slower ones

@@ -226,7 +226,7 @@ _SHAPES = {
 def measured(
     folder: str, on_failure: Callable[[str, BaseException], object] = lambda name, error: None
 ) -> dict[str, Result]:
-    """The tables of a run's directory, by name (`measured_scaling`); none where it is no directory of this machine.
+    """The tables of a run's directory, by name (`measured_scaling`); none if it is not a directory of this machine.
 
     Args:
         folder: the directory.

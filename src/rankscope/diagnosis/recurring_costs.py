@@ -1,0 +1,167 @@
+"""What recurs costs: per step on average, also where only some steps have it. Rules whose figures are means share this.
+
+In: results of analyses, as totals of files or one row per step. Out: costs of the mean step, with their severity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from rankscope.diagnosis.step_costs import (
+    AGAIN,
+    MEAN_STEP,
+    WARNING_SHARE,
+    StepWords,
+    Worst,
+    average_step,
+    mean_step_ns,
+    per_step,
+    severity_of,
+    step_counts,
+    step_ns,
+    step_of,
+    within_available,
+    worst_rank,
+)
+from rankscope.results import Evidence, Finding, Inputs, Severity
+
+
+def recurs(times: pl.Expr, steps: pl.Expr) -> pl.Expr:
+    """Whether something happens in at least half of a rank's steps, or in two: it can be expected in later ones.
+
+    Args:
+        times: in how many steps it happens.
+        steps: how many there are.
+    """
+    return (2 * times >= steps) | (times >= AGAIN)
+
+
+def in_some_steps(times: pl.Expr, steps: pl.Expr) -> pl.Expr:
+    """Whether something recurs, but in fewer than half of a rank's steps: the median has none of it. As `recurs`."""
+    return recurs(times, steps) & (2 * times < steps)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What something costs in the mean step, or in the recorded span of files without steps.
+
+    Attributes:
+        worst: the rank with the most, and its saving.
+        step_ns: the step that the saving is a part of.
+        unit: phrases for that step.
+        rows: what was counted.
+        by_rank: its total divided by the number of steps, ns, the largest first.
+    """
+
+    worst: Worst
+    step_ns: int
+    unit: StepWords
+    rows: pl.DataFrame
+    by_rank: Mapping[int, int]
+
+    @property
+    def share(self) -> str:
+        """The saving relative to the step, as a phrase."""
+        return self.unit.share(self.worst.saving_ns, self.step_ns)
+
+    @property
+    def length(self) -> Evidence:
+        """The step's length, which the share refers to."""
+        return Evidence(self.unit.length, self.step_ns, "ns")
+
+
+def cost_of(rows: pl.DataFrame, column: str, columns: Sequence[str], inputs: Inputs) -> Cost | None:
+    """What something that recurs costs per step; None if it is too little for a finding.
+
+    A total divided by the number of steps is a mean, so it is compared with the mean of the same steps: the median step
+    may have less of it, or none.
+
+    Args:
+        rows: rank; steps: in how many it happens, 0 if the trace has none; and the column: totals of files, ns.
+        column: its name.
+        columns: of `step_time`: what the saving is taken from.
+    """
+    step, unit = average_step(inputs)
+    if step is None:
+        return None
+    count = pl.col("rank").replace_strict(step_counts(inputs), default=0, return_dtype=pl.Int64)
+    counted = rows.filter((pl.col("steps") == 0) | recurs(pl.col("steps"), count))
+    by_rank = per_step(counted, column, inputs)
+    worst = worst_rank(within_available(by_rank, columns, inputs), step)
+    return None if worst is None else Cost(worst, step, unit, counted, by_rank)
+
+
+@dataclass(frozen=True)
+class Bursts:
+    """What some steps cost, but not most: workers that are too slow, for instance, deliver in bursts.
+
+    Attributes:
+        rank: the rank with the most.
+        ranks: all ranks with such steps.
+        steps: the rank's expensive steps, by number.
+        of: how many steps it has.
+        total_ns: what they cost together.
+        saving_ns: the same per step of all, ns.
+        severity: of that.
+        step_ns: the mean step, which the saving is a part of.
+    """
+
+    rank: int
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    of: int
+    total_ns: int
+    saving_ns: int
+    severity: Severity
+    step_ns: int
+
+    @property
+    def title(self) -> str:
+        """How often: `3 of 10 steps`."""
+        return f"{len(self.steps)} of {self.of} steps"
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """The saving, and the step that it is a part of."""
+        saving = Evidence("mean over all steps", self.saving_ns, "ns")
+        return saving, Evidence(MEAN_STEP.length, self.step_ns, "ns")
+
+
+def in_bursts(frame: pl.DataFrame, column: str, inputs: Inputs) -> Bursts | None:
+    """What fewer than half of a rank's steps cost, but two or more: a part of the mean step. None if too little.
+
+    Args:
+        frame: rank, step and the column, one row per step.
+        column: ns. From 5 % of the median step on, a step is expensive.
+    """
+    median, mean = step_ns(inputs), mean_step_ns(inputs)
+    if median is None or mean is None:
+        return None
+    slow = frame.filter(pl.col("step").is_not_null() & (pl.col(column) >= WARNING_SHARE * median))
+    often = slow.group_by("rank").agg(pl.len().alias("times"), pl.col(column).sum().alias("total"))
+    rows = often.join(frame.group_by("rank").agg(pl.len().alias("of")), on="rank")
+    rows = rows.filter(in_some_steps(pl.col("times"), pl.col("of"))).sort("total", "rank", descending=[True, False])
+    if rows.is_empty():
+        return None
+    worst = rows.row(0, named=True)
+    saving = round(worst["total"] / worst["of"])
+    severity = severity_of(saving, mean)
+    if severity is None:
+        return None
+    steps = slow.filter(pl.col("rank") == worst["rank"])["step"].sort().to_list()
+    ranks = tuple(rows["rank"].sort().to_list())
+    return Bursts(worst["rank"], ranks, tuple(steps), worst["of"], worst["total"], saving, severity, mean)
+
+
+def larger_share(usually: list[Finding], in_some: list[Finding], step: int) -> list[Finding]:
+    """Of a rule's finding about usual steps and the one about some, what is the larger share of its step.
+
+    Args:
+        usually: about the median step; no finding or one.
+        in_some: about the mean step; no finding or one.
+        step: the median step, ns.
+    """
+    return max(usually, in_some, key=lambda each: sum((one.saving_ns or 0) / step_of(one, step)[0] for one in each))
