@@ -38,10 +38,8 @@ from rankscope.store.trace_info import TraceInfo
 _INFO = "info.json"
 _TEMPORARY = ".tmp"
 _ARCHIVES = "archives"
-# Small tables are written together: at most this much waits in memory.
-_WAITING_BYTES = 4 << 20
-# No file takes this long to read: an older temporary directory was left by a process that was killed.
-_STALE_S = 24 * 3600.0
+_WAITING_BYTES = 4 << 20  # small tables are written together: at most this much waits in memory
+_STALE_S = 24 * 3600.0  # no file takes this long to read: an older temporary directory is of a process that was killed
 
 
 class DamagedTablesError(TraceError):
@@ -66,13 +64,9 @@ def cache_root() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class CachedTrace:
-    """The tables of one trace on disk, or in the shared cache until one of them is needed.
+    """The tables of one trace on disk, or in the shared cache until one of them is needed."""
 
-    Attributes:
-        place: the path of `folder` as text: a `Path` takes five times the memory.
-    """
-
-    place: str
+    place: str  # of `folder`: a `Path` takes five times the memory
     info: TraceInfo
 
     @property
@@ -336,12 +330,8 @@ class Cache:
     def clear(self) -> int:
         """Remove all tables and unpacked archives that belong to this user, of any schema; returns their number."""
         removed = 0
-        for version in [*self.root.glob("v*"), *_fallback_root().glob("v*")]:
-            for folder in [*version.glob("??/*"), *version.glob(f".*{_TEMPORARY}")]:
-                if _is_own(folder):
-                    shutil.rmtree(folder, ignore_errors=True)
-                    removed += not folder.exists()
-        for folder in [*self.root.glob(f"{_ARCHIVES}/*"), *_fallback_root().glob(f"{_ARCHIVES}/*")]:
+        patterns = ("v*/??/*", f"v*/.*{_TEMPORARY}", f"{_ARCHIVES}/*")
+        for folder in [each for root in (self.root, _fallback_root()) for p in patterns for each in root.glob(p)]:
             if _is_own(folder):
                 shutil.rmtree(folder, ignore_errors=True)
                 removed += not folder.exists()

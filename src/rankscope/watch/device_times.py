@@ -3,7 +3,7 @@
 A step on the device is from one event on the loop's stream to the next; of that the rank waited for others
 
 - at the end of its backward pass, where DDP waits for the collectives that ran in the background: the time between two
-  events (`device_waiting_ns`), which has what is left of the transfer too, the same on all ranks;
+  events (`device_waiting_ns`), which has the rest of the transfer too, the same on all ranks;
 - in collectives outside of the backward pass (tensor parallelism, FSDP, a loss that is averaged): what the call's
   kernel took longer than on the rank where it was shortest, which came last. That needs the kernels' times, which NCCL
   has if ``TORCH_NCCL_ENABLE_TIMING`` is set. Of several groups the longest wait counts: they may be at one time.

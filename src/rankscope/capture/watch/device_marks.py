@@ -1,6 +1,6 @@
 """The phases of a step on the device's clock: events that the training loop's stream records where a phase ends.
 
-An event costs the loop about 6 µs, and nobody waits for it: the control thread reads its time once the device has
+An event costs the loop about 6 µs, which nothing waits for: the control thread reads its time once the device has
 passed it. A phase is from one event to the next, also where the device had nothing to do meanwhile.
 
 In DDP a rank waits for the others at the end of its backward pass. An event before that wait separates the two: a
@@ -60,7 +60,7 @@ class DeviceMarks:
             if torch.cuda.is_current_stream_capturing():
                 self._usable = False
                 return
-            event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event: Any = _event()
             event.record()
             self._marks.append((ended, event))
         except Exception:  # the step is known without the device's times
@@ -113,6 +113,11 @@ class DeviceMarks:
             total = sum(found.values())
             return DevicePhases(total, *(found.get(name) for name in (FORWARD, BACKWARD, WAITING, OPTIMIZER)))
         return None
+
+
+def _event() -> Any:
+    kind: Any = torch.cuda.Event  # torch's stubs have no types for it
+    return kind(enable_timing=True)
 
 
 def _compiles_backward() -> bool:
