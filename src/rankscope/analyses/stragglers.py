@@ -19,9 +19,9 @@ excess. A rank is identified as a straggler if its excess, or the excess of one 
 the other ranks show by chance: either lasting (its mean, in standard errors) or in some steps (more often than by
 chance); the findings say which. Hosts stall at random, so a further measure is compared with the peers: the steady
 time of a step, in which each place of the program counts with at most twice its usual time. Where hosts run ahead of
-their devices and never wait for them, a rank can fall behind by chance and stay behind: it is identified only if its
-host itself takes longer in the mean of these steps. A single complete step does not show what lasts (one hiccup looks
-the same), and of two ranks nothing is judged by fewer than four steps: record at least four. `saving_ns` is the
+their devices, a rank can fall behind by chance and stay behind, so that its device is idle: it is identified only if
+its host itself takes longer in the mean of these steps. A single complete step does not show what lasts (one
+hiccup looks the same), and of two ranks nothing is judged by fewer than four steps: record at least four. `saving_ns` is the
 potential saving per step if the rank were as fast as the slowest of the others; more work is assumed to be balanced, so
 with n ranks it saves (n − 1) / n.
 Stragglers that fill a slice of the mesh or a host with the same cause are one finding. A rank that is alone in its
@@ -127,8 +127,6 @@ COLUMNS = (
 )
 
 EXCESS = "local time above its peers' median, mean over steps"
-BUSY_EXCESS = "its device's busy time above its peers' median, mean over steps"
-"""Where it is known that the device is slower, but not that the host caused its idle time."""
 # The rows of all ranks take much memory: of a collective that they ran together, its ranks' rows have these in common.
 _OF_COLLECTIVES = (
     "window", "step", "match", "group", "group_ranks", "group_size", "collective", "bytes", "transfer_ns",
@@ -298,7 +296,7 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
                 ranks=each.ranks,
                 steps=() if each.lasting else tuple(dict.fromkeys(each.steps)),
                 evidence=(
-                    Evidence(BUSY_EXCESS if each.without_idle else EXCESS, each.excess_ns, "ns"),
+                    Evidence(EXCESS, each.excess_ns, "ns"),
                     Evidence("largest lateness per step, mean", max(row["lateness_ns"] or 0 for row in mine), "ns"),
                     Evidence("time other ranks waited for it", max(row["waited_ns"] or 0 for row in mine), "ns"),
                     Evidence("steps in which it is late", each.late_steps, "count"),

@@ -238,13 +238,13 @@ def test_late_ranks_of_programs_of_two_do_not_hide_each_other() -> None:
     assert {each.row for each in find(own, [0, 1, 2, 3] * 2)} == {3, 5}
 
 
-def ahead(own: Int64, slower: float = 0.0, *, waits: bool = False) -> Observations:
+def ahead(own: Int64, slower: float = 0.0) -> Observations:
     """Ranks whose devices were idle for all of their local time but 6 ms; rank 5's host takes so much longer."""
     draw = np.random.default_rng(3)
     host = 2_000_000 + draw.normal(0, 20_000, own.shape)
     host[5] *= 1 + slower
     seen = observed(own, compute=np.full_like(own, 6_000_000))
-    return replace(seen, host_steady=host, host_waits=np.full(8, waits))
+    return replace(seen, host_steady=host)
 
 
 def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
@@ -257,16 +257,17 @@ def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
     # The hosts run ahead: the one that fell behind stays so, but is no slower than the others.
     assert rows(ahead(own)) == []
     assert rows(ahead(own, 0.4)) == [5]
-    # They wait for their devices in every step, and begin each anew.
-    assert rows(ahead(own, waits=True)) == [5]
-    # In some steps only, the others waited for it; in a pipeline they may be idle as long while they wait for another
-    # stage: seed 115 of the pipelines' evaluation.
+    # The same in some steps only.
     at_times = chance(0, 8, 4)
     at_times[5, [1, 3]] += 3_000_000
-    assert rows(ahead(at_times, waits=True)) == [5]
-    stages = np.repeat([0, 1], 4)
-    assert rows(replace(ahead(at_times, waits=True), role=stages)) == []
-    assert rows(ahead(at_times, 0.6, waits=True)) == [5]
+    assert rows(ahead(at_times)) == []
+    assert rows(ahead(at_times, 0.6)) == [5]
+    # Waiting for data is no chance: seed 24096.
+    loading = np.zeros_like(own)
+    loading[5, [1, 3]] = 3_000_000
+    compute = np.full_like(own, 6_000_000)
+    loads = replace(ahead(at_times), parts=observed(at_times, compute=compute, data_loading=loading).parts)
+    assert rows(loads) == [5]
     # A slow host costs nothing where its device never waits for it.
     assert rows(ahead(np.full((8, 4), 8_000_000), 0.4)) == []
 
@@ -275,33 +276,19 @@ def test_of_two_ranks_a_device_that_is_behind_needs_a_host_that_is_slow() -> Non
     """Clean pairs (seeds 993037, 994014): the device is idle for 2 ms more per step, but the host is no slower."""
     own = chance(0, 2, 8)
     own[1] += 2_000_000
-    for waits in (False, True):
-        for slower, named in ((0.0, []), (0.02, []), (0.4, [1])):
-            host = np.full(own.shape, 2_000_000.0)
-            host[1] *= 1 + slower
-            seen = observed(own, compute=np.full_like(own, 6_000_000))
-            seen = replace(seen, host_steady=host, host_waits=np.full(2, waits))
-            assert [each.row for each in find_late_ranks(seen, LIMITS)] == named
+    for slower, named in ((0.0, []), (0.02, []), (0.4, [1])):
+        host = np.full(own.shape, 2_000_000.0)
+        host[1] *= 1 + slower
+        seen = replace(observed(own, compute=np.full_like(own, 6_000_000)), host_steady=host)
+        assert [each.row for each in find_late_ranks(seen, LIMITS)] == named
 
 
 def test_of_two_ranks_the_local_time_must_be_longer_than_its_own_spread() -> None:
     """A clean pair (seed 994026): the host is steadily slower, the local time is not."""
     own = np.array([[8.0] * 5, [7.822, 8.426, 7.673, 8.160, 8.320]]) * MS
     host = np.array([[2.0] * 5, [2.077, 2.093, 2.068, 2.108, 2.076]]) * MS
-    seen = replace(observed(own.astype(np.int64)), host_steady=host, host_waits=np.ones(2, dtype=np.bool_))
+    seen = replace(observed(own.astype(np.int64)), host_steady=host)
     assert find_late_ranks(seen, LIMITS) == []
-
-
-def test_a_device_that_is_slower_is_found_whether_its_host_fell_behind_or_not() -> None:
-    """Of 2 ms more per step its device is busy for 1 ms; that it is idle for the other may be chance."""
-    own = chance(0, 8, 4)
-    own[5] += 2_000_000
-    compute = np.full_like(own, 6_000_000)
-    compute[5] += 1_000_000
-    seen = replace(ahead(own), parts=observed(own, compute=compute).parts)
-    (found,) = find_late_ranks(seen, LIMITS)
-    assert (found.row, found.measure, found.without_idle) == (5, "compute", True)
-    assert found.excess / MS == pytest.approx([1.0] * 4)
 
 
 def test_who_is_always_late_and_stalls_once_has_a_finding_for_each() -> None:

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 
 from rankscope.primitives.statistics import student_quantile
-from rankscope.primitives.stragglers.hosts import caused_by_host, idle_excess
+from rankscope.primitives.stragglers.hosts import caused_by_host
 from rankscope.primitives.stragglers.measures import ALLOCATION, LOCAL, Measure, measures
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import (
@@ -40,7 +39,7 @@ TRIALS = 2  # most ranks left out on trial; with one, two slow hosts with two ra
 ENOUGH_LEFT = 3  # ranks that must remain besides one that is left out on trial
 MOST = 64  # most ranks found, which bounds the running time
 MANY_RANKS = 64  # leaving out one of so many hardly changes their median
-CANDIDATES = 3  # by each order of each measure, for speed: 1 and 100 give the same findings
+CANDIDATES = 3  # by each measure, for speed: 1 and 100 give the same findings
 
 
 def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | None:
@@ -59,7 +58,7 @@ def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | No
         # A slow host costs only the time that its device waits for it.
         enough = left - (unsure if suspect.few else 0) > least
     else:
-        enough = left > 0 and left + (2 if measure.steady else 1) * unsure > max(least, limits.left * mean)
+        enough = left + unsure > max(least, limits.left * mean)
     score = (float(values.mean()) if suspect.few else mean) / least_mean(suspect, limits)
     return (np.isfinite(suspect.own), score) if score > 1 and mean > least and enough else None
 
@@ -208,11 +207,8 @@ def _judge(seen: Observations, every: list[Measure], out: Bool, limits: Threshol
     rows: dict[int, None] = {}
     for measure in every:
         excess = excess_over_peers(measure.value, seen.role, out)
-        filled = np.where(np.isfinite(excess) & ~out[:, None], excess, -np.inf)
-        ranked = np.sort(filled, axis=1)
-        mean = np.where(np.isfinite(filled), filled, 0.0).mean(axis=1)
-        for order in (mean, ranked[:, -1], ranked[:, -min(2, filled.shape[1])]):
-            rows.update(dict.fromkeys(row for row in np.argsort(-order)[:CANDIDATES].tolist() if order[row] > 0))
+        more = np.where(out, 0.0, np.nan_to_num(excess).clip(min=0).sum(axis=1))
+        rows.update(dict.fromkeys(row for row in np.argsort(-more)[:CANDIDATES].tolist() if more[row] > 0))
     for row in rows:
         without = out.copy()
         without[row] = True
@@ -253,13 +249,6 @@ def _judge_rank(
             late, score = result
             lost = mean_known(excess[row, late]) if measure.name == "steady" else 0.0
             each = Late(row, measure.name, late, detector.__name__, own, score, lost)
-            # Its host starts each step with its device. In some steps only, waits may hide the peers' idle time.
-            begins_anew = detector is always_late and seen.host_waits[row] and not measure.steady and not suspect.of_two
-            if measure.of_host or begins_anew or detector is stalled_once or caused_by_host(each, seen, out, limits):
+            if measure.of_host or detector is stalled_once or caused_by_host(each, seen, out, limits):
                 found.append((-order, score, each))
-            elif measure.device:
-                # Not what the device waited, but what it took longer itself.
-                busy = own - idle_excess(seen, out, row)
-                if mean_known(busy[late]) > max(limits.least * seen.step_ns, limits.left * mean_known(mine[late])):
-                    found.append((-order, score, replace(each, excess=busy, without_idle=True)))
     return [each[2] for each in sorted(found, key=lambda each: each[:2], reverse=True)]

@@ -38,7 +38,7 @@ ALIKE = 2
 """So many steps must do the same for the usual time to be known."""
 COMMON = 0.9
 """Two steps do the same if they share so many of their pieces: some events are lost, and some steps also log."""
-COLUMNS = ("step", "elapsed_ns", "waited_ns", "steady_ns")
+COLUMNS = ("step", "elapsed_ns", "steady_ns")
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def step_paces(at: Int64, code: Int64, own: Int64, bounds: StepBounds) -> pl.Dat
         bounds: of the steps.
 
     Returns:
-        step, elapsed_ns, waited_ns (what is not own time) and steady_ns (null where no other step does the same).
+        step, elapsed_ns and steady_ns (null where no other step does the same).
     """
     first = np.searchsorted(at, bounds.begin, side="right")
     last = np.maximum(np.searchsorted(at, bounds.end, side="right"), first)
@@ -151,8 +151,7 @@ def step_paces(at: Int64, code: Int64, own: Int64, bounds: StepBounds) -> pl.Dat
         for i, times in zip(same, held, strict=True):
             steady[i] = int(np.minimum(times, HICCUP * np.maximum(usual, 0)).sum())
     elapsed = bounds.end - bounds.begin
-    waited = elapsed - bounds.end_own + bounds.begin_own
-    columns = (bounds.step.tolist(), elapsed.tolist(), waited.tolist(), steady)
+    columns = (bounds.step.tolist(), elapsed.tolist(), steady)
     return pl.DataFrame([pl.Series(name, each, pl.Int64) for name, each in zip(COLUMNS, columns, strict=True)])
 
 

@@ -45,7 +45,6 @@ class Straggler:
         label: their name for display.
         cause: why.
         excess_ns: local time above the median of their peers', mean over the compared steps.
-        without_idle: whether it leaves out the idle time of their devices.
         saving_ns: potential saving per step if they were as fast as the slowest of the others, mean over all steps;
             for more work, if it were balanced.
         together_with: stragglers that are as late in the same steps: more is gained only if these are fixed too.
@@ -67,7 +66,6 @@ class Straggler:
     compared: int
     kind: str
     verdict: Verdict
-    without_idle: bool = False
 
     @property
     def lasting(self) -> bool:
@@ -117,7 +115,7 @@ class Comparison:
         self.excess: Float = self._excess(seen.local)
         for each in self.late:
             self.is_late[each.row] |= each.steps
-            if each.row in self._slow or each.without_idle:
+            if each.row in self._slow:
                 self.excess[each.row] = each.excess
 
     def _found_in(self, value: Float, rows: Int64) -> list[Late]:
@@ -289,7 +287,6 @@ class Comparison:
             compared,
             late.kind,
             Verdict(Significance.SIGNIFICANT, TESTS[late.kind], (compared,)),
-            late.without_idle,
         )
 
     def _other_steps(self, rank: int, late: Sequence[int]) -> tuple[pl.DataFrame, list[int]]:

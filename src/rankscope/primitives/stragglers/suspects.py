@@ -35,7 +35,6 @@ class Late:
         excess: (steps,) its local time less its peers' median, ns; nan where not compared.
         score: its excess, divided by the least that stands out.
         lost_ns: loss per step, if the hiccups of its peers hide it in the local time.
-        without_idle: whether its excess leaves out its device's idle time, since hosts fall behind as much by chance.
     """
 
     row: int
@@ -45,7 +44,6 @@ class Late:
     excess: Float
     score: float
     lost_ns: float = 0.0
-    without_idle: bool = False
 
     @property
     def lasting(self) -> bool:
