@@ -66,13 +66,9 @@ def cache_root() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class CachedTrace:
-    """The tables of one trace on disk, or in the shared cache until one of them is needed.
+    """The tables of one trace on disk, or in the shared cache until one of them is needed."""
 
-    Attributes:
-        place: the path of `folder` as text: a `Path` takes five times the memory.
-    """
-
-    place: str
+    place: str  # a `Path` takes five times the memory
     info: TraceInfo
 
     @property
@@ -233,8 +229,7 @@ class Cache:
     def find(self, key: str) -> CachedTrace | None:
         """The tables of a key, if they are complete and belong to this user."""
         for version in self._versions():
-            found = _read(version / key[:2] / key)
-            if found is not None:
+            if (found := _read(version / key[:2] / key)) is not None:
                 return found
         shared = shared_cache()
         info = None if shared is None else shared.read(key, INFO)
@@ -335,13 +330,9 @@ class Cache:
 
     def clear(self) -> int:
         """Remove all tables and unpacked archives that belong to this user, of any schema; returns their number."""
+        patterns = ("v*/??/*", f"v*/.*{_TEMPORARY}", f"{_ARCHIVES}/*")
         removed = 0
-        for version in [*self.root.glob("v*"), *_fallback_root().glob("v*")]:
-            for folder in [*version.glob("??/*"), *version.glob(f".*{_TEMPORARY}")]:
-                if _is_own(folder):
-                    shutil.rmtree(folder, ignore_errors=True)
-                    removed += not folder.exists()
-        for folder in [*self.root.glob(f"{_ARCHIVES}/*"), *_fallback_root().glob(f"{_ARCHIVES}/*")]:
+        for folder in [path for root in (self.root, _fallback_root()) for each in patterns for path in root.glob(each)]:
             if _is_own(folder):
                 shutil.rmtree(folder, ignore_errors=True)
                 removed += not folder.exists()
