@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import tempfile
+from pathlib import Path
 
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from rankscope.results import Analysis, CompressedFrame, Inputs, Options, Result
-from rankscope.results.compressed_frames import LARGE_BYTES, Frames, stored, stored_blocks
+from rankscope.results import Analysis, CompressedFrame, Inputs, Options, Result, compressed_frames
+from rankscope.results.compressed_frames import LARGE_BYTES, BlockFile, Frames, stored, stored_blocks
 
 FRAME = pl.DataFrame(
     {
@@ -46,6 +48,23 @@ def test_only_large_frames_are_compressed() -> None:
     result = Result(Analysis("some", "Some.", ()), kept)
     assert_frame_equal(result.frame, large)
     assert_frame_equal(result.columns("rank"), large)
+
+
+def test_frames_share_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed_frames, "_IN_MEMORY_BYTES", 1)
+    file = BlockFile()
+    kept = [CompressedFrame([FRAME.head(1), FRAME.tail(3)], file), CompressedFrame([FRAME.reverse()], file)]
+    kept[0].append(FRAME)
+    assert_frame_equal(kept[0].select(), pl.concat([FRAME, FRAME]))
+    assert_frame_equal(kept[1].select(), FRAME.reverse())
+    assert_frame_equal(pickle.loads(pickle.dumps(kept[0])).select("share"), pl.concat([FRAME, FRAME]).select("share"))
+
+
+def test_without_a_place_for_files_blocks_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed_frames, "_IN_MEMORY_BYTES", 1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    kept = CompressedFrame([FRAME.head(1), FRAME.tail(3)])
+    assert_frame_equal(kept.select(), FRAME)
 
 
 @pytest.mark.parametrize("compressed", [False, True])

@@ -1,6 +1,7 @@
-"""Large frames of many ranks, compressed in memory: columns are decompressed when they are read.
+"""Large frames of many ranks, compressed: columns are decompressed when they are read.
 
-The rows of ranks repeat each other: a rank's collectives take 90 kB as a frame and 6 kB compressed.
+The rows of ranks repeat each other: a rank's collectives take 90 kB as a frame and 6 kB compressed. What is large even
+so is in a temporary file.
 
 In: frames of rows. Out: the same rows, with the columns that are asked for.
 """
@@ -8,8 +9,13 @@ In: frames of rows. Out: the same rows, with the columns that are asked for.
 from __future__ import annotations
 
 import io
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
+from threading import Lock
+from typing import IO, Any
+from weakref import finalize
 
 import polars as pl
 
@@ -17,6 +23,44 @@ LARGE_BYTES = 1 << 20
 """Smaller frames are not worth it."""
 _BLOCK_BYTES = 1 << 20
 """The size of the blocks: they are decompressed one after another, and small ones are hardly smaller compressed."""
+_IN_MEMORY_BYTES = 1 << 18
+_Block = bytes | tuple[int, int]
+"""The bytes, or where they are in a file: start and length."""
+
+
+class BlockFile:
+    """Blocks of bytes: the first in memory, what exceeds that in a temporary file, as long as one can be written."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] | None = None
+        self._lock = Lock()
+        self._size = 0
+        self._end = 0
+
+    def put(self, content: bytes) -> _Block:
+        """Keep a block; what is returned gives it back."""
+        with self._lock:
+            self._size += len(content)
+            if self._size <= _IN_MEMORY_BYTES:
+                return content
+            with suppress(OSError):
+                if self._file is None:
+                    self._file = tempfile.TemporaryFile(prefix="rankscope-", buffering=0)  # noqa: SIM115  # open as long as this
+                    finalize(self, self._file.close)
+                self._file.seek(self._end)
+                if self._file.write(content) == len(content):
+                    self._end += len(content)
+                    return self._end - len(content), len(content)
+        return content
+
+    def get(self, block: _Block) -> bytes:
+        """A block."""
+        if isinstance(block, bytes) or self._file is None:
+            return bytes(block)
+        start, length = block
+        with self._lock:
+            self._file.seek(start)
+            return self._file.read(length)
 
 
 class CompressedFrame:
@@ -24,10 +68,12 @@ class CompressedFrame:
 
     Args:
         blocks: the rows in their order, all with the same columns.
+        file: where they are kept, perhaps with those of other frames; None for a file of its own.
     """
 
-    def __init__(self, blocks: Iterable[pl.DataFrame]) -> None:
-        self._blocks: list[bytes] = []
+    def __init__(self, blocks: Iterable[pl.DataFrame], file: BlockFile | None = None) -> None:
+        self._file = BlockFile() if file is None else file
+        self._blocks: list[_Block] = []
         self._schema = pl.Schema()
         self._height = 0
         for block in blocks:
@@ -37,9 +83,17 @@ class CompressedFrame:
         """Add rows at the end."""
         content = io.BytesIO()
         block.write_ipc(content, compression="zstd")
-        self._blocks.append(content.getvalue())
+        self._blocks.append(self._file.put(content.getvalue()))
         self._schema = block.schema
         self._height += block.height
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To another process it goes with all its blocks."""
+        blocks = [self._file.get(block) for block in self._blocks]
+        return {"_blocks": blocks, "_schema": self._schema, "_height": self._height}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _file=BlockFile())
 
     @property
     def schema(self) -> pl.Schema:
@@ -62,22 +116,24 @@ class CompressedFrame:
 
     def block(self, number: int, *columns: str) -> pl.DataFrame:
         """One of its blocks, with these columns; without any, all columns."""
-        found = pl.read_ipc(io.BytesIO(self._blocks[number]), columns=list(columns) or None)
+        found = pl.read_ipc(io.BytesIO(self._file.get(self._blocks[number])), columns=list(columns) or None)
         return found.select(columns) if columns else found
 
 
 StoredFrame = pl.DataFrame | CompressedFrame
 
 
-def stored(frame: StoredFrame, large: int = LARGE_BYTES) -> StoredFrame:
+def stored(frame: StoredFrame, large: int = LARGE_BYTES, file: BlockFile | None = None) -> StoredFrame:
     """A frame, compressed if it is large.
 
     Args:
         large: bytes from which it is.
+        file: where its blocks are kept; None for a file of its own.
     """
-    if isinstance(frame, CompressedFrame) or frame.estimated_size() < large:
+    if isinstance(frame, CompressedFrame) or frame.is_empty() or frame.estimated_size() < large:
         return frame
-    return CompressedFrame(frame.iter_slices(max(1, int(frame.height * _BLOCK_BYTES / frame.estimated_size()))))
+    rows = max(1, int(frame.height * _BLOCK_BYTES / frame.estimated_size()))
+    return CompressedFrame(frame.iter_slices(rows), file)
 
 
 def stored_blocks(blocks: Iterable[pl.DataFrame]) -> StoredFrame:

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar, cast, overload
 
 import polars as pl
 
-from rankscope.results.compressed_frames import StoredFrame, loaded, stored
+from rankscope.results.compressed_frames import BlockFile, StoredFrame, loaded, stored
 from rankscope.store.part_cache import Part
 
 P = TypeVar("P")
@@ -52,9 +52,10 @@ class _Run:
             isinstance(frame, pl.DataFrame) and frame.estimated_size() < _LARGE_BYTES for frame in self.frames.values()
         )
 
-    def compressed(self) -> _Run:
-        """The same with its frames compressed, as far as that is worth it."""
-        return replace(self, frames={name: stored(frame, _COMPRESSED_FROM) for name, frame in self.frames.items()})
+    def compressed(self, file: BlockFile) -> _Run:
+        """The same with its frames compressed in a file, as far as that is worth it."""
+        frames = {name: stored(frame, _COMPRESSED_FROM, file) for name, frame in self.frames.items()}
+        return replace(self, frames=frames)
 
     def together(self) -> Part:
         """All of them as one."""
@@ -82,6 +83,7 @@ class PackedParts(Sequence[Part]):
         self._size = size
         self._waiting: dict[int, dict[int, Part | None]] = {}
         self._blocks: dict[int, list[_Run]] = {}
+        self._file = BlockFile()
 
     def put(self, position: int, part: Part | None) -> None:
         """Add the part at a position; None if there is none."""
@@ -92,10 +94,11 @@ class PackedParts(Sequence[Part]):
             return
         del self._waiting[block]
         packed = _packed([part for _, part in sorted(members.items()) if part is not None])
-        self._blocks[block] = [run if run.is_small else run.compressed() for run in packed]
+        self._blocks[block] = [run if run.is_small else run.compressed(self._file) for run in packed]
         neighbors = range(block - block % BLOCKS, min(block - block % BLOCKS + BLOCKS, -(-self._size // BLOCK)))
         if all(each in self._blocks for each in neighbors):
-            self._blocks[neighbors[0]] = _merged([run for each in neighbors for run in self._blocks.pop(each)])
+            runs = _merged([run for each in neighbors for run in self._blocks.pop(each)])
+            self._blocks[neighbors[0]] = [run.compressed(self._file) for run in runs]
 
     @property
     def _runs(self) -> Iterator[_Run]:
@@ -149,7 +152,7 @@ def _packed(parts: Sequence[Part]) -> list[_Run]:
 
 
 def _merged(runs: Sequence[_Run]) -> list[_Run]:
-    """Runs in their order, neighbors that are small and have the same columns as one; all compressed."""
+    """Runs in their order, neighbors that are small and have the same columns as one."""
     merged = []
     for (is_small, *_), same in groupby(runs, lambda run: (run.is_small, run.single, _schemas(run.frames))):
         members = list(same)
@@ -160,7 +163,7 @@ def _merged(runs: Sequence[_Run]) -> list[_Run]:
             }
             heights = {name: [height for run in members for height in run.heights[name]] for name in frames}
             members = [_Run(frames, heights, members[0].single, sum(run.count for run in members))]
-        merged += [run.compressed() for run in members]
+        merged += members
     return merged
 
 

@@ -38,8 +38,10 @@ from rankscope.store.trace_info import TraceInfo
 _INFO = "info.json"
 _TEMPORARY = ".tmp"
 _ARCHIVES = "archives"
-_WAITING_BYTES = 4 << 20  # small tables are written together: at most this much waits in memory
-_STALE_S = 24 * 3600.0  # no file takes this long to read: an older temporary directory is of a process that was killed
+# Small tables are written together: at most this much waits in memory.
+_WAITING_BYTES = 4 << 20
+# No file takes this long to read: an older temporary directory was left by a process that was killed.
+_STALE_S = 24 * 3600.0
 
 
 class DamagedTablesError(TraceError):
@@ -66,7 +68,7 @@ def cache_root() -> Path:
 class CachedTrace:
     """The tables of one trace on disk, or in the shared cache until one of them is needed."""
 
-    place: str  # of `folder`: a `Path` takes five times the memory
+    place: str  # a `Path` takes five times the memory
     info: TraceInfo
 
     @property
@@ -227,8 +229,7 @@ class Cache:
     def find(self, key: str) -> CachedTrace | None:
         """The tables of a key, if they are complete and belong to this user."""
         for version in self._versions():
-            found = _read(version / key[:2] / key)
-            if found is not None:
+            if (found := _read(version / key[:2] / key)) is not None:
                 return found
         shared = shared_cache()
         info = None if shared is None else shared.read(key, INFO)
@@ -329,9 +330,9 @@ class Cache:
 
     def clear(self) -> int:
         """Remove all tables and unpacked archives that belong to this user, of any schema; returns their number."""
-        removed = 0
         patterns = ("v*/??/*", f"v*/.*{_TEMPORARY}", f"{_ARCHIVES}/*")
-        for folder in [each for root in (self.root, _fallback_root()) for p in patterns for each in root.glob(p)]:
+        removed = 0
+        for folder in [path for root in (self.root, _fallback_root()) for each in patterns for path in root.glob(each)]:
             if _is_own(folder):
                 shutil.rmtree(folder, ignore_errors=True)
                 removed += not folder.exists()

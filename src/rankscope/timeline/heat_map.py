@@ -16,6 +16,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from rankscope.errors import describe_error
@@ -88,10 +89,10 @@ def _values(stragglers: Sequence[pl.DataFrame], column: str) -> pl.DataFrame:
 
 
 def _grid(values: pl.DataFrame, ranks: list[int], steps: list[int]) -> list[int | None]:
-    grid: list[int | None] = [None] * (len(ranks) * len(steps))
-    row = {rank: place for place, rank in enumerate(ranks)}
-    column = {step: place for place, step in enumerate(steps)}
-    for rank, step, value in values.select("rank", "step", "value").iter_rows():
-        if rank in row and step in column:
-            grid[row[rank] * len(steps) + column[step]] = value
-    return grid
+    rows = pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64}).with_row_index("row")
+    columns = pl.DataFrame({"step": steps}, schema={"step": pl.Int64}).with_row_index("column")
+    placed = values.join(rows, on="rank", maintain_order="left").join(columns, on="step", maintain_order="left")
+    at = placed["row"].to_numpy().astype(np.int64) * len(steps) + placed["column"].to_numpy()
+    grid, known = np.zeros(len(ranks) * len(steps), dtype=np.int64), np.zeros(len(ranks) * len(steps), dtype=np.bool_)
+    grid[at], known[at] = placed["value"].to_numpy(), True
+    return pl.select(pl.when(pl.Series(known)).then(pl.Series(grid)).alias("value")).to_series().to_list()

@@ -45,7 +45,7 @@ CANDIDATES = 3  # by each measure, for speed: 1 and 100 give the same findings
 def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | None:
     """Late in every step: the mean excess is larger than chance and the rank's own spread allow (`least_mean`).
 
-    1. A single complete step tells nothing: a hiccup looks the same.
+    1. A single complete step does not show what lasts: a hiccup looks the same.
     2. The local time must be longer, too, where it is known.
     """
     values, total = suspect.excess[suspect.judged], suspect.own[suspect.judged & np.isfinite(suspect.own)]
