@@ -285,13 +285,13 @@ class Raw:
         return {n for files in self.files.values() for file in files for n, _, _ in file.windows if n is not None}
 
     def windows(self, rank: int, steps: Iterable[int] | None = None) -> list[tuple[File, int | None, int, int]]:
-        """A rank's windows: those of some steps, or all."""
+        """A rank's windows: those of some steps, or all. Where other files have steps, one without is not a step."""
         wanted = None if steps is None else set(steps)
         return [
             (file, number, begin, end)
             for file in self.files[rank]
             for number, begin, end in file.windows
-            if wanted is None or number is None or number in wanted
+            if (number is None and not self.steps) or (number is not None and (wanted is None or number in wanted))
         ]
 
     def per_step(self, rank: int, name: str, steps: Iterable[int] | None = None) -> float:
@@ -311,6 +311,8 @@ class Raw:
         for files in self.files.values():
             for place, file in enumerate(files):
                 for number, begin, end in file.windows:
+                    if number is None and self.steps:
+                        continue
                     if wanted is None or number is None or number in wanted:
                         key = place, number
                         slowest[key] = max(slowest.get(key, 0), end - begin)
@@ -318,7 +320,8 @@ class Raw:
 
     def mean_step_ns(self) -> float:
         """The mean window of the rank with the longest, ns: what the job takes per step."""
-        return max((statistics.fmean(e - b for _, _, b, e in self.windows(rank)) for rank in self.files), default=0.0)
+        windows = {rank: [end - begin for _, _, begin, end in self.windows(rank)] for rank in self.files}
+        return max((statistics.fmean(each) for each in windows.values() if each), default=0.0)
 
     def longest_ns(self) -> int:
         """The longest window of any rank, ns."""

@@ -263,6 +263,29 @@ def test_a_balanced_pipeline_without_a_backward_has_its_inherent_bubble(tmp_path
     assert "pipeline-bubble" not in found
 
 
+def test_a_file_without_steps_next_to_one_with_steps_is_not_a_step(tmp_path: Path) -> None:
+    """Ten steps of 4.3 ms with a pageable copy of 0.3 ms, and a later file of 500 ms in which no step is marked."""
+
+    def program(job: Job, number: int) -> None:
+        job.copy(300, pageable=True)
+        computed(job, number, ranks=1)
+
+    later = Job()
+    computed(later, 0, kernels=100, time=5000, ranks=1)
+    later.synchronize()
+    for name, job, offset in (("iter0_9", executed(program, steps=10), 0.0), ("iter20_29", later, 1e6)):
+        (rank,) = job._ranks
+        for each in rank.events:
+            each["ts"], each["dur"] = round(each["ts"] + offset, 3), round(each["dur"], 3)
+        kineto.write(tmp_path / f"rank0_{name}.json", kineto.trace(rank.events, rank=0, world_size=1))
+    (finding,) = diagnosed(tmp_path).findings
+    assert finding.id == "pageable_copies"
+    assert finding.saving_ns == pytest.approx(300_000, rel=0.01)
+    assert {each.name: each.value for each in finding.evidence}["mean step time (slowest rank)"] == pytest.approx(
+        4_310_000, rel=0.01
+    )
+
+
 # -- several problems ------------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ from rankscope.results import (
     Rule,
     by_severity,
     each_once,
+    files_without_steps,
     incomplete_ranks,
     ranks_without_steps,
 )
@@ -34,6 +35,7 @@ Analyze = Callable[..., dict[str, Result]]
 FOR_ALL = ("job_kind",)
 """Analyses whose results every rule gets: advice depends on the kind of the job."""
 STRAGGLERS = "stragglers"
+_PLACE = {"rank": pl.Int64, "window": pl.Int64, "step": pl.Int64}
 BASIS = ("overview", STRAGGLERS, "step_time", "evidence_events")
 """Analyses that the diagnosis itself reads."""
 
@@ -53,9 +55,9 @@ def diagnose(rules: Iterable[Rule], with_findings: Iterable[str], analyze: Analy
     results, stated = attempt(sorted(wanted), analyze)
     for name in sorted(results):
         stated += [each for each in results[name].findings if not each.all_clear]
-    times = results.get("step_time")
-    without_steps = frozenset() if times is None else ranks_without_steps(times.frame, inputs.traces)
-    frames = _judged(results, inputs, without_steps)
+    times = results["step_time"].frame if "step_time" in results else pl.DataFrame(schema=_PLACE)
+    without_steps = ranks_without_steps(times, inputs.traces)
+    frames = _judged(results, inputs, times)
     for rule in chosen:
         required = frames.only((*FOR_ALL, *rule.requires))
         try:
@@ -85,17 +87,25 @@ def _step_ns(inputs: Inputs) -> int | None:
     return int(found) if found else step_ns(inputs)
 
 
-def _judged(results: Mapping[str, Result], inputs: Inputs, without_steps: frozenset[int]) -> Frames:
+def _judged(results: Mapping[str, Result], inputs: Inputs, times: pl.DataFrame) -> Frames:
     """The frames of the ranks that can be judged, as long as there are any: of all ranks otherwise.
 
-    Lost events look like a waiting device, or a rank with less work: rules would report problems that do not exist.
+    Lost events look like a waiting device, or a rank with less work: rules would report problems that do not exist. And
+    where other files have steps, one without any is not one step.
+
+    Args:
+        times: the result of `step_time`.
     """
     ranks = {info.rank for info in inputs.traces}
-    left_out = incomplete_ranks(inputs.traces) | without_steps
-    if not left_out or ranks <= left_out:
+    left_out = incomplete_ranks(inputs.traces) | ranks_without_steps(times, inputs.traces)
+    left_out = frozenset() if ranks <= left_out else left_out
+    files = files_without_steps(times)
+    if not left_out and files.is_empty():
         return Frames({name: result.rows for name, result in results.items()})
 
     def kept(frame: pl.DataFrame) -> pl.DataFrame:
+        if _PLACE.keys() <= set(frame.columns):
+            frame = frame.join(files, on=["rank", "window"], how="anti", maintain_order="left")
         return frame.filter(~pl.col("rank").is_in(list(left_out))) if "rank" in frame.columns else frame
 
     # The analysis of stragglers chooses itself which ranks it compares: the verdict is about these.

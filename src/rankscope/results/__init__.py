@@ -43,7 +43,7 @@ from rankscope.results.finding import (
 )
 from rankscope.results.frames import concat_ranks, schema_of, stored_ranks
 from rankscope.results.headline import Headline, greatest, over_ranks, top_group, total_of
-from rankscope.results.judged import incomplete_ranks, of_judged_ranks, ranks_without_steps
+from rankscope.results.judged import files_without_steps, incomplete_ranks, of_judged_ranks, ranks_without_steps
 from rankscope.results.packed_parts import together
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
 from rankscope.results.rank_state import (
@@ -96,6 +96,7 @@ __all__ = [
     "counted_steps",
     "discovered",
     "each_once",
+    "files_without_steps",
     "greatest",
     "in_steps",
     "incomplete_ranks",

@@ -17,6 +17,16 @@ def incomplete_ranks(traces: Iterable[TraceInfo]) -> frozenset[int]:
     return frozenset(info.rank for info in traces if info.rank is not None and info.is_incomplete)
 
 
+def files_without_steps(step_time: pl.DataFrame) -> pl.DataFrame:
+    """The files without steps, by ``rank`` and ``window``, if others have some: they are not one step each.
+
+    Args:
+        step_time: the result of `step_time` of all ranks.
+    """
+    without = step_time.filter(pl.col("step").is_null()).select("rank", "window")
+    return without if without.height < step_time.height else without.clear()
+
+
 def ranks_without_steps(step_time: pl.DataFrame, traces: Iterable[TraceInfo]) -> frozenset[int]:
     """The ranks whose files have no steps, if others have some: a file without any is not one step.
 
