@@ -292,6 +292,33 @@ def test_a_step_that_was_long_on_all_ranks_names_none(tmp_path):
     assert [(long.step, long.rank) for long in status.long_steps] == [(70, None)]
 
 
+@pytest.mark.parametrize("every", [1, 30])
+def test_pipeline_stages_are_not_compared(tmp_path, every):
+    """Whoever waits for the stage before would look busy; a few sends are no pipeline."""
+    job = SimulatedJob(slow=lambda rank, _step, place: 12 * MS if (rank, place) == (1, "forward") else 0)
+    rows = job.run()[0]
+    job.write(tmp_path)
+    for rank, path in enumerate(sorted((tmp_path / "watch").iterdir())):
+        sends = [[99, 0, (row.began - START) // 1000] for row in rows[rank][::every]]
+        kind = {"kind": 99, "group": "0", "op": "send", "dtype": "float32", "bytes": 8}
+        with path.open("a") as file:
+            file.write(json.dumps(kind) + "\n")
+        # Sorted in, as a reading has all calls of a time.
+        lines = path.read_text().splitlines()
+        calls = [json.loads(line) for line in lines if '"calls"' in line]
+        every_call = sends + [
+            [number, sequence, us + (line["base_ns"] - START) // 1000]
+            for line in calls
+            for number, sequence, us in line["calls"]
+        ]
+        merged = {"calls": sorted(every_call, key=lambda call: call[2]), "base_ns": START}
+        kept = [line for line in lines if '"calls"' not in line]
+        path.write_text("\n".join([*kept, json.dumps(merged)]) + "\n")
+    status = read_status(tmp_path, WatchLogs(tmp_path))
+    assert [late.rank for late in status.late_ranks] == ([] if every == 1 else [1])
+    assert ("send to each other" in status.unknown) == (every == 1)
+
+
 def test_an_accelerator_has_no_verdict(tmp_path):
     SimulatedJob().write(tmp_path)
     for path in (tmp_path / "watch").iterdir():

@@ -25,7 +25,7 @@ from rankscope.rundir.processes import is_dead
 from rankscope.rundir.ranges import as_ranges
 from rankscope.watch.changes import find_change
 from rankscope.watch.device_times import BASIS, NO_COLLECTIVES, device_times
-from rankscope.watch.local_times import LOADING, Arrivals, Int64, LocalTimes, local_times
+from rankscope.watch.local_times import FEW, LOADING, Arrivals, Int64, LocalTimes, local_times
 from rankscope.watch.log import RankLog, WatchLogs
 from rankscope.watch.restarts import is_restarting
 from rankscope.watch.state import LastArrival, LateRank, LongStep, RankState, RankTimes, StepTime, WatchStatus
@@ -43,6 +43,10 @@ _LONG = 8.0
 _LONG_SHARE = 0.3
 """And at least this share of the usual step: in some jobs steps hardly vary."""
 _MOST_LONG = 5
+SENDS = (
+    "ranks send to each other, as pipeline stages do, and how long one waits for another's data is not in the log; "
+    "record a window: rankscope trigger"
+)
 """Long steps that are shown."""
 _MOST_NOTES = 5
 _EXPLAINS = 0.5
@@ -137,6 +141,8 @@ def _times(logs: Mapping[int, RankLog], most_steps: int) -> tuple[LocalTimes | N
     """The local times of the latest steps, and why they allow no verdict; empty if they do."""
     if len(logs) < 2:
         return None, "one rank alone has a log: there is no other to compare it with"
+    if any(map(_sends_often, logs.values())):
+        return None, SENDS
     if any(log.header.device is not None for log in logs.values()):
         on_device = device_times(logs, most_steps)
         return (None, on_device) if isinstance(on_device, str) else (on_device, "")
@@ -146,6 +152,13 @@ def _times(logs: Mapping[int, RankLog], most_steps: int) -> tuple[LocalTimes | N
     if all(log.header.has_all_calls and not log.calls and not log.missed for log in logs.values()):
         return times, NO_COLLECTIVES
     return times, ""
+
+
+def _sends_often(log: RankLog) -> bool:
+    """Whether a rank sends to another one, or receives, in more than a few of its steps."""
+    since = log.calls[0].at_ns if log.calls else 0
+    steps = sum(line.start_ns >= since for line in log.steps)
+    return sum(not call.sequence for call in log.calls) > FEW * max(steps, 1)
 
 
 def _why_no_rank(times: LocalTimes) -> str:
