@@ -222,7 +222,11 @@ def test_an_accelerator_is_recorded_and_described(tmp_path, monkeypatch, kind, m
     kinds = torch.profiler.ProfilerActivity
     wanted = {"xpu": kinds.XPU, "cuda": kinds.CUDA}[kind]
     for name in ("xpu", "cuda"):
-        monkeypatch.setattr(torch, name, module if name == kind else SimpleNamespace(is_available=lambda: False))
+        monkeypatch.setattr(
+            torch,
+            name,
+            module if name == kind else SimpleNamespace(is_available=lambda: False, is_initialized=lambda: False),
+        )
     if kind == "cuda":
         monkeypatch.setattr(torch.version, "hip", "6.4.1")
     monkeypatch.setattr(torch.profiler, "supported_activities", lambda: {kinds.CPU, wanted})

@@ -131,8 +131,13 @@ def initialised_accelerators() -> Iterator[tuple[str, Any]]:
     """Kind and torch module of each accelerator that the job has used; others are not woken for this."""
     for kind in ("cuda", "xpu"):
         module = getattr(torch, kind, None)
-        if module is not None and module.is_available() and module.is_initialized():
+        if module is not None and module.is_initialized():
             yield kind, module
+
+
+def device_in_use() -> str | None:
+    """``cuda`` (ROCm too) or ``xpu`` if the job has used such a device."""
+    return next((kind for kind, _ in initialised_accelerators()), None)
 
 
 def describe_device() -> Device:

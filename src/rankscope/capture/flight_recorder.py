@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rankscope.capture.graph_capture import device_in_use, queries_beside_capture
+from rankscope.capture.environment import device_in_use
+from rankscope.capture.graph_capture import queries_beside_capture
 
 _NAMES = {
     "Float": "float32",

@@ -19,21 +19,14 @@ from typing import Any
 
 import torch
 
+from rankscope.capture.environment import device_in_use
+
 _THREAD_LOCAL = 1
 """``CU_STREAM_CAPTURE_MODE_THREAD_LOCAL``, and HIP's."""
 _LIBRARIES = {
     "cuda": (("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1",), "cuThreadExchangeStreamCaptureMode"),
     "hip": (tuple(f"libamdhip64.so{end}" for end in ("", ".7", ".6", ".5")), "hipThreadExchangeStreamCaptureMode"),
 }
-
-
-def device_in_use() -> str | None:
-    """``cuda`` (ROCm too) or ``xpu`` if this process uses such a device already."""
-    for kind in ("cuda", "xpu"):
-        module: Any = getattr(torch, kind, None)
-        if module is not None and module.is_initialized():
-            return kind
-    return None
 
 
 @contextmanager

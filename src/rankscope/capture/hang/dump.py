@@ -29,7 +29,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from rankscope.capture.graph_capture import device_in_use, queries_beside_capture
+from rankscope.capture.environment import device_in_use
+from rankscope.capture.graph_capture import queries_beside_capture
 from rankscope.capture.notices import logger
 from rankscope.capture.process import Process, process_groups, this_process
 from rankscope.rundir.atomic import write_atomic

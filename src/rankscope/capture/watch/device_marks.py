@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import torch
 
 from rankscope.capture.dynamo import never_compile
-from rankscope.capture.graph_capture import device_in_use, queries_beside_capture
+from rankscope.capture.environment import device_in_use
+from rankscope.capture.graph_capture import queries_beside_capture
 
 FORWARD, BACKWARD, WAITING, OPTIMIZER, OTHER = "forward", "backward", "waiting", "optimizer", "other"
 
