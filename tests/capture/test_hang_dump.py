@@ -82,6 +82,7 @@ def test_groups_counters_and_calls_are_in_it(tmp_path, one_rank_group):
     dump = read(write_hang_dump(tmp_path, "test"))
     (group,) = dump.groups
     assert (group.name, group.description, group.ranks, group.sequence) == ("0", "default_pg", (0,), 3)
+    assert "cpu:gloo" in group.backends.split(",")
     if hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
         entries = [entry for entry in dump.flight_recorder["entries"] if entry["process_group"][0] == "0"]
         assert [entry["collective_seq_id"] for entry in entries][-3:] == [1, 2, 3]

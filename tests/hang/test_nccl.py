@@ -1,12 +1,11 @@
 """Hangs of real NCCL jobs, and what may be concluded from the group's counters where NCCL blocks the host.
 
 The dumps in `nccl/` are those that `hanging_job.py` wrote with NCCL 2.28.9 and torch 2.11.0 on one H100, which two or
-three ranks shared, each bound to it (`device_id`). They are shortened: the training thread and the latest calls only,
-without the state of the device; the folders of the job and of Python's libraries are shorter. Nothing else was changed.
+three ranks shared. They are shortened: the training thread and the latest calls only, without the state of the device;
+the folders of the job and of Python's libraries are shorter. Nothing else was changed.
 
 With `device_id` a group has its communicator before its first collective, and what blocks the host is the connection.
-Without it the communicator is made in the first collective, before the call is recorded. No such job has been recorded:
-those dumps are the same ones without the call.
+Without it the communicator is made in the first collective, before the recorder has the call or knows the group.
 """
 
 from __future__ import annotations
@@ -37,14 +36,6 @@ def verdict_on(dumps, folder):
     return read(folder)
 
 
-def without_unfinished_call(dump):
-    """A dump as of a job without `device_id`: the call that blocks is not recorded yet."""
-    recorder = dump["flight_recorder"]
-    call = recorder["entries"].pop()
-    del recorder["pg_status"][str(call["pg_id"])]
-    return dump
-
-
 def set_count(dump, group, count):
     next(each for each in dump["groups"] if each["name"] == group)["sequence"] = count
 
@@ -56,6 +47,8 @@ def set_count(dump, group, count):
         ("cycle", Cause.DEADLOCK, (0, 1, 2), "1", 1, (1,)),
         ("sleep", Cause.PYTHON_CODE, (1,), "0", 7, (1,)),
         ("size", Cause.MISMATCH, (1,), "0", 7, ()),
+        ("order_without_device_id", Cause.DEADLOCK, (0, 1), "1", 1, (1,)),
+        ("cycle_without_device_id", Cause.DEADLOCK, (0, 1, 2), "1", 1, (1,)),
     ],
 )
 def test_the_verdict_on_a_recorded_job(case, cause, culprits, group, sequence, missing):
@@ -68,8 +61,9 @@ def test_the_verdict_on_a_recorded_job(case, cause, culprits, group, sequence, m
     assert verdict.advice == ()
 
 
-def test_the_ranks_of_a_deadlock_and_their_groups():
-    order, cycle = read(RECORDED / "order"), read(RECORDED / "cycle")
+@pytest.mark.parametrize("device", ["", "_without_device_id"])
+def test_the_ranks_of_a_deadlock_and_their_groups(device):
+    order, cycle = read(RECORDED / f"order{device}"), read(RECORDED / f"cycle{device}")
     assert [(w.rank, w.waits_for, w.collective.group) for w in order.cycle] == [(0, 1, "1"), (1, 0, "2")]
     waits = [(w.rank, w.waits_for, w.collective.group) for w in cycle.cycle]
     assert waits == [(0, 1, "1"), (1, 2, "2"), (2, 0, "3")]
@@ -138,18 +132,15 @@ def test_torchs_dumps_without_stacks_are_enough(tmp_path):
 
 
 @pytest.mark.parametrize("case", ["order", "cycle"])
-def test_the_counters_show_a_deadlock_while_communicators_are_made(tmp_path, case):
-    recorded = read(RECORDED / case)
-    verdict = verdict_on([without_unfinished_call(dump) for dump in of(case)], tmp_path)
-    assert (verdict.cause, verdict.culprits) == (recorded.cause, recorded.culprits)
-    assert verdict.summary == recorded.summary
-    assert (verdict.collective.operation, verdict.collective.elements) == ("all_reduce", None)
-    assert str(verdict.collective.called_at) == str(recorded.collective.called_at)
+def test_the_counters_show_the_deadlock_that_a_recorded_call_shows(case):
+    recorded, counted = read(RECORDED / case), read(RECORDED / f"{case}_without_device_id")
+    assert counted.summary == recorded.summary
+    assert (counted.collective.operation, counted.collective.elements) == ("all_reduce", None)
 
 
 def asleep_before_group_1():
     """Rank 0 is in the first collective of group 1; rank 1 has called nothing in it, and sleeps."""
-    dumps = [without_unfinished_call(dump) for dump in of("order")]
+    dumps = of("order_without_device_id")
     set_count(dumps[1], "2", 0)
     dumps[1]["threads"][0]["frames"] = ASLEEP
     return dumps
@@ -159,6 +150,15 @@ def test_a_rank_that_does_not_come_to_the_first_collective(tmp_path):
     verdict = verdict_on(asleep_before_group_1(), tmp_path)
     assert (verdict.cause, verdict.culprits) == (Cause.PYTHON_CODE, (1,))
     assert verdict.summary.startswith("Rank 1 did not arrive at all_reduce 1 of group 1: rank 1 is in Python code")
+
+
+def test_a_dump_may_say_that_the_group_is_of_nccl(tmp_path):
+    """As dumps do since the recorded ones were written."""
+    dumps = asleep_before_group_1()
+    for dump in dumps:
+        for group in dump["groups"]:
+            group["backends"] = "cuda:nccl"
+    assert verdict_on(dumps, tmp_path).culprits == (1,)
 
 
 def test_a_rank_without_a_dump_may_be_missing(tmp_path):
@@ -184,9 +184,31 @@ def counter_is_higher(dumps):
     set_count(dumps[0], "1", 2)
 
 
-def group_is_not_of_nccl(dumps):
+def recorder_knows_the_group(dumps):
+    """It has a communicator, and a call would be recorded."""
     for dump in dumps:
-        del dump["flight_recorder"]["pg_config"]["1"]
+        dump["flight_recorder"]["pg_config"]["1"] = {"name": "1", "desc": "undefined", "ranks": "[0, 1]"}
+
+
+def group_is_of_gloo(dumps):
+    for dump in dumps:
+        dump["groups"][1]["backends"] = "cpu:gloo"
+
+
+def group_has_two_backends(dumps):
+    """The counter is that of one of them, and it is not known of which."""
+    for dump in dumps:
+        dump["groups"][1]["backends"] = "cpu:gloo,cuda:nccl"
+
+
+def another_group_is_counted(dumps):
+    """Group 2 has calls of a backend without a recorder: the rank may be in one of those."""
+    for dump in dumps:
+        set_count(dump, "2", 7)
+
+
+def nothing_of_nccl_is_recorded(dumps):
+    of_gloo(dumps)
 
 
 def thread_receives(dumps):
@@ -208,7 +230,11 @@ def no_stack(dumps):
         other_has_no_counter,
         two_groups_are_begun,
         counter_is_higher,
-        group_is_not_of_nccl,
+        recorder_knows_the_group,
+        group_is_of_gloo,
+        group_has_two_backends,
+        another_group_is_counted,
+        nothing_of_nccl_is_recorded,
         thread_receives,
         thread_is_elsewhere,
         no_stack,
@@ -235,7 +261,7 @@ def test_a_rank_that_waits_in_a_recorded_call_is_not_in_another_one(tmp_path):
 
 
 def test_a_group_whose_ranks_are_all_there_waits_for_none_of_them(tmp_path):
-    dumps = [without_unfinished_call(dump) for dump in of("order")]
+    dumps = of("order_without_device_id")
     set_count(dumps[1], "1", 1)
     set_count(dumps[1], "2", 0)
     verdict = verdict_on(dumps, tmp_path)
@@ -249,9 +275,8 @@ def test_different_collectives_are_no_mismatch_while_the_group_waits_for_a_rank(
     for dump, function in ((dumps[0], "all_reduce"), (dumps[2], "barrier")):
         dump["threads"][0]["frames"] = [{**every[0], "function": function}, *every[1:]]
     for dump in dumps:
-        # Another group of all three, of which nothing is recorded.
+        # Another group of all three, without a communicator.
         dump["groups"].append({"name": "4", "description": "", "ranks": [0, 1, 2], "sequence": int(dump["rank"] != 1)})
-        dump["flight_recorder"]["pg_config"]["4"] = {"name": "4", "desc": "", "ranks": "[0, 1, 2]"}
         dump["flight_recorder"]["entries"] = dump["flight_recorder"]["entries"][:1]
         dump["flight_recorder"]["pg_status"]["0"]["last_enqueued_collective"] = 6
         set_count(dump, "0", 6)

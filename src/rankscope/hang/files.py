@@ -24,7 +24,7 @@ from rankscope.hang.inspector import Completed, is_inspector_log, read_inspector
 from rankscope.hang.records import Group, RankDump
 from rankscope.hang.stacks_text import SECTION, stacks_by_rank
 from rankscope.ingest.unpickle import UnpickleError, unpickle
-from rankscope.rundir.hang_dump import DUMP_FORMAT, HEARTBEAT_FORMAT, HangDump, Heartbeat
+from rankscope.rundir.hang_dump import DUMP_FORMAT, HEARTBEAT_FORMAT, GroupState, HangDump, Heartbeat
 
 MAX_BYTES = 512 << 20
 MAX_FILES = 200_000
@@ -182,7 +182,7 @@ def _parse(data: bytes, source: str) -> Iterable[RankDump | Heartbeat]:
 def _own_dump(dump: HangDump, source: str) -> RankDump:
     """A dump that rankscope wrote. Its own groups have the names and ranks that Gloo's Flight Recorder lacks."""
     recorder = read_flight_recorder(dump.flight_recorder, source)
-    own = {group.name: Group(group.name, group.ranks, group.description) for group in dump.groups if group.name}
+    own = {group.name: _group(group) for group in dump.groups if group.name}
     return RankDump(
         source=source,
         rank=dump.rank,
@@ -209,3 +209,8 @@ def _own_dump(dump: HangDump, source: str) -> RankDump:
         reason=dump.reason,
         uncaught=dump.uncaught,
     )
+
+
+def _group(state: GroupState) -> Group:
+    backends = frozenset(each.rpartition(":")[2] for each in state.backends.split(",") if each)
+    return Group(state.name, state.ranks, state.description, backends)

@@ -11,7 +11,7 @@ In: one dump for each rank. Out: the same, with the calls that the ranks are in.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -54,33 +54,38 @@ def _is_in(thread: ThreadStack, call: Call) -> bool:
 def _in_first_collectives(dumps: Mapping[int, RankDump]) -> dict[int, RankDump]:
     """The dumps of ranks that wait in the first collective of a group.
 
-    A group counts if every member with a dump either has called nothing in it, or is in a collective and can be in this
-    one; and if a member may be missing. A rank that can be in several groups is in none of them.
+    A group counts if every member with a dump either has called nothing in it, or can be in its first collective; and
+    if a member may be missing.
     """
-    candidates: dict[Group, set[int]] = defaultdict(set)
+    begun: dict[Group, set[int]] = defaultdict(set)
     for rank, dump in dumps.items():
-        for group in _just_begun(dump):
-            candidates[group].add(rank)
-    begun = {group: ranks for group, ranks in candidates.items() if _others_have_not_come(group, ranks, dumps)}
-    memberships = Counter(rank for ranks in begun.values() for rank in ranks)
+        group = _just_begun(dump)
+        if group is not None:
+            begun[group].add(rank)
     return {
         rank: _in_first_collective(dumps[rank], group.name)
         for group, ranks in begun.items()
-        if all(memberships[rank] == 1 for rank in ranks)
+        if _others_have_not_come(group, ranks, dumps)
         for rank in ranks
     }
 
 
-def _just_begun(dump: RankDump) -> list[Group]:
-    """The groups of NCCL whose first collective a rank may be in: counted, and not recorded."""
+def _just_begun(dump: RankDump) -> Group | None:
+    """The group whose first collective a rank can be in, if its stack is in a collective and it can be in no other.
+
+    NCCL's recorder knows a group once it has a communicator, and from then on has its calls.
+    """
     stack = dump.training_stack
-    if stack is None or not collective_of(stack) or not dump.has_calls or dump.only_active:
-        return []
+    if stack is None or not collective_of(stack) or not dump.nccl_groups or dump.only_active:
+        return None
     if not all(call.finished for call in dump.calls):
-        return []
-    called = {call.group for call in dump.calls}
-    names = [name for name, count in dump.sequences.items() if count == 1 and name in dump.nccl_groups - called]
-    return [dump.groups[name] for name in names if name in dump.groups]
+        return None
+    recorded = {*dump.nccl_groups, *(call.group for call in dump.calls)}
+    counted = [name for name, count in dump.sequences.items() if count and name not in recorded]
+    if len(counted) != 1 or dump.sequences[counted[0]] != 1:
+        return None
+    group = dump.groups.get(counted[0])
+    return group if group is not None and group.backends <= {"nccl"} else None
 
 
 def _others_have_not_come(group: Group, ranks: set[int], dumps: Mapping[int, RankDump]) -> bool:

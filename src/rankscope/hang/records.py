@@ -20,6 +20,8 @@ class Group:
     ranks: tuple[int, ...] = ()
     """Global ranks, in the order of the group's own ranks; empty if not known."""
     description: str = field(default="", compare=False)
+    backends: frozenset[str] = field(default=frozenset(), compare=False)
+    """``nccl``, ``gloo``; empty if not known."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class RankDump:
     by_backend: Mapping[str, Status] = field(default_factory=dict)
     """The same for each backend alone, which tells them apart in a group that has several."""
     nccl_groups: frozenset[str] = frozenset()
-    """The groups that NCCL's recorder knows, with or without calls."""
+    """The groups that NCCL's recorder knows: those that have a communicator, with or without calls."""
     sequences: Mapping[str, int] = field(default_factory=dict)
     """How many operations were started in each group, by the process group's own counter."""
     threads: tuple[ThreadStack, ...] = ()

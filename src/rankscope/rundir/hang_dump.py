@@ -69,6 +69,8 @@ class GroupState:
     ranks: tuple[Rank, ...] = ()
     sequence: int | None = None
     """How many operations this rank has started in the group, by torch's counter; point-to-point ones are counted."""
+    backends: str = ""
+    """As torch writes it: ``cuda:nccl``, ``cpu:gloo,cuda:nccl``; empty if it is not known."""
 
 
 @dataclass(frozen=True)

@@ -330,7 +330,8 @@ def _groups() -> tuple[GroupState, ...]:
                     counter: Any = group  # torch's type stub lacks the method
                     counters[str(name)] = int(counter._get_sequence_number_for_group())
     return tuple(
-        GroupState(group.name, group.description, group.ranks, counters.get(group.name)) for group in process_groups()
+        GroupState(group.name, group.description, group.ranks, counters.get(group.name), group.backend or "")
+        for group in process_groups()
     )
 
 
