@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from rankscope.cli.measure import options as o
+from rankscope.cli.writing import TextFormat
 from rankscope.errors import RankscopeError
 from rankscope.measure.files import load_all
 from rankscope.measure.results import Scaling
@@ -21,7 +22,7 @@ from rankscope.report import scaling_plot
 def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The output directory of an experiment.")],
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a study's curve: .png, .svg or .pdf.")] = None,
-    form: o.Form = o.TextFormat.table,
+    form: o.Form = TextFormat.table,
 ) -> None:
     """Show the results in a directory again; if there are several, JSON is a list of them."""
     results = load_all(folder)
