@@ -113,7 +113,8 @@ def named_steps(steps: Sequence[int]) -> str:
 def within_available(costs: Mapping[int, int], columns: Sequence[str], inputs: Inputs) -> dict[int, int]:
     """Costs of the mean step, by rank, at most what the rank's steps have, the largest first.
 
-    A cost most of which can only be in one step of several, such as a checkpoint, is 0: it need not come again.
+    Of a cost most of which can only be in one step of several, such as a checkpoint's, only what the other steps have
+    counts: the rest need not come again.
 
     Args:
         costs: ns by rank: totals divided by the number of steps.
@@ -133,7 +134,7 @@ def within_available(costs: Mapping[int, int], columns: Sequence[str], inputs: I
         if rank in costs:
             bounded[rank] = min(costs[rank], round(mean))
             if steps > AGAIN and without_largest < bounded[rank] / 2:
-                bounded[rank] = 0
+                bounded[rank] = round(without_largest)
     return dict(sorted(bounded.items(), key=lambda each: (-each[1], each[0])))
 
 

@@ -30,7 +30,7 @@ def find(inputs: Inputs) -> list[Finding]:
     places = cost.rows.filter(pl.col("rank") == worst.rank).head(_SHOWN)
     evidence = [Evidence(f"device idle after such calls ({cost.unit.per}, worst rank)", idle, "ns")]
     if worst.saving_ns < idle:
-        evidence.append(Evidence(f"device idle in {cost.unit.one}, for any reason", worst.saving_ns, "ns"))
+        evidence.append(Evidence("at most, by the device's idle time in its steps", worst.saving_ns, "ns"))
     for row in places.iter_rows(named=True):
         where = row["operator"] or "no operator"
         inside = f" in {row['range']}" if row["range"] else ""
