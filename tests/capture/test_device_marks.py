@@ -125,6 +125,19 @@ def test_the_wait_at_the_end_of_the_backward_pass_is_apart(device, passes):
     assert weight.grad.tolist() == [passes, passes]
 
 
+@pytest.mark.parametrize("kind", [list, tuple, iter])
+def test_what_is_given_to_backward_reaches_torch(device, kind):
+    phases = StepPhases(0)
+    watch_phases(phases)
+    try:
+        weights = [torch.ones(1, requires_grad=True) for _ in range(2)]
+        torch.autograd.backward(kind([weight * 3 for weight in weights]))
+        torch.autograd.backward(tensors=kind([weight * 3 for weight in weights]))
+    finally:
+        unwatch_phases(phases)
+    assert [weight.grad.item() for weight in weights] == [6, 6]
+
+
 def test_a_backward_pass_of_nothing_fails_as_before(device):
     phases = StepPhases(0)
     watch_phases(phases)

@@ -76,7 +76,9 @@ class DeviceMarks:
         if not self._usable or _compiles_backward():
             return
         with suppress(Exception):
-            first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors))
+            first = (
+                tensors[0] if isinstance(tensors, (list, tuple)) else tensors
+            )  # not of an iterator, which torch takes
             engine: Any = torch.autograd.Variable._execution_engine
             passes = [1]  # the tensor keeps the hook, for another backward pass too
 
