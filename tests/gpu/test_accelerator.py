@@ -74,7 +74,7 @@ def test_operators_equal_torchs_key_averages(tmp_path: Path, training: Training,
     profiler.export_chrome_trace(str(path))
     rows = rankscope.open(path, executor="serial").operators(include="torch").to_dicts()
     ours = {row["name"]: row for row in rows}
-    # Inside the first operator that launches a kernel CUPTI requests a buffer, which takes about 2 ms: `include="torch"`
+    # Inside the first operator that launches a kernel CUPTI requests a buffer, for about 2 ms: `include="torch"`
     # subtracts it as torch does. A flush is on CUPTI's thread: where it crosses ranges torch subtracts too much by it.
     flushed_us = sum(row["host_total_ns"] for row in rows if row["name"] == "Buffer Flush") / 1000
     compared = 0
