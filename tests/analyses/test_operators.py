@@ -1,7 +1,12 @@
-"""operators: hand-made traces, the TensorBoard plugin's cases, and torch's own key_averages."""
+"""operators: hand-made traces, the TensorBoard plugin's cases, and torch's own key_averages.
+
+`recorded/h100_first_graph.json.gz` is a trace of torch 2.11.0 on an H100 (26 November 2026), without the run's
+metadata: a kernel is loaded while it is launched for the first time.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -241,6 +246,79 @@ def test_annotations_runtime_calls_and_frames_are_nested_with_operators(tmp_path
     every = by_name(run, include="all")
     assert every["train.py(3): main"]["kind"] == "python"
     assert set(by_name(run, include="annotations")) == set(torch) - {"cudaLaunchKernel"}
+
+
+def overhead(name: str, ts: float, dur: float) -> kineto.Event:
+    """The profiler's own work, of which Kineto names no thread."""
+    return kineto.event(name, ts, dur, cat="overhead", pid=-1, tid=0)
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_the_profilers_own_work_is_inside_what_runs_on_its_thread(tmp_path: Path, steps: bool) -> None:
+    """As torch counts it: on the thread that ends the recording, whichever thread it was on."""
+    events = [
+        kineto.op("aten::addmm", 10, 60, external=1),
+        overhead("Activity Buffer Request", 15, 40),
+        kineto.launch(60, 5, correlation=1, external=1),
+        kineto.op("aten::mm", 15, 50, external=2, tid=kineto.BACKWARD_THREAD),
+        kineto.op("aten::relu", 80, 10, external=3),
+        # On CUPTI's thread: it is in no range of the main thread, as it ends in another one than it begins in.
+        overhead("Buffer Flush", 85, 10),
+        kineto.op("aten::gelu", 91, 9, external=4),
+    ]  # fmt: skip
+    run = written(tmp_path, [kineto.step(4, 0, 100)] * steps + events)
+    torch = by_name(run, include="torch")
+    expected = {
+        "aten::addmm": 60 - 40 - 5, "Activity Buffer Request": 40, "cudaLaunchKernel": 5, "aten::mm": 50,
+        "aten::relu": 10, "Buffer Flush": 10, "aten::gelu": 9,
+    }  # fmt: skip
+    assert {name: row["host_self_ns"] // US for name, row in torch.items() if name != "ProfilerStep*"} == expected
+    assert {name for name, row in torch.items() if row["kind"] == "overhead"} == {
+        "Activity Buffer Request",
+        "Buffer Flush",
+    }
+    assert by_name(run)["aten::addmm"]["host_self_ns"] == 60 * US
+
+
+def test_the_profilers_own_work_is_inside_nothing_where_its_thread_is_not_known(tmp_path: Path) -> None:
+    other = kineto.HOST_PID + 7
+    run = written(tmp_path, [kineto.op("aten::addmm", 10, 60, tid=other), overhead("Buffer Flush", 15, 40)])
+    found = by_name(run, include="torch")
+    assert (found["aten::addmm"]["host_self_ns"], found["Buffer Flush"]["host_self_ns"]) == (60 * US, 40 * US)
+
+
+def test_a_recording_of_an_h100_against_torchs_own_nesting(tmp_path: Path) -> None:
+    """Torch's own code nests the events of a real trace; that overhead is on the main thread is from its C++ source."""
+    pytest.importorskip("torch")
+    from torch.autograd import DeviceType
+    from torch.autograd.profiler_util import EventList, FunctionEvent
+
+    path = Path(__file__).parent / "recorded" / "h100_first_graph.json.gz"
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    host = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "overhead"}
+    events = [event for event in trace["traceEvents"] if event.get("cat") in host]
+    (main,) = {event["tid"] for event in events if event["cat"] == "cpu_op"}
+    assert [event["name"] for event in events if event["cat"] == "overhead"] == ["Lazy Function Loading"]
+    begin = min(event["ts"] for event in events)
+    of_torch = EventList(
+        FunctionEvent(
+            id=0,
+            name="ProfilerStep*" if event["name"].startswith("ProfilerStep#") else event["name"],
+            thread=main if event["cat"] == "overhead" else event["tid"],
+            start_us=event["ts"] - begin,
+            end_us=event["ts"] - begin + event["dur"],
+            stack=[],
+            use_device="cuda",
+            device_type=DeviceType.CPU,
+        )
+        for event in sorted(events, key=lambda event: (event["ts"], -event["dur"]))
+    )
+    of_torch._build_tree()
+    averages = of_torch.key_averages()
+    found = by_name(rankscope.open(path, executor="serial"), include="torch")
+    assert {event.key for event in averages} == set(found)
+    for event in averages:
+        assert found[event.key]["host_self_ns"] == pytest.approx(event.self_cpu_time_total * US, abs=100), event.key
 
 
 def test_sorted_by_a_column(tmp_path: Path) -> None:

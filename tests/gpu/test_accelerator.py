@@ -74,13 +74,17 @@ def test_operators_equal_torchs_key_averages(tmp_path: Path, training: Training,
     profiler.export_chrome_trace(str(path))
     rows = rankscope.open(path, executor="serial").operators(include="torch").to_dicts()
     ours = {row["name"]: row for row in rows}
+    # Inside the first operator that launches a kernel CUPTI requests a buffer, for about 2 ms: `include="torch"`
+    # subtracts it as torch does. A flush is on CUPTI's thread: where it crosses ranges torch subtracts too much by it.
+    flushed_us = sum(row["host_total_ns"] for row in rows if row["name"] == "Buffer Flush") / 1000
     compared = 0
     for event in profiler.key_averages():
         if not event.key.startswith("aten::"):
             continue
         row = ours[event.key]
         # Torch adds calls inside calls of the same name.
-        assert row["host_self_ns"] / 1000 == pytest.approx(event.self_cpu_time_total, rel=0.01, abs=3), event.key
+        wanted = pytest.approx(event.self_cpu_time_total, rel=0.01, abs=3 + flushed_us)
+        assert row["host_self_ns"] / 1000 == wanted, event.key
         if device.type != "cpu":
             assert row["device_self_ns"] / 1000 == pytest.approx(event.self_device_time_total, rel=0.01, abs=3)
         compared += 1

@@ -11,7 +11,8 @@ Broadcast, reduce, gather, scatter, send and recv are left out: their ranks need
 all_to_all count without deviations beyond 5 median absolute deviations. `residual_ns` is the 90th percentile of the
 deviations of its ends from the other ranks': smaller time differences between ranks are not meaningful. Fewer than 4
 anchors fit one another by construction; then it is at least the smaller of two bounds on the error: no rank ends a
-collective before the last has started it, and ends differed by at most 100 µs (NCCL) or 5 ms (Gloo). A drift is given
+collective before the last has started it, and ends differed by at most 100 µs (NCCL) or 5 ms (Gloo). Of two ranks that
+shared one device NCCL's ends differed by 0.3 ms, as they take turns: their offset is off by as much. A drift is given
 only where |drift| · span > 4 · residual; over a few seconds a fit yields spurious drifts of dozens of ppm. Ranks
 that no chain of collectives links to others keep their wall clock (`method` is `wall clock`).
 

@@ -7,8 +7,10 @@ recorded. It is the device table of the TensorBoard plugin's Distributed view.
     capability  = CUDA's compute capability, on AMD the number of the architecture (9.4 is gfx94x)
 
 How to read it: ranks of one job should have the same model and capability; two ranks on one device of a host, or a rank
-on several devices, are usually a mistake of the launcher. `peak_tflops` is the vendor's dense figure for bfloat16, if
-the model is known; `operators` computes MFU from it.
+on several devices, are usually a mistake of the launcher. Processes that share a device take turns on it: the turns of
+the others count as its idle time, also after synchronizing calls and late launches, and a collective does not end at
+one time on the ranks (`clock`). `peak_tflops` is the vendor's dense figure for bfloat16, if the model is known;
+`operators` computes MFU from it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 One row per rank and operator name; `--by shape` also groups by the shapes of its inputs, `--by stack` by the Python
 lines that called it. `--match 'fsdp|all_?gather'` keeps the names that match a regular expression, ignoring case.
 `--sort-by self_cpu` (or `cpu`, `self_device`, `device`, `count`, `memory`) sorts by that column, the largest first.
-`--include annotations` adds ranges of `record_function` and steps, `frames` Python frames, `torch` annotations and
-runtime calls, as torch's `key_averages()` has them: shares are then of the same total; `all` adds all of these.
+`--include annotations` adds ranges of `record_function` and steps, `frames` Python frames, `torch` annotations, runtime
+calls and the profiler's own work (`overhead`), as torch's `key_averages()` has them: host self times and shares are
+then the same; `all` adds all of these.
 
     host self     = Σ duration − operators directly inside it        self times of a thread sum to its operators' union
     host total    = Σ duration, not counting calls inside another call of the same row
@@ -44,6 +45,7 @@ from rankscope.primitives.call_stack import (
 from rankscope.primitives.device_peaks import device_model, peak_flops
 from rankscope.primitives.flops import operator_flops
 from rankscope.primitives.intervals import union_length_by
+from rankscope.primitives.profiler_overhead import profiler_overhead
 from rankscope.primitives.shapes import floating_point_type
 from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_use
 from rankscope.results import (
@@ -64,7 +66,7 @@ from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("kind", pl.String, "", "operator; with `--include` also annotation, runtime or python"),
+    Column("kind", pl.String, "", "operator; with `--include` also annotation, runtime, overhead or python"),
     Column("name", pl.String, "", "the operator, as recorded; steps are one: `ProfilerStep*`"),
     Column("input_shapes", pl.String, "", "shapes of its inputs, as compact JSON; null unless `--by shape`"),
     Column(
@@ -132,10 +134,12 @@ _INCLUDED_TABLES = {
     "operators": (),
     "annotations": ("annotations",),
     "frames": ("python_frames",),
-    "torch": ("annotations", "runtime_calls"),
-    "all": ("annotations", "runtime_calls", "python_frames"),
+    "torch": ("annotations", "runtime_calls", "other_events"),
+    "all": ("annotations", "runtime_calls", "python_frames", "other_events"),
 }
-_KINDS = {"annotations": "annotation", "runtime_calls": "runtime", "python_frames": "python"}
+_KINDS = {
+    "annotations": "annotation", "runtime_calls": "runtime", "python_frames": "python", "other_events": "overhead"
+}  # fmt: skip
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -226,10 +230,10 @@ def _window_operators(window: Tables, inputs: Inputs) -> pl.DataFrame:
             pl.col("duration").filter(outer).sum().alias("host_total_ns"),
             *(pl.col(name).filter(outer).sum() for name in ("flops", "ideal_ns", "formulas", "unrated")),
         )
-        .join(_union(pairs.filter("own"), "device_self_ns"), on="group", how="left")
-        .join(_union(pairs, "device_total_ns"), on="group", how="left")
-        .join(_union(pairs.filter("tensor"), "tensor_ns"), on="group", how="left")
-        .join(_union(pairs.filter("unknown"), "unknown_ns"), on="group", how="left")
+        .join(union_length_by(pairs.filter("own"), ["group"], "device_self_ns"), on="group", how="left")
+        .join(union_length_by(pairs, ["group"], "device_total_ns"), on="group", how="left")
+        .join(union_length_by(pairs.filter("tensor"), ["group"], "tensor_ns"), on="group", how="left")
+        .join(union_length_by(pairs.filter("unknown"), ["group"], "unknown_ns"), on="group", how="left")
         .join(
             pairs.filter("own").group_by("group").agg(pl.len().cast(pl.Int64).alias("device_events")),
             on="group",
@@ -247,18 +251,19 @@ def _window_operators(window: Tables, inputs: Inputs) -> pl.DataFrame:
 def _included(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The operators, nested with other host events if requested; and the device events with their rows in it."""
     operators = window["host_ops"].with_columns(pl.lit("operator").alias("kind"))
-    device, others = window["device_events"], []
+    device, ranges = window["device_events"], [operators]
     tables = _INCLUDED_TABLES[str(inputs.parameters.get("include", "operators"))]
     if not tables:
         return operators, device
     for table in tables:
-        rows = window[table].select("start_ns", "end_ns", "name", "pid", "tid", pl.lit(_KINDS[table]).alias("kind"))
+        rows = window[table]
         if table == "annotations":
-            rows = rows.filter(~window[table]["on_device"]).with_columns(
-                pl.col("name").str.replace(r"^ProfilerStep#\d+$", "ProfilerStep*")
-            )
-        others.append(rows)
-    all_ranges, new_rows = nested_with(operators, others)
+            name = pl.col("name").str.replace(r"^ProfilerStep#\d+$", "ProfilerStep*")
+            rows = rows.filter(~pl.col("on_device")).with_columns(name)
+        elif table == "other_events":
+            rows = profiler_overhead(rows, window["annotations"], pl.concat(ranges, how="diagonal_relaxed"))
+        ranges.append(rows.select("start_ns", "end_ns", "name", "pid", "tid", pl.lit(_KINDS[table]).alias("kind")))
+    all_ranges, new_rows = nested_with(operators, ranges[1:])
     return all_ranges, device.with_columns(new_rows.gather(device["op_row"].cast(pl.Int64)).alias("op_row"))
 
 
@@ -270,10 +275,6 @@ def _memory(window: Tables, operators: pl.DataFrame, group: np.ndarray, kept: np
     row = events["operator_row"].to_numpy()
     allocated = pl.DataFrame({"group": group[row], "memory_self_bytes": events["bytes"]}).filter(pl.Series(kept[row]))
     return allocated.group_by("group").agg(pl.col("memory_self_bytes").sum())
-
-
-def _union(pairs: pl.DataFrame, name: str) -> pl.DataFrame:
-    return union_length_by(pairs, ["group"], name)
 
 
 def _flops(
@@ -342,9 +343,10 @@ def _stacks(operators: pl.DataFrame, frames: pl.DataFrame) -> pl.Series:
 def extra_columns(parameters: Parameters) -> dict[str, tuple[str, ...]]:
     """Python frames, the largest table of a trace, and other host events only if they are requested."""
     ranges = ("start_ns", "end_ns", "name", "pid", "tid")
-    columns: dict[str, tuple[str, ...]] = dict.fromkeys(
-        _INCLUDED_TABLES[str(parameters.get("include", "operators"))], ranges
-    )
+    tables = _INCLUDED_TABLES[str(parameters.get("include", "operators"))]
+    columns: dict[str, tuple[str, ...]] = dict.fromkeys(tables, ranges)
+    if "other_events" in columns:
+        columns["other_events"] = (*ranges, "category")
     if parameters.get("by") != "stack":
         return columns
     return {**columns, "host_ops": ("call_stack",), "python_frames": (*ranges, "parent_row")}
