@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from pathlib import Path
+from typing import Any
 
+import polars as pl
+import pytest
 from tests import kineto
 from tests.diagnosis.rules.steps import STEP, diagnosed, work
 
 import rankscope
+from rankscope.diagnosis.rules import slow_network
 
 
 def reduce(at: float, dur: float, mega: int, group: str) -> list[kineto.Event]:
@@ -69,3 +75,30 @@ def test_equal_sizes_are_another_findings_matter(tmp_path: Path) -> None:
         return [*work(at + 10, 300), *reduce(at + 320, 100, 4, "1"), *reduce(at + 450, 500, 4, "2")]
 
     assert "slow_network" not in diagnosed(tmp_path, make, ranks=2)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_of_smaller_transfers_is_that_of_all_pairs(seed: int) -> None:
+    draw = random.Random(seed)
+    rows: list[dict[str, Any]] = [
+        {
+            "collective": draw.choice(["all_reduce", "all_gather"]),
+            "dtype": draw.choice(["Float", None]),
+            "bytes": draw.choice([1, 2, 3, 4]) * 1_000_000,
+            "group": draw.choice(["1", "2", "3", None]),
+            "group_size": 8,
+            "hosts": draw.choice([1, 2, None]),
+            "bus_bandwidth": round(draw.uniform(1, 100), 3),
+        }
+        for _ in range(60)
+    ]
+    expected: dict[tuple[object, ...], float] = {}
+    for row, other in itertools.product(rows, rows):
+        same = row["collective"] == other["collective"] and row["dtype"] == other["dtype"]
+        alike = any(row[key] is not None and row[key] == other[key] for key in ("group", "hosts"))
+        if same and alike and other["bytes"] < row["bytes"]:
+            place = tuple(row[name] for name in slow_network._ROW)
+            expected[place] = max(expected.get(place, 0.0), other["bus_bandwidth"])
+    schema = {"dtype": pl.String, "group": pl.String, "hosts": pl.Int64}
+    found = slow_network._best_of_smaller(pl.DataFrame(rows, schema_overrides=schema))
+    assert {tuple(row[:-1]): row[-1] for row in found.iter_rows()} == expected

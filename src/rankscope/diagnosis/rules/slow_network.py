@@ -98,16 +98,20 @@ def _anchor(worst: dict[str, object], inputs: Inputs) -> Anchor | None:
 
 
 def _best_of_smaller(known: pl.DataFrame) -> pl.DataFrame:
-    """The best bus bandwidth at smaller sizes that a row can be compared with: the row's columns, and ``best``."""
-    pairs = known.select(_ROW).join(
-        known.select("collective", "dtype", "bytes", "group", "hosts", "bus_bandwidth"),
-        on=["collective", "dtype"],
-        nulls_equal=True,
-        suffix="_other",
+    """The best bus bandwidth at smaller sizes of the group, or of groups on as many hosts: the row's columns, and
+    ``best``. A join of all pairs would take memory in proportion to the square of the groups."""
+    rows = known.select(_ROW).unique(maintain_order=True)
+    for key in ("group", "hosts"):
+        alike = ["collective", "dtype", key]
+        sizes = known.drop_nulls(key).group_by(*alike, "bytes").agg(pl.col("bus_bandwidth").max()).sort("bytes")
+        smaller = pl.col("bus_bandwidth").cum_max().shift(1).over(alike)
+        best = sizes.select(*alike, "bytes", smaller.alias(f"best_of_{key}"))
+        rows = rows.join(best, on=[*alike, "bytes"], how="left", nulls_equal=True)
+    return (
+        rows.with_columns(pl.max_horizontal("best_of_group", "best_of_hosts").alias("best"))
+        .select(*_ROW, "best")
+        .drop_nulls("best")
     )
-    alike = (pl.col("group") == pl.col("group_other")) | (pl.col("hosts") == pl.col("hosts_other"))
-    smaller = pairs.filter((pl.col("bytes_other") < pl.col("bytes")) & alike.fill_null(False))
-    return smaller.group_by(_ROW).agg(pl.col("bus_bandwidth").max().alias("best"))
 
 
 def _ranks(inputs: Inputs, group: str) -> tuple[int, ...]:
