@@ -53,6 +53,13 @@ def test_threads_may_take_turns() -> None:
     assert steady(one, other) == [30, 30]
 
 
+def test_how_fast_each_step_went() -> None:
+    """The geometric mean over the places that usually take 1 µs and more, times their number."""
+    steps = [[(1, 2000), (2, 8000), (3, 10)], [(1, 2000), (2, 32_000), (3, 10)], [(1, 4000), (2, 16_000), (3, 9000)]]
+    # Usually 2,000, 16,000 and 10 ns: √(2,000 · 8,000) = 4,000 and so on.
+    assert paces(steps)["pace_ns"].to_list() == [2 * 4000, 2 * 8000, 2 * 8000]
+
+
 def test_where_steps_begin_and_end() -> None:
     # Step 3 began before the file, the range of step 5 was lost; two collectives a step.
     rows = [(None, 10, 5), (None, 20, 9), (4, 30, 13), (4, 40, 20), (None, 50, 22), (None, 60, 30), (6, 70, 31)]

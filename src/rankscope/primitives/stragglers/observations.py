@@ -45,6 +45,7 @@ class Observations:
         slower: how much longer it took.
         steady: the local time without the hiccups of single places (`paces`).
         host_steady: the same of the host's own time, where a device keeps the time.
+        host_pace: what that would be if each place took the geometric mean of all places.
         launched: rank, step, work, ranged, pieces, work_ns: what the steps launched.
     """
 
@@ -60,6 +61,7 @@ class Observations:
     slower: Int64
     steady: Float
     host_steady: Float
+    host_pace: Float
     launched: pl.DataFrame
 
     @classmethod
@@ -77,7 +79,7 @@ class Observations:
         return cls(
             np.arange(ranks), np.arange(steps), np.zeros(ranks, dtype=np.int64), step_ns, on_host, every, every,
             {name: np.asarray(value, dtype=np.int64) for name, value in parts.items()}, none, none,
-            unknown, unknown, pl.DataFrame(schema=LAUNCHED),
+            unknown, unknown, unknown, pl.DataFrame(schema=LAUNCHED),
         )  # fmt: skip
 
     @property
@@ -167,7 +169,7 @@ def observe(
         ranks, steps, programs, step_ns, on_host, known, whole,
         {part: np.nan_to_num(value).astype(np.int64) for part, value in parts.items()}, work, slower,
         np.where(known, matrix(own, "steady_ns"), np.nan),
-        matrix(host, "steady_ns"), launched,
+        matrix(host, "steady_ns"), matrix(host, "pace_ns"), launched,
     )  # fmt: skip
 
 
