@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.stragglers.paces import StepBounds, device_places, step_paces
+from rankscope.primitives.stragglers.paces import COLUMNS, StepBounds, device_places, step_paces
 
 Step = list[tuple[int, int]]
 
@@ -22,6 +22,14 @@ def paces(steps: list[Step]) -> pl.DataFrame:
 
 def steady(*steps: Step) -> list[int | None]:
     return paces(list(steps))["steady_ns"].to_list()
+
+
+def test_what_is_not_own_time_was_waited() -> None:
+    # Of 50 and 60 ns the rank waited 7 and 20.
+    bounds = StepBounds(*(np.array(each) for each in ([0, 1], [0, 50], [0, 43], [50, 110], [43, 83])))
+    found = step_paces(np.array([20, 70]), np.array([1, 1]), np.array([20, 63]), bounds)
+    assert found.columns == list(COLUMNS)
+    assert found.select("step", "elapsed_ns", "waited_ns").rows() == [(0, 50, 7), (1, 60, 20)]
 
 
 def test_a_hiccup_is_cut_off_at_twice_the_usual_time_of_its_place() -> None:

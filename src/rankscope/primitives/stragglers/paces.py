@@ -41,7 +41,7 @@ COMMON = 0.9
 """Two steps do the same if they share so many of their pieces: some events are lost, and some steps also log."""
 SHORT_NS = 1_000
 """Places shorter than that are left out of the geometric mean: clocks are too coarse for them."""
-COLUMNS = ("step", "elapsed_ns", "steady_ns", "pace_ns")
+COLUMNS = ("step", "elapsed_ns", "waited_ns", "steady_ns", "pace_ns")
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ def step_paces(at: Int64, code: Int64, own: Int64, bounds: StepBounds) -> pl.Dat
         bounds: of the steps.
 
     Returns:
-        step, elapsed_ns, steady_ns and pace_ns (null where no other step does the same; the pace also where no place is
-        long enough).
+        step, elapsed_ns, waited_ns (what is not own time), steady_ns and pace_ns (null where no other step does the
+        same; the pace also where no place is long enough).
     """
     first = np.searchsorted(at, bounds.begin, side="right")
     last = np.maximum(np.searchsorted(at, bounds.end, side="right"), first)
@@ -160,7 +160,8 @@ def step_paces(at: Int64, code: Int64, own: Int64, bounds: StepBounds) -> pl.Dat
                 mean = np.log(np.maximum(times[counts], 1)).mean()
                 pace[i] = round(float(np.exp(mean)) * int(counts.sum()))
     elapsed = bounds.end - bounds.begin
-    columns = (bounds.step.tolist(), elapsed.tolist(), steady, pace)
+    waited = elapsed - bounds.end_own + bounds.begin_own
+    columns = (bounds.step.tolist(), elapsed.tolist(), waited.tolist(), steady, pace)
     return pl.DataFrame([pl.Series(name, each, pl.Int64) for name, each in zip(COLUMNS, columns, strict=True)])
 
 
