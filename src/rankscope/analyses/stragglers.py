@@ -20,8 +20,8 @@ the other ranks show by chance: either lasting (its mean, in standard errors) or
 chance); the findings say which. Hosts stall at random, so a further measure is compared with the peers: the steady
 time of a step, in which each place of the program counts with at most twice its usual time. Where hosts run ahead of
 their devices, a rank can fall behind by chance and stay behind, so that its device is idle: it is identified only if
-its host itself takes longer in the mean of these steps. A single complete step does not show what lasts (one hiccup
-looks the same), and of two ranks nothing is judged by fewer than four steps: record at least four. `saving_ns` is the
+its host itself takes longer in the mean of these steps. Of a single complete step no host is judged (one hiccup looks
+the same), and of two ranks nothing is judged by fewer than four steps: record at least four. `saving_ns` is the
 potential saving per step if the rank were as fast as the slowest of the others; more work is assumed to be balanced, so
 with n ranks it saves (n − 1) / n.
 Stragglers that fill a slice of the mesh or a host with the same cause are one finding. A rank that is alone in its
@@ -183,7 +183,6 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     shared = inputs.distinct("collectives", *_OF_COLLECTIVES)
     narrow, on_host = narrow_parts(together(parts), inputs.results["clock"], base_times(inputs.traces))
     named, (_, collectives, stretches, work, paces) = distinct_steps([recorded, shared, *narrow.values()])
-    del narrow, recorded, shared
     cut = _cut(inputs)
     if cut.height:
         stretches, work, paces = (
@@ -191,7 +190,6 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
             for each in (stretches, work, paces)
         )
     rows = with_aligned_arrivals(stretches)
-    stretches = stretches.select("rank", "window", "match", "step")  # the others take much memory
     findings = _left_out(cut)
     if rows.is_empty():
         return _complete(pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64})), findings

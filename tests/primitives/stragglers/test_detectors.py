@@ -238,13 +238,13 @@ def test_late_ranks_of_programs_of_two_do_not_hide_each_other() -> None:
     assert {each.row for each in find(own, [0, 1, 2, 3] * 2)} == {3, 5}
 
 
-def ahead(own: Int64, slower: float = 0.0) -> Observations:
+def ahead(own: Int64, slower: float = 0.0, *, waits: bool = False) -> Observations:
     """Ranks whose devices were idle for all of their local time but 6 ms; rank 5's host takes so much longer."""
     draw = np.random.default_rng(3)
     host = 2_000_000 + draw.normal(0, 20_000, own.shape)
     host[5] *= 1 + slower
     seen = observed(own, compute=np.full_like(own, 6_000_000))
-    return replace(seen, host_steady=host)
+    return replace(seen, host_steady=host, host_pace=host, host_waits=np.full(8, waits))
 
 
 def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
@@ -262,6 +262,11 @@ def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
     at_times[5, [1, 3]] += 3_000_000
     assert rows(ahead(at_times)) == []
     assert rows(ahead(at_times, 0.6)) == [5]
+    # They wait for their devices in every step: the others waited for this one. In a pipeline they may be idle as long
+    # while they wait for another stage: seed 115 of the pipelines' evaluation.
+    assert rows(ahead(at_times, waits=True)) == [5]
+    stages = np.repeat([0, 1], 4)
+    assert rows(replace(ahead(at_times, waits=True), role=stages)) == []
     # Waiting for data is no chance: seed 24096.
     loading = np.zeros_like(own)
     loading[5, [1, 3]] = 3_000_000
@@ -279,7 +284,7 @@ def test_of_two_ranks_a_device_that_is_behind_needs_a_host_that_is_slow() -> Non
     for slower, named in ((0.0, []), (0.02, []), (0.4, [1])):
         host = np.full(own.shape, 2_000_000.0)
         host[1] *= 1 + slower
-        seen = replace(observed(own, compute=np.full_like(own, 6_000_000)), host_steady=host)
+        seen = replace(observed(own, compute=np.full_like(own, 6_000_000)), host_steady=host, host_pace=host)
         assert [each.row for each in find_late_ranks(seen, LIMITS)] == named
 
 
@@ -318,13 +323,20 @@ def test_hosts_are_compared_by_the_mean_of_their_steps() -> None:
     assert found(500_000, 500_000, 500_000, 500_000) == []
 
 
-@pytest.mark.parametrize("name", ["nothing", "compute"])
-def test_a_single_step_tells_nothing(name: str) -> None:
-    own = chance(4, 8, 1)
-    own[5] += int(0.4 * STEP)
-    part = np.zeros_like(own)
-    part[5] = int(0.4 * STEP)
-    assert find_late_ranks(observed(own, **{name: part}), LIMITS) == []
+def test_a_single_step_tells_nothing_of_a_host() -> None:
+    def found(late: float, name: str) -> list[int]:
+        own = chance(4, 8, 1)
+        own[5] += int(late * STEP)
+        part = np.zeros_like(own)
+        part[5] = int(late * STEP)
+        return [each.row for each in find_late_ranks(observed(own, **{name: part}), LIMITS)]
+
+    assert found(0.4, "nothing") == []
+    assert found(0.4, "compute") == []
+    own, slower = chance(4, 8, 1), np.zeros((8, 1), dtype=np.int64)
+    own[5] += 1_500_000
+    slower[5] = 1_500_000
+    assert [each.row for each in find_late_ranks(replace(observed(own), slower=slower), LIMITS)] == [5]
 
 
 def test_calls_for_memory_that_nobody_else_makes_count_for_more_than_they_take() -> None:

@@ -45,13 +45,16 @@ CANDIDATES = 3  # by each measure, for speed: 1 and 100 give the same findings
 def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | None:
     """Late in every step: the mean excess is larger than chance and the rank's own spread allow (`least_mean`).
 
-    1. A single complete step does not show what lasts: a hiccup looks the same.
+    1. Of a single complete step only a device's work is judged, and it must be half of the delay: a hiccup in that step
+       looks like a slow host, and shifted boundaries bring other kernels into it.
     2. The local time must be longer, too, where it is known.
     """
     values, total = suspect.excess[suspect.judged], suspect.own[suspect.judged & np.isfinite(suspect.own)]
-    if values.size < 2 or not total.size:
+    if not total.size:
         return None
     measure, (mean, _), (left, unsure) = suspect.measure, centre_and_spread(values), centre_and_spread(total)
+    if values.size == 1 and not (measure.device and measure.once and mean >= limits.left * left):
+        return None
     unsure /= math.sqrt(total.size)
     least = limits.least * suspect.step_ns
     if measure.of_host:
@@ -73,11 +76,8 @@ def least_mean(suspect: Suspect, limits: Thresholds) -> float:
     """
     values = suspect.excess[suspect.judged]
     if not suspect.few:
-        return (
-            limits.standard_errors
-            * math.hypot(suspect.chance(limits), centre_and_spread(values)[1])
-            / math.sqrt(values.size)
-        )
+        needed = limits.standard_errors_single if values.size == 1 else limits.standard_errors
+        return needed * math.hypot(suspect.chance(limits), centre_and_spread(values)[1]) / math.sqrt(values.size)
     floor = suspect.floor_few(limits) * suspect.step_ns
     error, freedom = suspect.error(values)
     if suspect.too_few or not freedom or (values.size < TOO_FEW and values.min() <= limits.chance * floor):
@@ -180,11 +180,9 @@ def find_late_ranks(seen: Observations, limits: Thresholds) -> list[Late]:
     trial: list[int] = []
     while len(found) < min(MOST, seen.ranks.size - 1):
         sure = list(_judge(seen, every, out, limits))
-        # Ranks of similar weight are found together: a slow host has several.
-        rows = {each.row for each in sure if each.weight >= limits.left * max(other.weight for other in sure)}
-        found += [each for each in sure if each.row in rows]
-        odd = _oddest(seen, out) if not rows and len(trial) < TRIALS else None
-        if not rows and odd is None:
+        found += sure
+        odd = _oddest(seen, out) if not sure and len(trial) < TRIALS else None
+        if not sure and odd is None:
             break
         trial = [*trial, odd] if odd is not None else []
         out[:] = False

@@ -23,24 +23,29 @@ def caused_by_host(late: Late, seen: Observations, out: Bool, limits: Thresholds
     for launches step after step, although the host is no slower than the others. So it is true if
 
     1. the device's idle time, but for data loading, is less than half of the excess, which then has another reason, or
-    2. in the mean of the late steps, the host itself takes longer, by a share of the idle time and by more than hosts
+    2. all ranks run one program, and this one starts each step even with its device, which was idle for far longer than
+       any peer's ever was: then the others waited for it. In a pipeline both may wait for another stage, or
+    3. in the mean of the late steps, the host itself takes longer, by a share of the idle time and by more than hosts
        differ by, or
-    3. the rank is always late, and in the mean of all steps its host is far slower than hosts differ by. Of two ranks,
-       nothing shows by how much hosts differ
+    4. the rank is always late, and in the mean of all steps the pace of its host is far slower than hosts differ by. Of
+       two ranks, nothing shows by how much hosts differ
     """
     waits = [seen.parts[part] for part in HOST_PARTS if part in seen.parts]
     total = np.where(seen.known, np.sum(waits, axis=0), np.nan) if waits else np.full(seen.known.shape, np.nan)
     idle = mean_known(excess_over_peers(total, seen.role, out)[late.row, late.steps])
     if not idle >= limits.left * mean_known(late.excess[late.steps]):
         return True
-    slower, chance = _compared_with_others(seen, out, late.row, late.steps)
+    even = seen.host_waits[late.row] and np.ptp(seen.role) == 0
+    if even and total[late.row, late.steps].min() > limits.beyond_idle * np.nan_to_num(total[~out]).max(initial=0):
+        return True
+    slower, chance = _compared_with_others(seen.host_steady, seen, out, late.row, late.steps)
     if not math.isfinite(slower) or slower > max(limits.of_idle * idle, limits.host_chance * chance):
         return True
-    slower, chance = _compared_with_others(seen, out, late.row, np.isfinite(late.excess))
+    slower, chance = _compared_with_others(seen.host_pace, seen, out, late.row, np.isfinite(late.excess))
     return late.lasting and chance > 0 and slower > limits.slow_and_behind * chance
 
 
-def _compared_with_others(seen: Observations, out: Bool, row: int, steps: Bool) -> tuple[float, float]:
+def _compared_with_others(value: Float, seen: Observations, out: Bool, row: int, steps: Bool) -> tuple[float, float]:
     """By how much a host takes longer than its peers in the mean of some steps, ns, and by how much the others vary."""
-    excess: Float = excess_over_peers(seen.host_steady, seen.role, out)[:, steps]
+    excess: Float = excess_over_peers(value, seen.role, out)[:, steps]
     return mean_known(excess[row]), root_mean_square(np.array([mean_known(each) for each in excess[~out]]))

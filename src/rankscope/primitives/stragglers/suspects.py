@@ -82,7 +82,7 @@ class Suspect:
     @property
     def few(self) -> bool:
         """Whether there are too few values of other ranks to estimate the random variation from."""
-        return bool(np.isfinite(self.others).sum() < FEW)
+        return bool(np.isfinite(self.others).sum() < (FEW if self.judged.sum() > 1 else FEW // 2))
 
     @property
     def of_two(self) -> bool:

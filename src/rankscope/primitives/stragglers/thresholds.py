@@ -16,6 +16,7 @@ class Thresholds:
 
     # Late in every step.
     standard_errors: float = 5.0  # seeds 0–99: hiccups have heavy tails; at 2.5, 3 of 76 clean runs have a finding
+    standard_errors_single: float = 10.0  # twice that for a single step of a device, whose own spread is not known
     significance: float = 0.01  # of Student's test, with too few peers to estimate random variation; convention
     significance_part: float = 0.001  # … of a part of the local time: there are ten of them (Bonferroni)
     least: float = 0.01  # smaller ones, or hosts that cost their rank less, are no finding; convention
@@ -35,7 +36,8 @@ class Thresholds:
     # Whether a rank's host caused the idle time of its device.
     of_idle: float = 0.3  # of the time its device was idle, so much must its host take longer; at 0.2 a clean pair more
     host_chance: float = 1.5  # … and so many times what hosts differ by on average; doubled, 1 of 26 faults less (H100)
-    slow_and_behind: float = 4.0  # times what hosts differ by, of a host that is always late; seeds 0–99
+    beyond_idle: float = 2.0  # times the longest idle time of any peer's device in a step; convention
+    slow_and_behind: float = 4.0  # times what hosts differ by, of the pace of a host that is always late; seeds 0–99
     # Stalls.
     stall: float = 0.1  # shorter ones are not reported; convention
     stall_share: float = 0.25  # … nor those shorter than this share of a step and …
