@@ -183,6 +183,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     shared = inputs.distinct("collectives", *_OF_COLLECTIVES)
     narrow, on_host = narrow_parts(together(parts), inputs.results["clock"], base_times(inputs.traces))
     named, (_, collectives, stretches, work, paces) = distinct_steps([recorded, shared, *narrow.values()])
+    del narrow, recorded, shared
     cut = _cut(inputs)
     if cut.height:
         stretches, work, paces = (
@@ -190,6 +191,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
             for each in (stretches, work, paces)
         )
     rows = with_aligned_arrivals(stretches)
+    stretches = stretches.select("rank", "window", "match", "step")  # the others take much memory
     findings = _left_out(cut)
     if rows.is_empty():
         return _complete(pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64})), findings
