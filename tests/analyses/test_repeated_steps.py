@@ -19,7 +19,10 @@ WINDOWS, STEPS, LENGTH = 5, 3, 200.0
 
 
 def events_of(start: float, number: int, place: int, arrives: float) -> list[Event]:
-    """A step whose host launches 30 µs of compute, and an all_reduce that arrives when it is said, and ends at 160."""
+    """A step whose host launches 30 µs of compute, and an all_reduce that arrives when it is said, and ends at 160.
+
+    The host waits for it.
+    """
     one, two = 2 * place + 1, 2 * place + 2
     return [
         step(number, start, LENGTH),
@@ -28,6 +31,7 @@ def events_of(start: float, number: int, place: int, arrives: float) -> list[Eve
         kernel("ampere_sgemm_128x64", start + 20, 30, correlation=one, external=one),
         op("c10d::allreduce_", start + arrives - 20, 15, external=two),
         launch(start + arrives - 15, 5, correlation=two, external=two),
+        launch(start + arrives, 160 - arrives, name="cudaStreamSynchronize"),
         collective(start + arrives, 160 - arrives, correlation=two, external=two, sequence=place),
     ]
 

@@ -6,6 +6,7 @@ In: a late rank, and the observations. Out: whether its host itself takes longer
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -30,11 +31,10 @@ def caused_by_host(late: Late, seen: Observations, out: Bool, limits: Thresholds
     4. the rank is always late, and in the mean of all steps the pace of its host is far slower than hosts differ by. Of
        two ranks, nothing shows by how much hosts differ
     """
-    waits = [seen.parts[part] for part in HOST_PARTS if part in seen.parts]
-    total = np.where(seen.known, np.sum(waits, axis=0), np.nan) if waits else np.full(seen.known.shape, np.nan)
-    idle = mean_known(excess_over_peers(total, seen.role, out)[late.row, late.steps])
+    idle = mean_known(excess_over_peers(_idle(seen, HOST_PARTS), seen.role, out)[late.row, late.steps])
     if not idle >= limits.left * mean_known(late.excess[late.steps]):
         return True
+    total = _idle(seen, (*HOST_PARTS, "data_loading"))
     even = seen.host_waits[late.row] and np.ptp(seen.role) == 0
     if even and total[late.row, late.steps].min() > limits.beyond_idle * np.nan_to_num(total[~out]).max(initial=0):
         return True
@@ -43,6 +43,12 @@ def caused_by_host(late: Late, seen: Observations, out: Bool, limits: Thresholds
         return True
     slower, chance = _compared_with_others(seen.host_pace, seen, out, late.row, np.isfinite(late.excess))
     return late.lasting and chance > 0 and slower > limits.slow_and_behind * chance
+
+
+def _idle(seen: Observations, names: Sequence[str]) -> Float:
+    """(ranks, steps) How long each rank's device had nothing to run while its host did this, ns; nan: not known."""
+    waits = [seen.parts[part] for part in names if part in seen.parts]
+    return np.where(seen.known, np.sum(waits, axis=0), np.nan) if waits else np.full(seen.known.shape, np.nan)
 
 
 def _compared_with_others(value: Float, seen: Observations, out: Bool, row: int, steps: Bool) -> tuple[float, float]:
