@@ -138,6 +138,50 @@ def test_what_is_given_to_backward_reaches_torch(device, kind):
     assert [weight.grad.item() for weight in weights] == [6, 6]
 
 
+def test_an_edge_of_the_graph_and_a_loss_that_is_saved(device, tmp_path):
+    phases = StepPhases(0)
+    watch_phases(phases)
+    try:
+        weight = torch.ones(1, requires_grad=True)
+        torch.autograd.backward(torch.autograd.graph.get_gradient_edge(weight * 3), torch.tensor([1.0]))
+        loss = (weight * 2).sum()
+        for _ in range(3):
+            loss.backward(retain_graph=True)
+        assert not loss._backward_hooks
+        torch.save({"loss": loss}, tmp_path / "loss.pt")  # which warns of hooks
+    finally:
+        unwatch_phases(phases)
+    assert weight.grad.item() == 9
+
+
+class Nested(torch.autograd.Function):
+    """As a reentrant checkpoint: a backward pass in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, value):
+        return value * 2.0
+
+    @staticmethod
+    def backward(ctx, gradient):
+        with torch.enable_grad():
+            (torch.ones(1, requires_grad=True) * 2).sum().backward()
+        return gradient * 2
+
+
+def test_a_backward_pass_within_another_counts_once(device):
+    phases = StepPhases(0)
+    watch_phases(phases)
+    try:
+        weight = torch.ones(1, requires_grad=True)
+        device.now = 10
+        Nested.apply(weight).sum().backward()
+        row = phases.end_step(0, 1, profiled=False)
+    finally:
+        unwatch_phases(phases)
+    assert [ended for ended, _ in row.device._marks] == ["", "forward", "backward", "waiting", "other"]
+    assert weight.grad.item() == 2
+
+
 def test_a_backward_pass_of_nothing_fails_as_before(device):
     phases = StepPhases(0)
     watch_phases(phases)

@@ -167,3 +167,37 @@ def test_torchs_own_buffer():
             assert read.missed == 0
     finally:
         dist.destroy_process_group()
+
+
+def test_calls_of_two_recorders_are_read_in_order():
+    """NCCL's latest calls have no duration yet: what gloo was called with later waits for them."""
+    base = 10**18
+
+    def nccl(number, *, retired):
+        timed = {"duration_ms": 1.5} if retired else {}
+        made = {"record_id": number, "time_created_ns": base + 10 * number, "retired": retired}
+        return entry(number) | made | timed | {"profiling_name": "nccl:all_reduce"}
+
+    def gloo(number):
+        return entry(number) | {"time_created_ns": base + 10 * number + 5}
+
+    retired = [3]
+    now = [base]
+    entries = {
+        "nccl": lambda: [nccl(n, retired=n < retired[0]) for n in range(6)],
+        "others": lambda: [gloo(n) for n in range(6)],
+    }
+    ring = CollectiveRing(lambda: entries, wall_clock=lambda: now[0])
+    first = [call.at_ns - base for call in ring.read().calls]
+    assert first == [0, 5, 10, 15, 20, 25]
+    retired[0] = 5
+    assert [call.at_ns - base for call in ring.read().calls] == [30, 35, 40, 45]
+    assert ring.read().calls == ()
+    now[0] += 61 * 10**9  # torch never retires some calls
+    assert [call.at_ns - base for call in ring.read().calls] == [50, 55]
+
+
+def test_the_last_reading_has_all_and_odd_entries_are_left_out():
+    entries = [entry(0) | {"duration_ms": 1.0, "retired": True}, entry(1), entry(2) | {"time_created_ns": None}]
+    ring = CollectiveRing(lambda: {"nccl": lambda: entries}, wall_clock=lambda: 10**18)
+    assert len(ring.read(last=True).calls) == 2

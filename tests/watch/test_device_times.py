@@ -51,7 +51,7 @@ def write(
             now = [max(arrived) + TRANSFER] * ranks
             for r in range(ranks):
                 made[r].append((0, sequence, began + 1000 * part, now[r] - arrived[r]))
-                waits[r] += max(arrived) - arrived[r]
+                waits[r] += max(arrived) - arrived[r] + TRANSFER
             sequence += 1
         if not forward_calls:
             now = [now[r] + forward[r] for r in range(ranks)]
@@ -141,6 +141,87 @@ def test_nobody_is_accused_without_a_straggler(tmp_path):
     status = read_status(tmp_path, WatchLogs(tmp_path))
     assert not status.late_ranks
     assert significance_of(status) is Significance.NOT_SIGNIFICANT
+
+
+def rewritten(run_dir, change):
+    """Change each line of the logs."""
+    for path in (run_dir / "watch").rglob("*.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        rank = lines[0]["rank"]
+        path.write_text("\n".join(json.dumps(change(rank, line) or line) for line in lines) + "\n")
+
+
+def with_call(at_us, kind, numbers, *timed):
+    """A change that adds a collective to each step."""
+
+    def change(_rank, line):
+        if "calls" in line:
+            more = [[kind, numbers + step, 80_000 * step + at_us, *timed] for step in range(60)]
+            line["calls"] = sorted([*line["calls"], *more], key=lambda call: call[2])
+
+    return change
+
+
+def test_a_call_after_ddp_s_backward_pass_does_not_double_the_delay(tmp_path):
+    write(tmp_path, slow=delay(1, "forward"))
+    rewritten(tmp_path, with_call(20_000, 1, 1000, 100))
+    (late,) = read_status(tmp_path, WatchLogs(tmp_path)).late_ranks
+    assert late.rank == 1
+    assert late.found.excess_ns == pytest.approx(6 * MS, rel=0.05)
+
+
+def test_a_group_without_timed_kernels_is_named(tmp_path):
+    write(tmp_path, slow=delay(3, "forward"), forward_calls=4)
+    rewritten(tmp_path, with_call(20_000, 1, 1000))
+    rewritten(tmp_path, with_call(21_000, 1, 2000))
+    unknown = read_status(tmp_path, WatchLogs(tmp_path)).unknown
+    assert "(group 1)" in unknown
+    assert "with NCCL set" in unknown
+
+
+def test_gradients_that_a_job_reduces_by_itself_are_unknown(tmp_path):
+    """It waits for the collectives after the backward pass: no rank waits at its end."""
+    write(tmp_path, slow=delay(2, "forward"), timed=False)
+
+    def waits_later(_rank, line):
+        if "device_waiting_ns" in line:
+            line["device_waiting_ns"] = 1000
+
+    rewritten(tmp_path, waits_later)
+    assert "where ranks wait" in read_status(tmp_path, WatchLogs(tmp_path)).unknown
+
+
+def test_a_slow_network_is_no_work_of_its_ranks(tmp_path):
+    """Two groups of two ranks; the second one's transfers take 5 ms longer."""
+    write(tmp_path, forward_calls=4)
+
+    def slower(rank, line):
+        groups = {0: "0", 1: "0", 2: "2", 3: "2"}
+        if "kind" in line and line["group"] == "0":
+            line["group"] = groups[rank]
+        if "group" in line and "ranks" in line and line["group"] == "0":
+            line.update(group=groups[rank], ranks="0-1" if rank < 2 else "2-3")
+        if "device_forward_ns" in line and rank > 1:
+            for name in ("device_ns", "device_forward_ns"):
+                line[name] += 20 * MS
+        if "calls" in line and rank > 1:
+            line["calls"] = [[*call[:3], call[3] + 5000] if call[0] == 0 else call for call in line["calls"]]
+
+    rewritten(tmp_path, slower)
+    status = read_status(tmp_path, WatchLogs(tmp_path))
+    assert not status.late_ranks
+    assert not status.unknown
+
+
+def test_where_collectives_take_longer_than_the_step_it_is_unknown(tmp_path):
+    write(tmp_path, forward_calls=4)
+
+    def longer(_rank, line):
+        if "calls" in line:
+            line["calls"] = [[*call[:3], call[3] + 30_000] if call[0] == 0 else call for call in line["calls"]]
+
+    rewritten(tmp_path, longer)
+    assert "overlap" in read_status(tmp_path, WatchLogs(tmp_path)).unknown
 
 
 def test_without_timed_kernels_blocking_collectives_are_unknown(tmp_path):

@@ -319,11 +319,18 @@ def test_pipeline_stages_are_not_compared(tmp_path, every):
     assert ("send to each other" in status.unknown) == (every == 1)
 
 
-def test_an_accelerator_has_no_verdict(tmp_path):
+@pytest.mark.parametrize(
+    ("device", "steps"), [("XPU", '"step"'), ("CUDA", '"device_unknown":true,"step"'), ("CUDA", '"step"')]
+)
+def test_an_accelerator_has_no_verdict_unless_the_job_runs_on_the_cpu(tmp_path, device, steps):
     SimulatedJob().write(tmp_path)
     for path in (tmp_path / "watch").iterdir():
-        path.write_text(path.read_text().replace('"device":null', '"device":"CUDA"'))
+        text = path.read_text().replace('"device":null', f'"device":"{device}"')
+        path.write_text(text.replace('"step"', steps))
     status = read_status(tmp_path, WatchLogs(tmp_path))
+    if (device, steps) == ("CUDA", '"step"'):
+        assert not status.unknown
+        return
     assert status.late_ranks == ()
     assert "no times of the devices" in status.unknown
     assert "Straggler: unknown" in shown(status)

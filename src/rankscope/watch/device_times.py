@@ -3,10 +3,12 @@
 A step on the device is from one event on the loop's stream to the next; of that the rank waited for others
 
 - at the end of its backward pass, where DDP waits for the collectives that ran in the background: the time between two
-  events (`device_waiting_ns`), which has the rest of the transfer too, the same on all ranks;
-- in collectives outside of the backward pass (tensor parallelism, FSDP, a loss that is averaged): what the call's
-  kernel took longer than on the rank where it was shortest, which came last. That needs the kernels' times, which NCCL
-  has if ``TORCH_NCCL_ENABLE_TIMING`` is set. Of several groups the longest wait counts: they may be at one time.
+  events (`device_waiting_ns`);
+- in collectives outside of the backward pass (a loss that is averaged), and in all collectives of groups with some
+  before it (tensor parallelism, FSDP): the time of their kernels. NCCL has it if ``TORCH_NCCL_ENABLE_TIMING`` is set.
+
+Both have the transfers, too: a slow network is no work of a rank. What overlaps with compute is subtracted as well, on
+all ranks of a group alike: only differences between ranks say something then.
 
 The rest is the local time. The clocks of hosts play no part.
 
@@ -16,7 +18,8 @@ In: logs. Out: local times, or why there are none.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +32,14 @@ BASIS = "device"
 NO_COLLECTIVES = "the log has no collectives (they follow within half a minute); if the job calls none, no rank waits"
 _SPAN = 10
 """Of so many times the wanted steps, those are taken that can be compared."""
-_TIMING = "set TORCH_NCCL_ENABLE_TIMING=1, or record a window: rankscope trigger"
+_NO_WAIT = 1e-3
+"""Of a step: less is no wait for a collective."""
+_OVERLAPPED = 0.05
+"""Of all steps and ranks: in so many collectives may take longer than the step."""
+_RECORD = "record a window: rankscope trigger"
+_TIMING = f"with NCCL set TORCH_NCCL_ENABLE_TIMING=1, or {_RECORD}"
+BEFORE, WITHIN, AFTER = "before", "within", "after"
+"""The backward pass, as the host calls it."""
 
 Matched = Mapping[tuple[str, int], Mapping[int, Call]]
 """By group and sequence number the call of each rank."""
@@ -51,56 +61,78 @@ def device_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | s
     if not steps:
         return (
             "hosts run ahead of their accelerators, and the log has no times of the devices (no step is complete on all"
-            " ranks yet, or they are none of CUDA and ROCm); record a window: rankscope trigger"
+            f" ranks yet, or they are none of CUDA and ROCm); {_RECORD}"
         )
     if not any(log.calls for log in logs.values()):
         return NO_COLLECTIVES
-    outside = _groups_outside_backward(logs, lines, steps)
+    groups = _groups(logs, lines, steps)
     matched = _matched(logs)
     waited: Int64 | None = None
-    if outside:
-        blocking = [key for key in matched if key[0] in outside]
-        untimed = {key for key in blocking if not _timed(matched[key])}
-        if 2 * len(untimed) >= len(blocking):
-            groups = ", ".join(sorted(outside))
-            return f"ranks wait for each other outside of the backward pass (group {groups}): {_TIMING}"
+    if groups.outside:
+        blocking = {group: [calls for key, calls in matched.items() if key[0] == group] for group in groups.outside}
+        untimed = [group for group, calls in blocking.items() if 2 * sum(map(_timed, calls)) <= len(calls)]
+        if untimed:
+            named = f"group{'s' if len(untimed) > 1 else ''} {', '.join(sorted(untimed))}"
+            return f"ranks wait for each other outside of the backward pass ({named}), for an unknown time: {_TIMING}"
         steps = steps_read(logs, lines, steps, _SPAN * most_steps)
-        steps = _without(untimed, matched, lines, steps)[-most_steps:]
-        waited = _waited(matched, outside, lines, steps)
-    else:
+        steps = _without_untimed(matched, groups.outside, lines, steps)
+    if groups.background:
         steps = [
             step for step in steps if all(of_rank[step].device_waiting_ns is not None for of_rank in lines.values())
         ]
-        steps = steps[-most_steps:]
+    steps = steps[-most_steps:]
     if not steps:
-        return f"it is not known when the backward pass itself ended: {_TIMING}"
-    total = _field(lines, steps, "device_ns")
-    local = total - _field(lines, steps, "device_waiting_ns")
-    if waited is not None:
-        local = local - waited
+        return f"it is not known when the backward pass itself ended; {_RECORD}"
+    total, at_end = _field(lines, steps, "device_ns"), _field(lines, steps, "device_waiting_ns")
+    if groups.background and np.median(at_end, axis=1).max() < _NO_WAIT * np.median(total):
+        return f"no rank waits at the end of its backward pass, so it is not known where ranks wait; {_RECORD}"
+    if groups.outside:
+        waited, inside = _kernel_times(matched, groups, lines, steps)
+        at_end = np.maximum(at_end, inside)
+    local = total - at_end - (0 if waited is None else waited)
+    if np.mean(local < 0) > _OVERLAPPED:
+        return f"collectives overlap with so much of the computation that the wait in them is not known; {_RECORD}"
     local = np.maximum(local, 0)
     numbers = np.array(steps, dtype=np.int64)
     phases = _phases(lines, steps, local, only_loading=waited is not None)
     return LocalTimes(tuple(logs), numbers, total, local, phases, BASIS, _arrivals(matched, lines, numbers), False)
 
 
-def _groups_outside_backward(logs: Mapping[int, RankLog], lines: Lines, steps: list[int]) -> set[str]:
-    """The groups with collectives outside of the backward pass, in more than a few steps of a rank."""
-    found: set[str] = set()
+class _Groups(NamedTuple):
+    """Groups by where a step calls their collectives, in more than a few steps of a rank."""
+
+    before: frozenset[str]
+    """Before the backward pass, and perhaps within it: ranks wait in each call."""
+    outside: frozenset[str]
+    """These, and those with calls after the backward pass."""
+    background: frozenset[str]
+    """Within it, and not before: DDP's buckets."""
+
+
+def _groups(logs: Mapping[int, RankLog], lines: Lines, steps: list[int]) -> _Groups:
+    found: dict[str, set[str]] = defaultdict(set)
     for rank, log in logs.items():
-        rows = [lines[rank][step] for step in steps]
-        starts = np.array([row.start_ns for row in rows], dtype=np.int64)
-        backward = [_backward(row) for row in rows]
-        counts: dict[str, set[int]] = defaultdict(set)
+        starts = _starts(lines, steps)[rank]
+        where: dict[tuple[str, str], set[int]] = defaultdict(set)
         for call in log.calls:
-            row = int(np.searchsorted(starts, call.at_ns, side="right")) - 1
-            if row < 0 or call.at_ns > starts[row] + rows[row].ns or not call.sequence:
-                continue
-            begin, end = backward[row]
-            if not begin <= call.at_ns - int(starts[row]) <= end:
-                counts[call.kind.group].add(row)
-        found |= {group for group, where in counts.items() if len(where) > FEW * len(rows)}
-    return found
+            column, place = _place(call, starts, lines[rank], steps)
+            if column >= 0 and call.sequence:
+                where[place, call.kind.group].add(column)
+        for (place, group), columns in where.items():
+            if len(columns) > FEW * len(steps):
+                found[place].add(group)
+    before = frozenset(found[BEFORE])
+    return _Groups(before, before | found[AFTER], frozenset(found[WITHIN] - before))
+
+
+def _place(call: Call, starts: Int64, lines: Mapping[int, StepLine], steps: list[int]) -> tuple[int, str]:
+    """The step in which a rank makes a call, as an index or −1, and where in it."""
+    column = int(np.searchsorted(starts, call.at_ns, side="right")) - 1
+    since = call.at_ns - int(starts[column])
+    if column < 0 or since > lines[steps[column]].ns:
+        return -1, ""
+    begin, end = _backward(lines[steps[column]])
+    return column, BEFORE if since < begin else WITHIN if since <= end else AFTER
 
 
 def _backward(row: StepLine) -> tuple[int, int]:
@@ -137,28 +169,31 @@ def _waits(calls: Mapping[int, Call]) -> dict[int, int]:
     return {rank: ns - least for rank, ns in times.items()}
 
 
-def _waited(matched: Matched, groups: set[str], lines: Lines, steps: list[int]) -> Int64:
-    """(ranks, steps) How long a rank waited in collectives of these groups: of the group where it was longest."""
-    rows = {rank: row for row, rank in enumerate(lines)}
+def _kernel_times(matched: Matched, groups: _Groups, lines: Lines, steps: list[int]) -> tuple[Int64, Int64]:
+    """(ranks, steps) The time in the kernels of collectives in which ranks wait, outside of the backward pass and in
+    it."""
     starts = _starts(lines, steps)
-    by_group: dict[str, Int64] = {group: np.zeros((len(rows), len(steps)), dtype=np.int64) for group in groups}
+    rows = {rank: row for row, rank in enumerate(lines)}
+    outside: Int64 = np.zeros((len(rows), len(steps)), dtype=np.int64)
+    inside = np.zeros_like(outside)
     for (group, _), calls in matched.items():
-        if group in groups:
-            for rank, ns in _waits(calls).items():
-                column = int(np.searchsorted(starts[rank], calls[rank].at_ns, side="right")) - 1
-                if column >= 0 and calls[rank].at_ns <= starts[rank][column] + lines[rank][steps[column]].ns:
-                    by_group[group][rows[rank], column] += ns
-    most: Int64 = np.max(list(by_group.values()), axis=0)
-    return most
+        if group in groups.outside:
+            for rank, call in calls.items():
+                column, place = _place(call, starts[rank], lines[rank], steps)
+                if column >= 0 and place != WITHIN:
+                    outside[rows[rank], column] += call.device_ns or 0
+                elif column >= 0 and group in groups.before:
+                    inside[rows[rank], column] += call.device_ns or 0
+    return outside, inside
 
 
-def _without(untimed: set[tuple[str, int]], matched: Matched, lines: Lines, steps: list[int]) -> list[int]:
-    """The steps without these collectives: the latest of a job may have ended before their kernels' times were read."""
+def _without_untimed(matched: Matched, groups: Set[str], lines: Lines, steps: list[int]) -> list[int]:
+    """The steps of which all these groups' kernels were timed: the latest of a job may not have been read in time."""
     starts = _starts(lines, steps)
     found = set()
-    for key in untimed:
-        for rank, call in matched[key].items():
-            found.add(int(np.searchsorted(starts[rank], call.at_ns, side="right")) - 1)
+    for (group, _), calls in matched.items():
+        if group in groups and not _timed(calls):
+            found |= {_place(call, starts[rank], lines[rank], steps)[0] for rank, call in calls.items()}
     return [step for column, step in enumerate(steps) if column not in found]
 
 

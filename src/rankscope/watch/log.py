@@ -78,6 +78,8 @@ class StepLine:
     device_waiting_ns: int | None = None
     """After the backward pass, for its communication."""
     device_optimizer_ns: int | None = None
+    device_unknown: bool = False
+    """Whether the job uses a device on which the times of this step are not known."""
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ def _times(logs: Mapping[int, RankLog], most_steps: int) -> tuple[LocalTimes | N
         return None, "one rank alone has a log: there is no other to compare it with"
     if any(map(_sends_often, logs.values())):
         return None, SENDS
-    if any(log.header.device is not None for log in logs.values()):
+    if any(map(_on_device, logs.values())):
         on_device = device_times(logs, most_steps)
         return (None, on_device) if isinstance(on_device, str) else (on_device, "")
     times = local_times(logs, most_steps)
@@ -152,6 +152,12 @@ def _times(logs: Mapping[int, RankLog], most_steps: int) -> tuple[LocalTimes | N
     if all(log.header.has_all_calls and not log.calls and not log.missed for log in logs.values()):
         return times, NO_COLLECTIVES
     return times, ""
+
+
+def _on_device(log: RankLog) -> bool:
+    """Whether a rank computes on an accelerator. That of the header may only be there; XPU's steps do not say."""
+    kind = log.header.device
+    return kind is not None and (kind != "CUDA" or any(line.device_ns or line.device_unknown for line in log.steps))
 
 
 def _sends_often(log: RankLog) -> bool:

@@ -45,12 +45,13 @@ class DeviceMarks:
 
     def __init__(self) -> None:
         self._marks: list[tuple[str, Any]] = []
-        self._usable = device_in_use() == "cuda"
+        self._hook: Any = None
+        self._usable = self._in_use = device_in_use() == "cuda"
 
     @classmethod
     def never_compile(cls) -> None:
         """Keep these functions out of compiled code."""
-        for each in (cls.mark, cls.mark_backward):
+        for each in (cls.mark, cls.mark_backward, cls.backward_ended):
             never_compile(each)
 
     def mark(self, ended: str) -> None:
@@ -76,29 +77,36 @@ class DeviceMarks:
         if not self._usable or _compiles_backward():
             return
         with suppress(Exception):
-            first = (
-                tensors[0] if isinstance(tensors, (list, tuple)) else tensors
-            )  # not of an iterator, which torch takes
+            # Not of an iterator, which torch takes too; and no edge of a graph, whose hooks are others.
+            first = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
+            if not isinstance(first, torch.Tensor):
+                return
             engine: Any = torch.autograd.Variable._execution_engine
-            passes = [1]  # the tensor keeps the hook, for another backward pass too
 
             def begins(_gradient: torch.Tensor) -> None:
                 with suppress(Exception):
-                    passes.pop()
                     engine.queue_callback(lambda: self.mark(BACKWARD))
 
-            first.register_hook(begins)
+            register: Any = first.register_hook
+            self._hook = register(begins)
 
-    @property
-    def last(self) -> str:
-        """The phase that ended at the latest mark."""
-        return self._marks[-1][0] if self._marks else ""
+    def backward_ended(self) -> None:
+        """The backward pass is over, and the stream goes on."""
+        hook, self._hook = self._hook, None
+        if hook is not None:
+            hook.remove()
+        self.mark(WAITING if self._marks and self._marks[-1][0] == BACKWARD else BACKWARD)
 
     def is_over(self) -> bool:
         """Whether the device has passed the last mark; may be called from any thread."""
         with suppress(Exception), queries_beside_capture() as allowed:
             return not allowed or not self._marks or self._marks[-1][1].query()
         return True
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the job uses such a device."""
+        return self._in_use
 
     def phases(self) -> DevicePhases | None:
         """The times, once the step is over; None if they are not known."""

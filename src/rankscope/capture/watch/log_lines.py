@@ -6,7 +6,8 @@ A step::
 
 ``start_ns`` is of the wall clock, ``backward_end_ns`` counted from there; what is not known is left out. ``profiled``
 marks a step that a profiler recorded. With CUDA or ROCm, ``device_ns`` is the step on the device (`device_marks`), and
-``device_forward_ns``, ``device_backward_ns``, ``device_waiting_ns`` and ``device_optimizer_ns`` are its phases.
+``device_forward_ns``, ``device_backward_ns``, ``device_waiting_ns`` and ``device_optimizer_ns`` are its phases;
+``device_unknown`` says that the job uses such a device, and this step's times are not known.
 Collectives::
 
     {"group":"0","ranks":"0-7"}
@@ -147,6 +148,8 @@ def _step_line(row: StepRow, wall_offset_ns: int) -> str:
     if row.device is not None and (device := row.device.phases()) is not None:
         fields["device_ns"] = device.total
         fields |= {f"device_{name}_ns": value for name, value in device._asdict().items() if name != "total"}
+    elif row.device is not None and row.device.in_use:
+        fields["device_unknown"] = True
     return one_line({name: value for name, value in fields.items() if value is not None})
 
 

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rankscope.capture.dynamo import never_compile
-from rankscope.capture.watch.device_marks import BACKWARD, FORWARD, OPTIMIZER, OTHER, WAITING, DeviceMarks
+from rankscope.capture.watch.device_marks import FORWARD, OPTIMIZER, OTHER, DeviceMarks
 
 _clock = time.perf_counter_ns
 
@@ -64,6 +64,7 @@ class StepPhases:
     def __init__(self, began: int) -> None:
         self.thread = threading.get_ident()
         self._began = began
+        self.in_backward = False
         self._reset(began)
 
     def _reset(self, began: int) -> None:
@@ -108,16 +109,18 @@ class StepPhases:
             now: the time.
             args, options: those of ``torch.autograd.backward``.
         """
+        self.in_backward = True
         self._forward += now - self._since
         self.device.mark(FORWARD)
         self.device.mark_backward(args[0] if args else (options or {}).get("tensors"))
 
     def backward_ends(self, began: int, ended: int) -> None:
         """A backward pass is over."""
+        self.in_backward = False
         self._backward += ended - began
         self._backwards += 1
         self._since = self._backward_ended = ended
-        self.device.mark(WAITING if self.device.last == BACKWARD else BACKWARD)
+        self.device.backward_ended()
 
     def optimized(self, began: int, ended: int) -> None:
         """The outermost step of an optimizer is over."""
@@ -194,6 +197,8 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     def backward(*args: Any, **options: Any) -> Any:
         phases = _current
         if torch.compiler.is_compiling() or phases is None or threading.get_ident() != phases.thread:
+            return original(*args, **options)
+        if phases.in_backward:  # of a reentrant checkpoint
             return original(*args, **options)
         began = _clock()
         phases.backward_begins(began, args, options)

@@ -27,6 +27,8 @@ from rankscope.capture.flight_recorder import Entries, FlightCall, flight_call, 
 SHARE = 0.001
 """Of the time that reading may take."""
 READ_AT_LEAST_S = 10.0
+HOLD_S = 60.0
+"""So long a call is held back until its duration is known."""
 _FULL = 0.5
 _LATE = 4
 """So many times the usual time until the next step to read at, the time decides after all."""
@@ -43,6 +45,32 @@ class RingRead:
     """Calls that the buffer had dropped before they were read."""
 
 
+def _duration(entry: Mapping[str, Any]) -> object:
+    return entry.get("duration_ms")
+
+
+def _hold_back(new: Mapping[str, list[dict[str, Any]]], timed: set[str], since_ns: float) -> None:
+    """Leave for the next reading what is not complete, and all calls after it: they are written in order.
+
+    Torch sets the duration of a call when it retires it, and some kinds of calls it never retires.
+
+    Args:
+        new: by recorder, its new entries, which are shortened.
+        timed: recorders that have durations.
+        since_ns: earlier ones are not held back.
+    """
+    first: int | None = None
+    for name, entries in new.items():
+        if name in timed:
+            retired = max((at for at, each in enumerate(entries) if each.get("retired")), default=-1)
+            held = [each["time_created_ns"] for each in entries[retired + 1 :] if each["time_created_ns"] >= since_ns]
+            first = min([*held, *([] if first is None else [first])], default=None)
+    if first is not None:
+        for entries in new.values():
+            while entries and entries[-1]["time_created_ns"] >= first:
+                entries.pop()
+
+
 class CollectiveRing:
     """Reads the buffers of this process.
 
@@ -50,6 +78,7 @@ class CollectiveRing:
         recorders: what gives the entries of each buffer, by a name of it; torch's by default.
         clock: seconds.
         cpu_clock: seconds of this thread.
+        wall_clock: ns since 1970, as in the entries.
     """
 
     def __init__(
@@ -57,9 +86,12 @@ class CollectiveRing:
         recorders: Callable[[], Mapping[str, Entries]] = flight_recorders,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.thread_time,
+        wall_clock: Callable[[], int] = time.time_ns,
     ) -> None:
+        self._wall_clock = wall_clock
         self._recorders, self._clock, self._cpu_clock = recorders, clock, cpu_clock
         self._last_ids: dict[str, int] = {}
+        self._timed: set[str] = set()
         self._size = _SIZE
         self._due = clock()
         self._read_at = clock()
@@ -91,33 +123,34 @@ class CollectiveRing:
             self._due, self.next_step = self._clock() + READ_AT_LEAST_S, None
             return RingRead((), 0)
         began = self._cpu_clock()
-        calls: list[FlightCall] = []
-        missed = 0
-        for name, read in recorders.items():
-            new, lost = self._new_entries(name, read, last=last)
-            calls += [flight_call(int(each["time_created_ns"]), each) for each in new]
-            missed += lost
-        calls.sort(key=lambda call: call.at_ns)
+        new = {name: self._new_entries(name, read) for name, read in recorders.items()}
+        self._timed |= {name for name, entries in new.items() if any(map(_duration, entries))}
+        if not last:
+            _hold_back(new, self._timed, self._wall_clock() - HOLD_S * 1e9)
+        missed = sum(self._note_read(name, entries) for name, entries in new.items())
+        entries = [each for of_recorder in new.values() for each in of_recorder]
+        calls = sorted((flight_call(each["time_created_ns"], each) for each in entries), key=lambda call: call.at_ns)
         cost = self._cpu_clock() - began
         now = self._clock()
         elapsed, self._read_at = max(now - self._read_at, 1e-3), now
         self._plan_next(step, usual_ns, cost / SHARE, max(len(calls) + missed, 1) / elapsed)
         return RingRead(tuple(calls), missed)
 
-    def _new_entries(self, name: str, read: Entries, *, last: bool) -> tuple[list[dict[str, Any]], int]:
-        """The new entries of a buffer that are complete, in the order of the calls, and how many are lost."""
+    def _new_entries(self, name: str, read: Entries) -> list[dict[str, Any]]:
+        """The entries of a buffer that were not read yet, in the order of the calls."""
         known = self._last_ids.get(name, -1)
-        new = sorted((each for each in read() if each["record_id"] > known), key=lambda each: each["record_id"])
-        if not last and any(each.get("duration_ms") is not None for each in new):
-            # Torch sets the duration when it retires the call. Some kinds of calls it never retires.
-            while new and not new[-1].get("retired"):
-                new.pop()
+        new = [each for each in read() if each["record_id"] > known and isinstance(each.get("time_created_ns"), int)]
+        return sorted(new, key=lambda each: each["record_id"])
+
+    def _note_read(self, name: str, new: list[dict[str, Any]]) -> int:
+        """These entries are read; returns how many before them are lost."""
         if not new:
-            return [], 0
+            return 0
+        known = self._last_ids.get(name, -1)
         missed = max(int(new[0]["record_id"]) - known - 1, 0) if known >= 0 else 0
         self._size = len(new) if missed else max(self._size, len(new))
         self._last_ids[name] = int(new[-1]["record_id"])
-        return new, missed
+        return missed
 
     def _plan_next(self, step: int, usual_ns: int, least_s: float, calls_per_s: float) -> None:
         """When to read next.
