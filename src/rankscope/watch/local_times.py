@@ -8,9 +8,10 @@ them when the last has arrived. So between two collectives a rank spent
 
 Which of the two holds is not in the log. It is decided for each place in a step from how the time between two arrivals
 of a rank depends on how early the rank was at the first one: one that waits is later by as much (slope 1), one that
-does not is not (slope 0). Only the variation from step to step counts, not that a rank is always early. The local time
-of a step is the sum of the pieces from the last collective of the step before to the last of its own. Hosts' clocks are
-aligned at the end of the backward pass, which ranks leave together.
+does not is not (slope 0). Only what varies from step to step and differs between ranks counts: not that a rank is always
+early, nor that a step is longer on all ranks. The local time of a step is the sum of the pieces from the last collective
+of the step before to the last of its own. Hosts' clocks are aligned at the end of the backward pass, which ranks leave
+together.
 
 In: logs. Out: matrices of ranks and steps, and arrivals by group.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +52,8 @@ FEW = 0.1
 """Of a rank's steps: fewer with a collective before the backward pass are exceptions."""
 _OUTLIER = 5.0
 """Times the median distance from the median."""
+_STANDARD_ERRORS = 2.0
+"""A slope closer to the middle between 0 and 1 does not tell whether ranks wait."""
 _SPAN = 10
 """Times the number of wanted steps: they are taken from that many latest steps, if their collectives were read."""
 
@@ -87,6 +90,7 @@ class LocalTimes:
         arrivals: by group.
         unaligned: whether several hosts' clocks could not be aligned.
         unread: whether the basis is phases only because of no step all collectives could be read.
+        undecided_ns: how much of the usual step may be local time or waiting: of the rank with the most.
     """
 
     ranks: tuple[int, ...]
@@ -98,6 +102,7 @@ class LocalTimes:
     arrivals: tuple[Arrivals, ...]
     unaligned: bool
     unread: bool = False
+    undecided_ns: int = 0
 
 
 def local_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | None:
@@ -130,11 +135,14 @@ def local_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | No
         times = _durations(lines, ranks, steps)
         unread = unread or any(log.gaps for log in logs.values())
         return LocalTimes(ranks, steps, times, total, phases, "phases", (), unaligned, unread)
-    known, values = local
+    known, values, undecided = local
     early = _calls_before_backward(logs, lines, matched, set(known))
     phases, steps = _phases(lines, ranks, known, values, waits_before_backward=early)
     arrivals = _arrivals(matched, lines, offsets, set(known))
-    return LocalTimes(ranks, steps, _durations(lines, ranks, steps), values, phases, "collectives", arrivals, unaligned)
+    times = _durations(lines, ranks, steps)
+    return LocalTimes(
+        ranks, steps, times, values, phases, "collectives", arrivals, unaligned, undecided_ns=undecided
+    )
 
 
 Matched = Mapping[tuple[str, int], Mapping[int, int]]
@@ -189,6 +197,7 @@ class _Place(NamedTuple):
     before: int
     """The kind of the collective before, by number."""
     after: int
+    """Likewise, whatever its group: ranks that leave one collective together may call the next in several groups."""
 
 
 class _Piece(NamedTuple):
@@ -197,6 +206,8 @@ class _Piece(NamedTuple):
     rank: int
     step: int
     place: _Place
+    follows: tuple[str, int]
+    """The collective before: group and sequence number."""
     since_release: int
     since_arrival: int
 
@@ -215,8 +226,9 @@ def _pieces(
     kinds: dict[Kind, int] = {}
     for rank, log in logs.items():
         # A kind is one object in a log: its hash takes longer than all else here.
-        by_id = {
-            id(kind): kinds.setdefault(kind, len(kinds)) for kind in {id(c.kind): c.kind for c in log.calls}.values()
+        numbered = {
+            id(kind): (kinds.setdefault(kind, len(kinds)), kinds.setdefault(replace(kind, group=""), len(kinds)))
+            for kind in {id(c.kind): c.kind for c in log.calls}.values()
         }
         numbers = np.array(list(lines[rank]), dtype=np.int64)
         starts = np.array([line.start_ns for line in lines[rank].values()], dtype=np.int64)
@@ -236,24 +248,32 @@ def _pieces(
                 cut.add(step)  # the step before has no line: what is before this collective is not known
             elif step in wanted:
                 earlier = (before[1].kind.group, before[1].sequence)
-                place = _Place(before[0] != step, by_id[id(before[1].kind)], by_id[id(each.kind)])
+                place = _Place(before[0] != step, numbered[id(before[1].kind)][0], numbered[id(each.kind)][1])
                 since = arrival - releases[earlier], arrival - matched[earlier][rank]
-                found.append(_Piece(rank, step, place, *since))
+                found.append(_Piece(rank, step, place, earlier, *since))
             before = (step, each)
     return found, cut
 
 
-def _local(pieces: Sequence[_Piece], ranks: Sequence[int], steps: Sequence[int]) -> tuple[list[int], Int64] | None:
-    """The steps whose pieces are known of all ranks and alike, and the local times; None if there are none."""
+def _local(
+    pieces: Sequence[_Piece], ranks: Sequence[int], steps: Sequence[int]
+) -> tuple[list[int], Int64, int] | None:
+    """The steps whose pieces are known of all ranks and alike, the local times, and how much of them is undecided; None
+    if there are none."""
     by_place: dict[_Place, list[_Piece]] = defaultdict(list)
     for each in pieces:
         by_place[each.place].append(each)
-    waits = {place: _waited(each) for place, each in by_place.items()}
+    decided = {place: _waited(each) for place, each in by_place.items()}
     total: Counter[tuple[int, int]] = Counter()
     number: Counter[tuple[int, int]] = Counter()
+    undecided: Counter[tuple[int, int]] = Counter()
     for each in pieces:
         key = (each.rank, each.step)
-        total[key] += max(each.since_release if waits[each.place] else each.since_arrival, 0)
+        waits = decided[each.place]
+        if waits is None:
+            undecided[key] += each.since_arrival - each.since_release
+            waits = each.place.first  # the optimizer needs the result of the last one
+        total[key] += max(each.since_release if waits else each.since_arrival, 0)
         number[key] += 1
     usual = {}
     for rank in ranks:
@@ -265,33 +285,45 @@ def _local(pieces: Sequence[_Piece], ranks: Sequence[int], steps: Sequence[int])
     known = [step for step in steps if all(number[rank, step] == usual[rank] for rank in ranks)]
     if not known:
         return None
-    return known, np.array([[total[rank, step] for step in known] for rank in ranks], dtype=np.int64)
+    most = max(float(np.median([undecided[rank, step] for step in known])) for rank in ranks)
+    return known, np.array([[total[rank, step] for step in known] for rank in ranks], dtype=np.int64), round(most)
 
 
-def _waited(pieces: Sequence[_Piece]) -> bool:
-    """Whether ranks waited for the collective before, at one place in a step.
-
-    Between steps they did, unless the slope says otherwise: the optimizer needs the result.
-    """
-    by_rank: dict[int, list[_Piece]] = defaultdict(list)
+def _waited(pieces: Sequence[_Piece]) -> bool | None:
+    """Whether ranks waited for the collective before, at one place in a step; None if that cannot be told."""
+    following: dict[tuple[str, int], dict[int, _Piece]] = defaultdict(dict)
     for each in pieces:
-        if each.since_arrival > each.since_release:  # who arrives last cannot tell
-            by_rank[each.rank].append(each)
-    early = [_deviations([each.since_arrival - each.since_release for each in rows]) for rows in by_rank.values()]
-    since = [_deviations([each.since_arrival for each in rows]) for rows in by_rank.values()]
-    dx, dy = np.concatenate([*early, np.zeros(0)]), np.concatenate([*since, np.zeros(0)])
-    variation = float((dx**2).sum())
-    if dx.size < ENOUGH or variation == 0:
-        return pieces[0].place.first
-    return float((dx * dy).sum()) / variation > 0.5
+        following[each.follows][each.rank] = each
+    by_ranks: dict[tuple[int, ...], list[list[_Piece]]] = defaultdict(list)
+    for _, found in sorted(following.items()):
+        ranks = tuple(sorted(found))
+        by_ranks[ranks].append([found[rank] for rank in ranks])
+    xx = xy = yy = 0.0
+    freedom = -1
+    for ranks, rows in by_ranks.items():
+        since = np.array([[each.since_arrival for each in row] for row in rows], dtype=np.float64)
+        early = since - np.array([[each.since_release for each in row] for row in rows], dtype=np.float64)
+        if len(rows) < 2:
+            continue
+        dx, dy = _changes(early), _changes(since)
+        xx, xy, yy = xx + float((dx * dx).sum()), xy + float((dx * dy).sum()), yy + float((dy * dy).sum())
+        freedom += (len(ranks) - 1) * (len(rows) - 1)
+    if freedom < ENOUGH or xx == 0:
+        return None
+    slope = xy / xx
+    standard_error = (max(yy - slope * xy, 0.0) / freedom / xx) ** 0.5
+    return slope > 0.5 if abs(slope - 0.5) > _STANDARD_ERRORS * standard_error else None
 
 
-def _deviations(values: Sequence[int]) -> Float:
-    """From the median, cut where they are outliers."""
-    array = np.array(values, dtype=np.float64)
-    array -= np.median(array)
-    most = _OUTLIER * float(np.median(np.abs(array)))
-    found: Float = np.clip(array, -most, most)
+def _changes(values: Float) -> Float:
+    """From each collective to the next, less the mean of all ranks, cut where they are outliers.
+
+    Not the deviations from a mean or median: where a rank becomes slow at some step, the time in which it is slow and
+    the time by which it is late change together, whether ranks wait or not.
+    """
+    changes = np.diff(values - values.mean(axis=1, keepdims=True), axis=0)
+    most = _OUTLIER * np.median(np.abs(changes), axis=0)
+    found: Float = np.clip(changes, -most, most)
     return found
 
 
