@@ -6,12 +6,9 @@ them when the last has arrived. So between two collectives a rank spent
     local time = arrival − release of the collective before, if it waited for that one,
                = arrival − its own arrival at the one before, if that one ran in the background.
 
-Which of the two holds is not in the log. It is decided for each place in a step from how the time between two arrivals
-of a rank depends on how early the rank was at the first one: one that waits is later by as much (slope 1), one that
-does not is not (slope 0). Only what varies from step to step and differs between ranks counts: not that a rank is always
-early, nor that a step is longer on all ranks. The local time of a step is the sum of the pieces from the last collective
-of the step before to the last of its own. Hosts' clocks are aligned at the end of the backward pass, which ranks leave
-together.
+Which of the two holds is not in the log: `waits` infers it for each place in a step. The local time of a step is the
+sum of the pieces from the last collective of the step before to the last of its own. Hosts' clocks are aligned at the
+end of the backward pass, which ranks leave together.
 
 In: logs. Out: matrices of ranks and steps, and arrivals by group.
 """
@@ -21,13 +18,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rankscope.watch.log import Call, Kind, RankLog, StepLine
 from rankscope.watch.steps_read import Lines, steps_read
+from rankscope.watch.waits import Piece, Place, waited
 
 Int64 = npt.NDArray[np.int64]
 Float = npt.NDArray[np.float64]
@@ -46,14 +43,8 @@ RELEASES = (
 """Collectives that end on no rank before all have called them. A broadcast ends on its root at once."""
 LOADING = "data loading"
 """The one phase in which no rank waits for another one."""
-ENOUGH = 8
-"""Pieces to know a slope from."""
 FEW = 0.1
 """Of a rank's steps: fewer with a collective before the backward pass are exceptions."""
-_OUTLIER = 5.0
-"""Times the median distance from the median."""
-_STANDARD_ERRORS = 2.0
-"""A slope closer to the middle between 0 and 1 does not tell whether ranks wait."""
 _SPAN = 10
 """Times the number of wanted steps: they are taken from that many latest steps, if their collectives were read."""
 
@@ -140,9 +131,7 @@ def local_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | No
     phases, steps = _phases(lines, ranks, known, values, waits_before_backward=early)
     arrivals = _arrivals(matched, lines, offsets, set(known))
     times = _durations(lines, ranks, steps)
-    return LocalTimes(
-        ranks, steps, times, values, phases, "collectives", arrivals, unaligned, undecided_ns=undecided
-    )
+    return LocalTimes(ranks, steps, times, values, phases, "collectives", arrivals, unaligned, undecided_ns=undecided)
 
 
 Matched = Mapping[tuple[str, int], Mapping[int, int]]
@@ -189,39 +178,16 @@ def _matched(logs: Mapping[int, RankLog], offsets: Mapping[int, int]) -> Matched
     }
 
 
-class _Place(NamedTuple):
-    """Between which collectives of a step a piece is: those of one place are alike on all ranks and in all steps."""
-
-    first: bool
-    """Whether it is the first of the step: it begins in the step before."""
-    before: int
-    """The kind of the collective before, by number."""
-    after: int
-    """Likewise, whatever its group: ranks that leave one collective together may call the next in several groups."""
-
-
-class _Piece(NamedTuple):
-    """The time of a rank between two of its collectives, the later one in `step`."""
-
-    rank: int
-    step: int
-    place: _Place
-    follows: tuple[str, int]
-    """The collective before: group and sequence number."""
-    since_release: int
-    since_arrival: int
-
-
 def _pieces(
     logs: Mapping[int, RankLog],
     lines: Lines,
     offsets: Mapping[int, int],
     matched: Matched,
     wanted: set[int],
-) -> tuple[list[_Piece], set[int]]:
+) -> tuple[list[Piece], set[int]]:
     """The pieces of the wanted steps, and the steps of which not all pieces are known."""
     releases = {key: max(arrivals.values()) for key, arrivals in matched.items()}
-    found: list[_Piece] = []
+    found: list[Piece] = []
     cut: set[int] = set()
     kinds: dict[Kind, int] = {}
     for rank, log in logs.items():
@@ -248,22 +214,20 @@ def _pieces(
                 cut.add(step)  # the step before has no line: what is before this collective is not known
             elif step in wanted:
                 earlier = (before[1].kind.group, before[1].sequence)
-                place = _Place(before[0] != step, numbered[id(before[1].kind)][0], numbered[id(each.kind)][1])
+                place = Place(before[0] != step, numbered[id(before[1].kind)][0], numbered[id(each.kind)][1])
                 since = arrival - releases[earlier], arrival - matched[earlier][rank]
-                found.append(_Piece(rank, step, place, earlier, *since))
+                found.append(Piece(rank, step, place, earlier, *since))
             before = (step, each)
     return found, cut
 
 
-def _local(
-    pieces: Sequence[_Piece], ranks: Sequence[int], steps: Sequence[int]
-) -> tuple[list[int], Int64, int] | None:
+def _local(pieces: Sequence[Piece], ranks: Sequence[int], steps: Sequence[int]) -> tuple[list[int], Int64, int] | None:
     """The steps whose pieces are known of all ranks and alike, the local times, and how much of them is undecided; None
     if there are none."""
-    by_place: dict[_Place, list[_Piece]] = defaultdict(list)
+    by_place: dict[Place, list[Piece]] = defaultdict(list)
     for each in pieces:
         by_place[each.place].append(each)
-    decided = {place: _waited(each) for place, each in by_place.items()}
+    decided = {place: waited(each) for place, each in by_place.items()}
     total: Counter[tuple[int, int]] = Counter()
     number: Counter[tuple[int, int]] = Counter()
     undecided: Counter[tuple[int, int]] = Counter()
@@ -287,44 +251,6 @@ def _local(
         return None
     most = max(float(np.median([undecided[rank, step] for step in known])) for rank in ranks)
     return known, np.array([[total[rank, step] for step in known] for rank in ranks], dtype=np.int64), round(most)
-
-
-def _waited(pieces: Sequence[_Piece]) -> bool | None:
-    """Whether ranks waited for the collective before, at one place in a step; None if that cannot be told."""
-    following: dict[tuple[str, int], dict[int, _Piece]] = defaultdict(dict)
-    for each in pieces:
-        following[each.follows][each.rank] = each
-    by_ranks: dict[tuple[int, ...], list[list[_Piece]]] = defaultdict(list)
-    for _, found in sorted(following.items()):
-        ranks = tuple(sorted(found))
-        by_ranks[ranks].append([found[rank] for rank in ranks])
-    xx = xy = yy = 0.0
-    freedom = -1
-    for ranks, rows in by_ranks.items():
-        since = np.array([[each.since_arrival for each in row] for row in rows], dtype=np.float64)
-        early = since - np.array([[each.since_release for each in row] for row in rows], dtype=np.float64)
-        if len(rows) < 2:
-            continue
-        dx, dy = _changes(early), _changes(since)
-        xx, xy, yy = xx + float((dx * dx).sum()), xy + float((dx * dy).sum()), yy + float((dy * dy).sum())
-        freedom += (len(ranks) - 1) * (len(rows) - 1)
-    if freedom < ENOUGH or xx == 0:
-        return None
-    slope = xy / xx
-    standard_error = (max(yy - slope * xy, 0.0) / freedom / xx) ** 0.5
-    return slope > 0.5 if abs(slope - 0.5) > _STANDARD_ERRORS * standard_error else None
-
-
-def _changes(values: Float) -> Float:
-    """From each collective to the next, less the mean of all ranks, cut where they are outliers.
-
-    Not the deviations from a mean or median: where a rank becomes slow at some step, the time in which it is slow and
-    the time by which it is late change together, whether ranks wait or not.
-    """
-    changes = np.diff(values - values.mean(axis=1, keepdims=True), axis=0)
-    most = _OUTLIER * np.median(np.abs(changes), axis=0)
-    found: Float = np.clip(changes, -most, most)
-    return found
 
 
 def _durations(lines: Lines, ranks: Sequence[int], steps: Int64) -> Int64:
