@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
@@ -129,3 +131,32 @@ def test_where_no_step_was_read_whole_it_says_so(tmp_path):
 def test_one_rank_has_nobody_to_compare_with(tmp_path):
     SimulatedJob(ranks=1).write(tmp_path)
     assert local_times(WatchLogs(tmp_path).latest(), 1000) is None
+
+
+def lengths(seed):
+    """Of all ranks, what each step is longer, ns."""
+    rng = random.Random(seed)
+    return [abs(round(rng.gauss(0, 30 * MS))) for _ in range(100)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("layout", [*LAYOUTS, "one before the backward pass"])
+def test_steps_that_are_longer_on_all_ranks_hide_no_wait(tmp_path, layout, seed):
+    more = lengths(seed)
+    shape = LAYOUTS.get(layout, {"forward": 1, "buckets": 3})
+
+    def slow(rank, step, place):
+        longer = more[step] // max(shape.get("forward", 1), 1) if place == "forward" else 0
+        return longer + (10 * MS if (rank, place) == (1, "backward") else 0)
+
+    found, truth = times_of(SimulatedJob(ranks=2, steps=100, seed=seed, slow=slow, **shape), tmp_path)
+    assert found.undecided_ns == 0
+    assert np.abs(found.local_ns - truth[:, 1:]).max() <= 10_000
+
+
+def test_what_cannot_be_told_from_the_steps_is_said(tmp_path):
+    def slow(rank, _step, place):
+        return 3 * MS if (rank, place) == (1, "forward") else 0
+
+    found, _ = times_of(SimulatedJob(ranks=2, noise=0, forward=4, buckets=1, slow=slow), tmp_path)
+    assert found.undecided_ns == pytest.approx(9 * MS, rel=0.5)

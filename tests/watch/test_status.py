@@ -402,3 +402,14 @@ def test_among_many_ranks_the_least_delay_is_as_among_few(tmp_path, monkeypatch,
     exact = detectors.detectable(seen, Thresholds())
     monkeypatch.setattr(detectors, "MANY_RANKS", 8)
     assert detectors.detectable(seen, Thresholds()) == pytest.approx(exact, rel=0.1)
+
+
+def test_no_straggler_is_ruled_out_where_waits_cannot_be_told(tmp_path):
+    def slow(rank, _step, place):
+        return 3 * MS if (rank, place) == (1, "forward") else 0
+
+    status = status_of(tmp_path, SimulatedJob(ranks=2, noise=0, forward=4, buckets=1, slow=slow))
+    assert status.late_ranks == ()
+    assert status.verdicts == {}
+    assert "rankscope trigger" in status.unknown
+    assert "No straggler" not in shown(status)

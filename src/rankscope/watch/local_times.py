@@ -6,11 +6,9 @@ them when the last has arrived. So between two collectives a rank spent
     local time = arrival − release of the collective before, if it waited for that one,
                = arrival − its own arrival at the one before, if that one ran in the background.
 
-Which of the two holds is not in the log. It is decided for each place in a step from how the time between two arrivals
-of a rank depends on how early the rank was at the first one: one that waits is later by as much (slope 1), one that
-does not is not (slope 0). Only the variation from step to step counts, not that a rank is always early. The local time
-of a step is the sum of the pieces from the last collective of the step before to the last of its own. Hosts' clocks are
-aligned at the end of the backward pass, which ranks leave together.
+Which of the two holds is not in the log: `waits` infers it for each place in a step. The local time of a step is the
+sum of the pieces from the last collective of the step before to the last of its own. Hosts' clocks are aligned at the
+end of the backward pass, which ranks leave together.
 
 In: logs. Out: matrices of ranks and steps, and arrivals by group.
 """
@@ -19,14 +17,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from rankscope.watch.log import Call, Kind, RankLog, StepLine
 from rankscope.watch.steps_read import Lines, steps_read
+from rankscope.watch.waits import Piece, Place, waited
 
 Int64 = npt.NDArray[np.int64]
 Float = npt.NDArray[np.float64]
@@ -45,12 +43,8 @@ RELEASES = (
 """Collectives that end on no rank before all have called them. A broadcast ends on its root at once."""
 LOADING = "data loading"
 """The one phase in which no rank waits for another one."""
-ENOUGH = 8
-"""Pieces to know a slope from."""
 FEW = 0.1
 """Of a rank's steps: fewer with a collective before the backward pass are exceptions."""
-_OUTLIER = 5.0
-"""Times the median distance from the median."""
 _SPAN = 10
 """Times the number of wanted steps: they are taken from that many latest steps, if their collectives were read."""
 
@@ -87,6 +81,7 @@ class LocalTimes:
         arrivals: by group.
         unaligned: whether several hosts' clocks could not be aligned.
         unread: whether the basis is phases only because of no step all collectives could be read.
+        undecided_ns: how much of the usual step may be local time or waiting: of the rank with the most.
     """
 
     ranks: tuple[int, ...]
@@ -98,6 +93,7 @@ class LocalTimes:
     arrivals: tuple[Arrivals, ...]
     unaligned: bool
     unread: bool = False
+    undecided_ns: int = 0
 
 
 def local_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | None:
@@ -130,11 +126,12 @@ def local_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | No
         times = _durations(lines, ranks, steps)
         unread = unread or any(log.gaps for log in logs.values())
         return LocalTimes(ranks, steps, times, total, phases, "phases", (), unaligned, unread)
-    known, values = local
+    known, values, undecided = local
     early = _calls_before_backward(logs, lines, matched, set(known))
     phases, steps = _phases(lines, ranks, known, values, waits_before_backward=early)
     arrivals = _arrivals(matched, lines, offsets, set(known))
-    return LocalTimes(ranks, steps, _durations(lines, ranks, steps), values, phases, "collectives", arrivals, unaligned)
+    times = _durations(lines, ranks, steps)
+    return LocalTimes(ranks, steps, times, values, phases, "collectives", arrivals, unaligned, undecided_ns=undecided)
 
 
 Matched = Mapping[tuple[str, int], Mapping[int, int]]
@@ -181,42 +178,23 @@ def _matched(logs: Mapping[int, RankLog], offsets: Mapping[int, int]) -> Matched
     }
 
 
-class _Place(NamedTuple):
-    """Between which collectives of a step a piece is: those of one place are alike on all ranks and in all steps."""
-
-    first: bool
-    """Whether it is the first of the step: it begins in the step before."""
-    before: int
-    """The kind of the collective before, by number."""
-    after: int
-
-
-class _Piece(NamedTuple):
-    """The time of a rank between two of its collectives, the later one in `step`."""
-
-    rank: int
-    step: int
-    place: _Place
-    since_release: int
-    since_arrival: int
-
-
 def _pieces(
     logs: Mapping[int, RankLog],
     lines: Lines,
     offsets: Mapping[int, int],
     matched: Matched,
     wanted: set[int],
-) -> tuple[list[_Piece], set[int]]:
+) -> tuple[list[Piece], set[int]]:
     """The pieces of the wanted steps, and the steps of which not all pieces are known."""
     releases = {key: max(arrivals.values()) for key, arrivals in matched.items()}
-    found: list[_Piece] = []
+    found: list[Piece] = []
     cut: set[int] = set()
     kinds: dict[Kind, int] = {}
     for rank, log in logs.items():
         # A kind is one object in a log: its hash takes longer than all else here.
-        by_id = {
-            id(kind): kinds.setdefault(kind, len(kinds)) for kind in {id(c.kind): c.kind for c in log.calls}.values()
+        numbered = {
+            id(kind): (kinds.setdefault(kind, len(kinds)), kinds.setdefault(replace(kind, group=""), len(kinds)))
+            for kind in {id(c.kind): c.kind for c in log.calls}.values()
         }
         numbers = np.array(list(lines[rank]), dtype=np.int64)
         starts = np.array([line.start_ns for line in lines[rank].values()], dtype=np.int64)
@@ -236,24 +214,30 @@ def _pieces(
                 cut.add(step)  # the step before has no line: what is before this collective is not known
             elif step in wanted:
                 earlier = (before[1].kind.group, before[1].sequence)
-                place = _Place(before[0] != step, by_id[id(before[1].kind)], by_id[id(each.kind)])
+                place = Place(before[0] != step, numbered[id(before[1].kind)][0], numbered[id(each.kind)][1])
                 since = arrival - releases[earlier], arrival - matched[earlier][rank]
-                found.append(_Piece(rank, step, place, *since))
+                found.append(Piece(rank, step, place, earlier, *since))
             before = (step, each)
     return found, cut
 
 
-def _local(pieces: Sequence[_Piece], ranks: Sequence[int], steps: Sequence[int]) -> tuple[list[int], Int64] | None:
-    """The steps whose pieces are known of all ranks and alike, and the local times; None if there are none."""
-    by_place: dict[_Place, list[_Piece]] = defaultdict(list)
+def _local(pieces: Sequence[Piece], ranks: Sequence[int], steps: Sequence[int]) -> tuple[list[int], Int64, int] | None:
+    """The steps whose pieces are known of all ranks and alike, the local times, and how much of them is undecided; None
+    if there are none."""
+    by_place: dict[Place, list[Piece]] = defaultdict(list)
     for each in pieces:
         by_place[each.place].append(each)
-    waits = {place: _waited(each) for place, each in by_place.items()}
+    decided = {place: waited(each) for place, each in by_place.items()}
     total: Counter[tuple[int, int]] = Counter()
     number: Counter[tuple[int, int]] = Counter()
+    undecided: Counter[tuple[int, int]] = Counter()
     for each in pieces:
         key = (each.rank, each.step)
-        total[key] += max(each.since_release if waits[each.place] else each.since_arrival, 0)
+        waits = decided[each.place]
+        if waits is None:
+            undecided[key] += each.since_arrival - each.since_release
+            waits = each.place.first  # the optimizer needs the result of the last one
+        total[key] += max(each.since_release if waits else each.since_arrival, 0)
         number[key] += 1
     usual = {}
     for rank in ranks:
@@ -265,34 +249,8 @@ def _local(pieces: Sequence[_Piece], ranks: Sequence[int], steps: Sequence[int])
     known = [step for step in steps if all(number[rank, step] == usual[rank] for rank in ranks)]
     if not known:
         return None
-    return known, np.array([[total[rank, step] for step in known] for rank in ranks], dtype=np.int64)
-
-
-def _waited(pieces: Sequence[_Piece]) -> bool:
-    """Whether ranks waited for the collective before, at one place in a step.
-
-    Between steps they did, unless the slope says otherwise: the optimizer needs the result.
-    """
-    by_rank: dict[int, list[_Piece]] = defaultdict(list)
-    for each in pieces:
-        if each.since_arrival > each.since_release:  # who arrives last cannot tell
-            by_rank[each.rank].append(each)
-    early = [_deviations([each.since_arrival - each.since_release for each in rows]) for rows in by_rank.values()]
-    since = [_deviations([each.since_arrival for each in rows]) for rows in by_rank.values()]
-    dx, dy = np.concatenate([*early, np.zeros(0)]), np.concatenate([*since, np.zeros(0)])
-    variation = float((dx**2).sum())
-    if dx.size < ENOUGH or variation == 0:
-        return pieces[0].place.first
-    return float((dx * dy).sum()) / variation > 0.5
-
-
-def _deviations(values: Sequence[int]) -> Float:
-    """From the median, cut where they are outliers."""
-    array = np.array(values, dtype=np.float64)
-    array -= np.median(array)
-    most = _OUTLIER * float(np.median(np.abs(array)))
-    found: Float = np.clip(array, -most, most)
-    return found
+    most = max(float(np.median([undecided[rank, step] for step in known])) for rank in ranks)
+    return known, np.array([[total[rank, step] for step in known] for rank in ranks], dtype=np.int64), round(most)
 
 
 def _durations(lines: Lines, ranks: Sequence[int], steps: Int64) -> Int64:

@@ -43,11 +43,15 @@ _LONG = 8.0
 _LONG_SHARE = 0.3
 """And at least this share of the usual step: in some jobs steps hardly vary."""
 _MOST_LONG = 5
+"""Long steps that are shown."""
 SENDS = (
     "ranks send to each other, as pipeline stages do, and how long one waits for another's data is not in the log; "
     "record a window: rankscope trigger"
 )
-"""Long steps that are shown."""
+UNDECIDED = (
+    "whether ranks wait for each other between some collectives cannot be told from these steps; "
+    "record a window: rankscope trigger"
+)
 _MOST_NOTES = 5
 _EXPLAINS = 0.5
 """Of a delay: a phase with at least this share of it is named as the reason."""
@@ -93,6 +97,8 @@ def read_status(
             late = tuple(each for each in late if each.found.lasting and each.phase == LOADING)
             verdicts, least_delay_ns = {each.rank: each.found.verdict for each in late}, None
             unknown = "" if late else _why_no_rank(times)
+        elif not late and times.undecided_ns > compared.limits.enough * float(np.median(times.step_ns)):
+            verdicts, least_delay_ns, unknown = {}, None, UNDECIDED
     notes = dict.fromkeys(note for _, note in sorted(note for log in by_rank.values() for note in log.notes))
     return WatchStatus(
         header.run_id,
