@@ -49,7 +49,7 @@ SENDS = (
     "record a window: rankscope trigger"
 )
 UNDECIDED = (
-    "whether ranks wait for each other between some collectives cannot be told from these steps; "
+    "these steps do not show whether ranks wait for each other between some collectives; "
     "record a window: rankscope trigger"
 )
 _MOST_NOTES = 5

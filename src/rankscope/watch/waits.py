@@ -4,7 +4,7 @@ It is inferred from how the time between two arrivals of a rank depends on how e
 that waits is later by as much (slope 1), one that does not is not (slope 0). Only what varies from step to step and
 differs between ranks counts: not that a rank is always early, nor that a step is longer on all ranks.
 
-In: the pieces of one place. Out: whether ranks waited, None if that cannot be told.
+In: the pieces of one place. Out: whether ranks waited, None if the pieces do not show it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Piece(NamedTuple):
 
 
 def waited(pieces: Sequence[Piece]) -> bool | None:
-    """Whether ranks waited for the collective before, at one place in a step; None if that cannot be told."""
+    """Whether ranks waited for the collective before, at one place in a step; None if the pieces do not show it."""
     following: dict[tuple[str, int], dict[int, Piece]] = defaultdict(dict)
     for each in pieces:
         following[each.follows][each.rank] = each
