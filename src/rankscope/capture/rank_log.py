@@ -41,6 +41,7 @@ class RankLog:
 
     def __init__(self, run_dir: str, manifest: RankManifest, kept_in: Path | None = None) -> None:
         self._run_dir, self._kept_in = Path(run_dir), kept_in
+        self._is_first: bool | None = None
         self._manifest = manifest
         self._path: Path | None = None
         # Reentrant: a signal handler may run while the interrupted thread holds it.
@@ -153,8 +154,15 @@ class RankLog:
             f"the run directory {self._run_dir} cannot be written: {reason}; name another one (--run-dir, "
             f"RANKSCOPE_RUN_DIR). Until then traces are kept in {self._kept_in}, as far as there is space: "
             f"rankscope gather RUN {self._kept_in}",
-            silently=not self._is_first_to_keep(self._kept_in),
+            silently=not self._warns_of_run_dir(self._kept_in),
         )
+
+    def _warns_of_run_dir(self, folder: Path) -> bool:
+        """Whether this rank is to warn; all threads get the same answer, so that one of them does."""
+        with self._lock:
+            if self._is_first is None:
+                self._is_first = self._is_first_to_keep(folder)
+            return self._is_first
 
     def _is_first_to_keep(self, folder: Path) -> bool:
         """Whether this is the first rank of its host to find that the run directory cannot be written: it leaves a
