@@ -276,8 +276,13 @@ for step in range(9):
     optimizer.step()
     if step == 3:
         run = os.environ["RANKSCOPE_RUN_DIR"]
-        os.rename(run, run + ".gone")  # at once: files are written there meanwhile
-        open(run, "w").close()
+        for attempt in range(100):
+            os.rename(run, f"{run}.gone{attempt}")
+            try:
+                open(run, "w").close()
+                break
+            except IsADirectoryError:
+                pass  # a file was written there meanwhile
 """
     (tmp_path / "tmp").mkdir()
     script(tmp_path, code)
