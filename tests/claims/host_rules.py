@@ -92,13 +92,19 @@ def data_loading(claim: Claim, raw: Raw) -> None:
     claim.share(step)
 
 
-def data_loading_in_bursts(claim: Claim, raw: Raw) -> None:
-    """Several steps wait for data, and most do not."""
+def mean_step_and_worst(claim: Claim, raw: Raw) -> tuple[int, int]:
+    """Of a finding about some steps: the mean step, which it names, and the rank with the most."""
     claim.require(claim.of_mean, "no mean step")
     step = raw.mean_step_ns()
     claim.is_near(MEAN_STEP, step)
     worst = claim.named_rank() if claim.named_rank() is not None else min(claim.finding.ranks)
     assert worst is not None
+    return step, worst
+
+
+def data_loading_in_bursts(claim: Claim, raw: Raw) -> None:
+    """Several steps wait for data, and most do not."""
+    step, worst = mean_step_and_worst(claim, raw)
     waits = {n: file.part("data_loading", a, b) for file, n, a, b in raw.windows(worst)}
     slow = {n: wait for n, wait in waits.items() if wait >= 0.05 * raw.step_ns()}
     claim.require(set(claim.finding.steps) == set(slow) and len(slow) > 1, f"steps {slow}")
@@ -223,11 +229,7 @@ def idle_in_operators(raw: Raw, rank: int) -> dict[str, int]:
 
 def launch_bound_in_bursts(claim: Claim, raw: Raw) -> None:
     """Several steps wait for launches, and most do not."""
-    claim.require(claim.of_mean, "no mean step")
-    step = raw.mean_step_ns()
-    claim.is_near(MEAN_STEP, step)
-    worst = claim.named_rank() if claim.named_rank() is not None else min(claim.finding.ranks)
-    assert worst is not None
+    step, worst = mean_step_and_worst(claim, raw)
     rows = launches_by_step(raw, worst, ())
     slow = {key: row for key, row in rows.items() if row["late_ns"] >= 0.05 * raw.step_ns()}
     claim.require(set(claim.finding.steps) == {number for _, number in slow}, f"steps {slow}")

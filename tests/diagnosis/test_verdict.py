@@ -86,9 +86,9 @@ def test_a_rank_without_a_file_may_delay_the_others(tmp_path: Path, lacking: str
     assert verdict.state == "none"
     assert verdict.label == "none significant among the recorded ranks"
     assert "among the recorded ranks" in sentence(verdict.sentence)
-    console = Console(file=io.StringIO(), width=200)
-    console.print(summary(run, 200))
-    assert verdict.label in console.file.getvalue()  # type: ignore[attr-defined]
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(summary(run, 200))
+    assert verdict.label in shown.getvalue()
     assert verdict.label in run_html(run)
 
 

@@ -32,13 +32,13 @@ def write(
     made = [[] for _ in range(ranks)]
     truth = np.zeros((ranks, steps), dtype=np.int64)
     began, sequence, now = START, 0, [0] * ranks
+
+    def own(step, place, ns):
+        return [max(round(rng.gauss(ns, MS / 10)), 1000) + slow(rank, step, place) for rank in range(ranks)]
+
     for step in range(steps):
-
-        def own(place, ns):
-            return [max(round(rng.gauss(ns, MS / 10)), 1000) + slow(rank, step, place) for rank in range(ranks)]  # noqa: B023
-
         load, forward, backward, optimizer = (
-            own(place, ns)
+            own(step, place, ns)
             for place, ns in (
                 ("loading", loading), ("forward", FORWARD), ("backward", BACKWARD), ("optimizer", OPTIMIZER)
             )

@@ -111,11 +111,11 @@ class _Groups(NamedTuple):
 
 def _groups(logs: Mapping[int, RankLog], lines: Lines, steps: list[int]) -> _Groups:
     found: dict[str, set[str]] = defaultdict(set)
+    starts = _starts(lines, steps)
     for rank, log in logs.items():
-        starts = _starts(lines, steps)[rank]
         where: dict[tuple[str, str], set[int]] = defaultdict(set)
         for call in log.calls:
-            column, place = _place(call, starts, lines[rank], steps)
+            column, place = _place(call, starts[rank], lines[rank], steps)
             if column >= 0 and call.sequence:
                 where[place, call.kind.group].add(column)
         for (place, group), columns in where.items():

@@ -54,6 +54,16 @@ class DeviceMarks:
         for each in (cls.mark, cls.mark_backward, cls.backward_ended):
             never_compile(each)
 
+    @classmethod
+    def after(cls, before: DeviceMarks | None) -> DeviceMarks:
+        """A step that begins now: at the last event of the one before, if that has one."""
+        found = cls()
+        if before is not None and before._usable and before._marks:
+            found._marks.append(("", before._marks[-1][1]))
+        else:
+            found.mark("")
+        return found
+
     def mark(self, ended: str) -> None:
         """A phase ends here on the current stream; the first mark is where the step begins."""
         if not self._usable:

@@ -65,6 +65,7 @@ class StepPhases:
         self.thread = threading.get_ident()
         self._began = began
         self.in_backward = False
+        self.device = DeviceMarks.after(None)
         self._reset(began)
 
     def _reset(self, began: int) -> None:
@@ -72,8 +73,6 @@ class StepPhases:
         self._loading = self._forward = self._backward = self._optimizer = 0
         self._loads = self._backwards = self._optimizers = 0
         self._backward_ended = 0
-        self.device = DeviceMarks()
-        self.device.mark("")
 
     def end_step(self, step: int, now: int, *, profiled: bool) -> StepRow:
         """The step that ends now; the next one begins."""
@@ -92,6 +91,7 @@ class StepPhases:
         )
         self._began = now
         self._reset(now)
+        self.device = DeviceMarks.after(self.device)
         if _open_optimizers:  # a step of an optimizer that raised does not call its post-step hook
             _open_optimizers.clear()
         return row
