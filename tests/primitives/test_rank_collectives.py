@@ -115,12 +115,13 @@ def test_coalesced_calls_are_one_with_their_summed_sizes(tmp_path: Path, ranges:
         kineto.launch(19, 2, correlation=2, tid=7),
         kineto.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)", 50, 9, correlation=2, stream=20),
     ]
-    rows = collectives(tmp_path, events)
-    found = rows.select("collective", "in_elements", "bytes", "source", "calls", "group", "unlaunched")
+    run = rankscope.open(kineto.write(tmp_path / "rank0.json", kineto.trace(events)))
+    found = run.collectives().select("collective", "in_elements", "bytes", "source", "calls", "group")
     assert found.rows() == [
-        ("send_recv", 150, 300, "coalesced", 2, "3 mesh_tp", 0),
-        ("all_reduce", 15, 30, "coalesced", 2, "3 mesh_tp", 0),
+        ("send_recv", 150, 300, "coalesced", 2, "3 mesh_tp"),
+        ("all_reduce", 15, 30, "coalesced", 2, "3 mesh_tp"),
     ]
+    assert "collectives-without-kernel" not in {finding.id for finding in run.findings}
 
 
 def test_uneven_calls_count_once(tmp_path: Path) -> None:
