@@ -99,7 +99,7 @@ def agree(run: Run, *, page: bool = False) -> str:
     assert diagnosis.saving_ns <= max(diagnosis.step_ns or 0, *(each or 0 for each in mean))
     heat = heat_of(run, clock_of(run))
     if heat is not None and state == "not-compared":
-        # The map's colour would say who is late.
+        # The map's color would say who is late.
         assert set(heat["waited_ns"]) | set(heat["lateness_ns"]) <= {None}
     if page:
         shown = payload(run)

@@ -2,7 +2,7 @@
 
 One row per rank and kind of copy, as the device names it: `Memcpy HtoD (Pageable -> Device)`. `pageable` says whether
 the host's side is pageable memory: the driver then first copies it into a staging buffer, so it is slower and keeps
-the host in the call (CUDA's API synchronization behaviour). `host_ns` is the time that the host spent in the calls that
+the host in the call (CUDA's API synchronization behavior). `host_ns` is the time that the host spent in the calls that
 launched them; `exposed_ns` the time in which nothing else ran on the device. Bandwidth is bytes over the summed
 durations, null if no sizes are recorded. If the trace has steps, copies launched outside them do not count.
 

@@ -272,18 +272,18 @@ def _kernels(window: Tables, inputs: Inputs, sets: Activity, steps: pl.DataFrame
     def in_steps(launches: pl.Series) -> Bool:
         return step_rows(steps, launches) >= 0 if steps.height else np.ones(launches.len(), dtype=np.bool_)
 
-    labelled = with_category(device, extra)
+    labeled = with_category(device, extra)
     inside = in_steps(device["launch_ns"])
-    category, kind = labelled["category"], device["kind"]
+    category, kind = labeled["category"], device["kind"]
     computes = inside & (category == COMPUTE).to_numpy()
-    kernels = labelled.filter(pl.Series(computes))
+    kernels = labeled.filter(pl.Series(computes))
     if device.is_empty():
         gloo = gloo_ranges(operators, annotations)
         compute, transfers = computing_operators(operators, gloo), gloo
     else:
-        compute, transfers = kernels, labelled.filter(pl.Series(inside & (category == COMMUNICATION).to_numpy()))
+        compute, transfers = kernels, labeled.filter(pl.Series(inside & (category == COMMUNICATION).to_numpy()))
     is_copy = (kind == "memcpy").fill_null(False)
-    copies = labelled.filter(pl.Series(inside) & is_copy & pl.col("name").str.contains(PAGEABLE).fill_null(False))
+    copies = labeled.filter(pl.Series(inside) & is_copy & pl.col("name").str.contains(PAGEABLE).fill_null(False))
     others = covered_time(device.filter((kind != "memcpy").fill_null(False)))
     calls, products = inputs.once("matrix operators", lambda: matrix_operators(window, None, device, extra))
     products = products.filter(pl.Series(in_steps(products["launch_ns"])))

@@ -235,7 +235,7 @@ def _of_bubble(finding: Finding, rows: pl.DataFrame) -> Anchor | None:
         return None
     row = longest.row(0, named=True)
     others = rows.filter((pl.col("match") == row["match"]) & (pl.col("rank") != row["rank"])).head(PEERS)
-    reason = f"Rank {row['rank']} waits longest for its neighbour here"
+    reason = f"Rank {row['rank']} waits longest for its neighbor here"
     return _at(row, reason, [_at(peer, "the other end") for peer in others.iter_rows(named=True)])
 
 

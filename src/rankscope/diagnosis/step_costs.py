@@ -157,13 +157,13 @@ def mean_of(values: pl.Series) -> float:
 
 
 def steps_of(inputs: Inputs) -> tuple[int, ...]:
-    """The numbers of the steps that were analysed, each once."""
+    """The numbers of the steps that were analyzed, each once."""
     frame = inputs.results.get("step_time")
     return () if frame is None else tuple(frame["step"].drop_nulls().unique().sort().to_list())
 
 
 def number_of_steps(inputs: Inputs) -> int:
-    """How many steps were analysed: those of windows that number theirs alike are different steps."""
+    """How many steps were analyzed: those of windows that number theirs alike are different steps."""
     frame = inputs.results.get("step_time")
     return 0 if frame is None else count_steps(frame)
 

@@ -112,9 +112,9 @@ def _kernels(
     used[call[call >= 0]] = True
     used[gathered["orphan"].to_numpy()] = True
     numbered = joined.with_columns(pl.Series("call", call))
-    labelled = _from_kernels(numbered, calls) if has_metadata.all() else _from_all(numbered, calls, gathered)
-    labelled = _fill_groups(_named(labelled).with_columns(group_label().alias("group")))
-    return _once(labelled.with_columns(_kind_of_name(labelled).alias("label"), pl.lit(True).alias("on_device"))), used
+    labeled = _from_kernels(numbered, calls) if has_metadata.all() else _from_all(numbered, calls, gathered)
+    labeled = _fill_groups(_named(labeled).with_columns(group_label().alias("group")))
+    return _once(labeled.with_columns(_kind_of_name(labeled).alias("label"), pl.lit(True).alias("on_device"))), used
 
 
 def _from_kernels(kernels: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:

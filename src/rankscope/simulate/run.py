@@ -186,7 +186,7 @@ def _work(rank: int) -> Written:
 def scaled(job: Job, *, events_per_rank: int = 0, bytes_per_rank: int = 0) -> Job:
     """The same job with as many kernels per layer as give files of about this size; its steps get longer.
 
-    Give one of the two sizes; files are within a few per cent of it.
+    Give one of the two sizes; files are within a few percent of it.
     """
     if not events_per_rank and not bytes_per_rank:
         return job

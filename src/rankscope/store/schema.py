@@ -268,7 +268,7 @@ TRACKS = Table(
 
 OTHER_EVENTS = Table(
     "other_events",
-    "One row per event of any other kind (synchronisation, profiler overhead, spans, marks), with its arguments.",
+    "One row per event of any other kind (synchronization, profiler overhead, spans, marks), with its arguments.",
     (
         START,
         END,

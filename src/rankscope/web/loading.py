@@ -43,7 +43,7 @@ Make = Callable[[Callable[[str, int, int, int], None]], Run]
 
 
 class StoppedError(BaseException):
-    """Background work is cancelled, because the server stops. A BaseException, so that no error handler continues."""
+    """Background work is canceled, because the server stops. A BaseException, so that no error handler continues."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class State:
     """How far a run is.
 
     Attributes:
-        phase: `reading`, `analysing`, `drawing`, `ready` or `failed`.
+        phase: `reading`, `analyzing`, `drawing`, `ready` or `failed`.
         what: what is being done, in words.
         done: tasks done.
         total: tasks in all.
@@ -239,11 +239,11 @@ class LoadedRun:
         self.about = {**run.about(), "written_by": run.written_by}
         self._read.set()
         self._tell(new=True)
-        self._tell(phase="analysing")
+        self._tell(phase="analyzing")
         clock = self.clock = clock_of(run)
         self.results = run.results
         self._draw(run, clock)
-        self._tell(phase="analysing")
+        self._tell(phase="analyzing")
         # The verdict comes first: it answers what the page is opened for, and needs most of the analyses.
         self.diagnosis = run.diagnosis()
         self._learn(run)
