@@ -346,8 +346,7 @@ def _unlaunched(rows: pl.DataFrame) -> list[Finding]:
 def _window_collectives(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
     info = inputs.traces[number]
     collectives = rank_collectives(window, info.groups, inputs.rank, inputs.options.communication)
-    if inputs.options.steps is not None:
-        collectives = collectives.filter(inputs.options.keeps(pl.col("step")))
+    collectives = inputs.options.chosen(collectives)
     # The duration of a call on the host is not the duration of the collective.
     duration = pl.when(pl.col("source") != "launch").then(pl.col("end_ns") - pl.col("start_ns"))
     return collectives.with_columns(

@@ -91,9 +91,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _window_copies(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, int]:
     device, runtime = window["device_events"], window["runtime_calls"]
-    steps = host_steps(window["annotations"])
-    if inputs.options.steps is not None:
-        steps = steps.filter(inputs.options.keeps(pl.col("step")))
+    steps = inputs.options.chosen(host_steps(window["annotations"]))
     selected = device
     if steps.height or inputs.options.steps is not None:
         selected = events_launched_in(device, steps, pl.col("step").is_not_null())

@@ -92,8 +92,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
-    if inputs.options.steps is not None:
-        found = found.filter(inputs.options.keeps(pl.col("step")))
+    found = inputs.options.chosen(found)
     names = window["host_ops"]["name"]
     grew = pl.col("bytes") > 0
     # Without totals, the running change peaks at the same sample.

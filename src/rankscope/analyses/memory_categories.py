@@ -54,9 +54,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         return pl.DataFrame(schema={"device": pl.String})
     found = categorized_samples(window)
     live = live_bytes(found).with_columns(found["at_peak"], found["step"])
-    if inputs.options.steps is not None:
-        kept = inputs.options.keeps(pl.col("step"))
-        found, live = found.filter(kept), live.filter(kept)
+    found, live = inputs.options.chosen(found), inputs.options.chosen(live)
     values = live.unpivot(list(CATEGORIES), index=["memory", "at_peak"], variable_name="category", value_name="bytes")
     size = pl.col("bytes")
     sums = values.group_by(_KEY, maintain_order=True).agg(

@@ -77,7 +77,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _selected_steps(window: Tables, inputs: Inputs) -> pl.DataFrame:
     steps = host_steps(window["annotations"])
-    return steps if inputs.options.steps is None else steps.filter(inputs.options.keeps(pl.col("step")))
+    return inputs.options.chosen(steps)
 
 
 def _calls_of(window: Tables, inputs: Inputs) -> pl.DataFrame:

@@ -33,6 +33,12 @@ class Curve:
     at: Int64
     value: Int64
 
+    @property
+    def description(self) -> dict[str, str | int]:
+        """Its name, unit and range, for the page."""
+        low, high = int(self.value.min(initial=0)), int(self.value.max(initial=0))
+        return {"name": self.name, "unit": self.unit, "low": low, "high": high}
+
 
 class Counters:
     """The counters of a run's ranks; those of the last requested ranks are cached."""
@@ -50,20 +56,11 @@ class Counters:
         """
         curves = self._curves_of(traces, clock)
         parts = [_thinned(curve, from_ns, to_ns, points) for curve in curves]
-        meta = [
-            {
-                "name": curve.name,
-                "unit": curve.unit,
-                "low": int(curve.value.min(initial=0)),
-                "high": int(curve.value.max(initial=0)),
-            }
-            for curve in curves
-        ]
         none = np.empty(0, dtype=np.int64)
         number = np.concatenate([none, *(np.full(part[0].size, i) for i, part in enumerate(parts))])
         at, low, high = (np.concatenate([none, *(part[i] for part in parts)]) for i in range(3))
         columns = {"counter": ("u32", number), "at_ns": ("f64", at), "low": ("f64", low), "high": ("f64", high)}
-        return column_file(columns, {"counters": meta})
+        return column_file(columns, {"counters": [curve.description for curve in curves]})
 
     def _curves_of(self, traces: Sequence[CachedTrace], clock: RankClock) -> list[Curve]:
         key = (*(trace.folder for trace in traces), clock)
