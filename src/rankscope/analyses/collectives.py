@@ -48,6 +48,7 @@ from rankscope.primitives.rank_collectives import rank_collectives
 from rankscope.primitives.unmatched_collectives import ENDS_DISAGREE, with_unmatched_reasons
 from rankscope.primitives.unnamed_communicators import label_unnamed
 from rankscope.results import (
+    RANK_AND_WINDOW,
     Analysis,
     Column,
     Evidence,
@@ -63,8 +64,7 @@ from rankscope.results import (
 )
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "the step whose range its launch starts in; null between steps and without a launch"),
     Column(
         "group",

@@ -59,11 +59,10 @@ from rankscope.primitives.matrix_operators import matrix_operators
 from rankscope.primitives.steps import Bool, recorded_span, step_rows, step_windows, with_step_row
 from rankscope.primitives.synchronization import host_waits, idle_after, without_profilers_wait
 from rankscope.primitives.unfilled import unfilled_time
-from rankscope.results import Analysis, Column, Inputs, Tables, schema_of, steps_by_window
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Inputs, Tables, schema_of, steps_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "the step; null for a trace without steps"),
     Column("kind", pl.String, "", "what the event shows"),
     Column("name", pl.String, "", "the event, as recorded"),

@@ -34,6 +34,7 @@ from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.primitives.steps import host_steps, step_at
 from rankscope.results import (
+    RANK_AND_WINDOW,
     Analysis,
     Column,
     Headline,
@@ -45,8 +46,7 @@ from rankscope.results import (
 )
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "the step in which it was issued; null outside steps"),
     Column("version", pl.Int64, "", "1 for `FullyShardedDataParallel`, 2 for `fully_shard`"),
     Column("module", pl.String, "", "the module's name; `(root)` for the root module, null with FSDP1"),

@@ -34,6 +34,7 @@ from rankscope.primitives.allocations import (
     memory_samples,
 )
 from rankscope.results import (
+    RANK_AND_WINDOW,
     Analysis,
     Column,
     Headline,
@@ -44,8 +45,7 @@ from rankscope.results import (
 )
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
     Column("allocations", pl.Int64, "count", "allocations"),
     Column("releases", pl.Int64, "count", "releases"),

@@ -27,11 +27,10 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.primitives.memory_categories import CATEGORIES, CATEGORY_TABLES, categorized_samples, live_bytes
-from rankscope.results import Analysis, Column, Headline, Inputs, Tables, greatest, rows_by_window
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Headline, Inputs, Tables, greatest, rows_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
     Column("category", pl.String, "", "what the memory is for"),
     Column("peak_bytes", pl.Int64, "bytes", "live at the peak of the device"),

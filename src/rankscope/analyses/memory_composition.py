@@ -16,11 +16,10 @@ import polars as pl
 
 from rankscope.primitives.allocations import in_pieces
 from rankscope.primitives.memory_categories import CATEGORIES, CATEGORY_TABLES, categorized_samples, live_bytes
-from rankscope.results import Analysis, Column, Inputs, Tables, rows_by_window
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Inputs, Tables, rows_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
     Column("at_ns", pl.Int64, "ns", "start of the interval, from the trace's first memory event"),
     Column("time_ns", pl.Int64, "ns", "the instant with the most memory in it, on the trace's clock", instant=True),

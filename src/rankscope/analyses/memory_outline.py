@@ -16,11 +16,10 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.primitives.allocations import MEMORY_COLUMNS, in_pieces, memory_samples
-from rankscope.results import Analysis, Column, Headline, Inputs, Tables, greatest, rows_by_window
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Headline, Inputs, Tables, greatest, rows_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
     Column("at_ns", pl.Int64, "ns", "start of the interval, from the trace's first memory event"),
     Column("allocated", pl.Int64, "bytes", "maximum allocated in it; null if the trace has no totals"),

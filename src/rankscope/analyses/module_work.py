@@ -21,11 +21,10 @@ from rankscope.primitives.allocation_sites import allocation_sites
 from rankscope.primitives.modules import TOP
 from rankscope.primitives.phases import MODULE_FRAME
 from rankscope.primitives.steps import host_steps, step_at
-from rankscope.results import Analysis, Column, Inputs, Tables, schema_of, steps_by_window
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Inputs, Tables, schema_of, steps_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "the step; null outside steps"),
     Column("module", pl.String, "", "the module and those enclosing it, outermost first; null outside modules"),
     Column("operator", pl.String, "", "the operator, as recorded"),

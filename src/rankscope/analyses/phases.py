@@ -44,6 +44,7 @@ from rankscope.primitives.phases import (
 from rankscope.primitives.steps import host_steps, one_window, owning_steps
 from rankscope.primitives.synchronization import host_waits
 from rankscope.results import (
+    RANK_AND_WINDOW,
     Analysis,
     Column,
     Headline,
@@ -56,8 +57,7 @@ from rankscope.rundir.plurals import listed
 
 _OTHER = "other"
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for a trace without steps"),
     Column("start_ns", pl.Int64, "ns", "start of the step's range, on the trace's clock", instant=True),
     Column("wall_ns", pl.Int64, "ns", "duration on the host: the sum of the next six"),

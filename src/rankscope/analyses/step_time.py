@@ -30,7 +30,7 @@ import polars as pl
 from rankscope.primitives.activity import Activity, activity, covered_time, data_loading_time
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.steps import recorded_span, step_windows
-from rankscope.results import Analysis, Column, Headline, Inputs, Tables, greatest, steps_by_window
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Headline, Inputs, Tables, greatest, steps_by_window
 
 CATEGORIES = (
     Column("compute_ns", pl.Int64, "ns", "the device computed"),
@@ -43,8 +43,7 @@ CATEGORIES = (
     Column("other_ns", pl.Int64, "ns", "the device was idle and none of these applies to the host"),
 )
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for a trace without steps"),
     Column("start_ns", pl.Int64, "ns", "start of the window, on the trace's clock", instant=True),
     Column("window_ns", pl.Int64, "ns", "duration of the window: the sum of the categories"),

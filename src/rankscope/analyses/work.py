@@ -18,11 +18,10 @@ import polars as pl
 
 from rankscope.primitives.activity import with_category
 from rankscope.primitives.steps import host_steps, step_at
-from rankscope.results import Analysis, Column, Inputs, Tables, steps_by_window
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Inputs, Tables, steps_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "the step; null outside steps"),
     Column("kind", pl.String, "", "`kernel` (copies and fills too) or `operator`"),
     Column("category", pl.String, "", "for a kernel: compute, communication or memory"),
