@@ -20,17 +20,7 @@ import polars as pl
 from rankscope.primitives.activity import covered_time
 from rankscope.primitives.copies import NOT_PAGEABLE, ON_DEVICE, PAGEABLE, TO_DEVICE, TO_HOST
 from rankscope.primitives.steps import events_launched_in, host_steps
-from rankscope.results import (
-    Analysis,
-    Column,
-    Headline,
-    Inputs,
-    Tables,
-    by_window,
-    greatest,
-    over_ranks,
-    total_of,
-)
+from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, greatest, over_ranks, total_of
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),

@@ -40,17 +40,7 @@ from rankscope.primitives.dependencies import CATEGORIES, CODE
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.marked_nodes import READS, last_arrivals, marked_nodes
 from rankscope.primitives.steps import distinct_steps
-from rankscope.results import (
-    Analysis,
-    Column,
-    Finding,
-    Headline,
-    Inputs,
-    Tables,
-    by_window,
-    concat_ranks,
-    schema_of,
-)
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, schema_of
 
 _DOCS = {
     "compute": "kernels computed",

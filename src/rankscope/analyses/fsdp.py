@@ -90,7 +90,7 @@ def _window_collectives(window: Tables, inputs: Inputs) -> pl.DataFrame:
     calls = collective_launches(window, inputs.options.communication)
     annotations = window["annotations"]
     ranges = annotations.with_columns(
-        (pl.col("name").str.contains(_RANGE) & ~pl.col("on_device")).fill_null(False).alias("fsdp"),
+        (pl.col("name").str.contains(_RANGE) & ~pl.col("on_device")).fill_null(False).alias("fsdp")
     )
     call_ranges = _ranges_around(ranges, calls)
     calls = calls.with_columns(call_ranges).filter(pl.col("innermost").is_not_null())
@@ -232,11 +232,4 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     return Headline.of(text, exposed=(exposed, "ns"), share=(exposed / total, "ratio"), **values)
 
 
-analysis = Analysis(
-    name="fsdp",
-    doc=__doc__,
-    columns=COLUMNS,
-    per_rank=per_rank,
-    headline=headline,
-    reads=READS,
-)
+analysis = Analysis(name="fsdp", doc=__doc__, columns=COLUMNS, per_rank=per_rank, headline=headline, reads=READS)

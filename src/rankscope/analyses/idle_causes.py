@@ -63,10 +63,5 @@ def headline(frame: pl.DataFrame) -> Headline | None:
 
 
 analysis = Analysis(
-    name="idle_causes",
-    doc=__doc__,
-    columns=COLUMNS,
-    across_ranks=across_ranks,
-    headline=headline,
-    requires=("idle",),
+    name="idle_causes", doc=__doc__, columns=COLUMNS, across_ranks=across_ranks, headline=headline, requires=("idle",)
 )

@@ -33,16 +33,7 @@ from rankscope.primitives.allocations import (
     memory_by_step,
     memory_samples,
 )
-from rankscope.results import (
-    RANK_AND_WINDOW,
-    Analysis,
-    Column,
-    Headline,
-    Inputs,
-    Tables,
-    greatest,
-    rows_by_window,
-)
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Headline, Inputs, Tables, greatest, rows_by_window
 
 COLUMNS = (
     *RANK_AND_WINDOW,

@@ -50,10 +50,4 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-analysis = Analysis(
-    name="memory_composition",
-    doc=__doc__,
-    columns=COLUMNS,
-    per_rank=per_rank,
-    reads=CATEGORY_TABLES,
-)
+analysis = Analysis(name="memory_composition", doc=__doc__, columns=COLUMNS, per_rank=per_rank, reads=CATEGORY_TABLES)

@@ -24,16 +24,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.primitives.memory_snapshots import USED, block_lifetimes, memory_peaks
-from rankscope.results import (
-    RANK_AND_WINDOW,
-    Analysis,
-    Column,
-    Headline,
-    Inputs,
-    Tables,
-    greatest,
-    rows_by_window,
-)
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Headline, Inputs, Tables, greatest, rows_by_window
 
 COLUMNS = (
     *RANK_AND_WINDOW,

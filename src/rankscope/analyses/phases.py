@@ -36,23 +36,10 @@ from rankscope.primitives.activity import activity, covered_time, with_category
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION
-from rankscope.primitives.phases import (
-    PHASES,
-    phase_at,
-    phase_sets,
-)
+from rankscope.primitives.phases import PHASES, phase_at, phase_sets
 from rankscope.primitives.steps import host_steps, one_window, owning_steps
 from rankscope.primitives.synchronization import host_waits
-from rankscope.results import (
-    RANK_AND_WINDOW,
-    Analysis,
-    Column,
-    Headline,
-    Inputs,
-    Tables,
-    steps_by_window,
-    total_of,
-)
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Headline, Inputs, Tables, steps_by_window, total_of
 from rankscope.rundir.plurals import listed
 
 _OTHER = "other"

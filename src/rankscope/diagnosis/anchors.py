@@ -52,12 +52,7 @@ _STEP = ("window", "step")
 
 
 def event_anchor(
-    inputs: Inputs,
-    kind: str,
-    rank: int,
-    *,
-    steps: Sequence[int] = (),
-    detail: str | None = None,
+    inputs: Inputs, kind: str, rank: int, *, steps: Sequence[int] = (), detail: str | None = None
 ) -> Anchor | None:
     """The event of a kind that costs most, in the rank's step whose cost is the median; None without one.
 

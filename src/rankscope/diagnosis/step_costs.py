@@ -125,9 +125,7 @@ def within_available(costs: Mapping[int, int], columns: Sequence[str], inputs: I
         return dict(costs)
     has = pl.sum_horizontal(*columns)
     of_rank = frame.group_by("rank").agg(
-        has.mean().alias("mean"),
-        ((has.sum() - has.max()) / pl.len()).alias("without_largest"),
-        pl.len().alias("steps"),
+        has.mean().alias("mean"), ((has.sum() - has.max()) / pl.len()).alias("without_largest"), pl.len().alias("steps")
     )
     bounded = dict(costs)
     for rank, mean, without_largest, steps in of_rank.iter_rows():

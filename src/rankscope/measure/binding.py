@@ -111,12 +111,7 @@ def measure_binding(
 
 
 def _result(
-    jobs: Jobs,
-    cpus: Mapping[str, list[str]],
-    host: Host,
-    experiment: Experiment,
-    start: Start,
-    notes: Sequence[str],
+    jobs: Jobs, cpus: Mapping[str, list[str]], host: Host, experiment: Experiment, start: Start, notes: Sequence[str]
 ) -> Binding:
     sampling = experiment.sampling
     compared = compare_jobs(jobs.outcomes, _CONDITION, NONE, sampling.seed)

@@ -17,16 +17,7 @@ from rankscope.measure.jobs import Outcome, ProgressCallback, Start, Target, no_
 from rankscope.measure.results import Overhead, Phases, RankTimes, Share, Time
 from rankscope.measure.sampling import Sampling, setting_of
 from rankscope.measure.stability import job_to_job_notes
-from rankscope.measure.statistics import (
-    Float,
-    Series,
-    affine,
-    difference_of,
-    ratio_of,
-    replicates,
-    time_of,
-    widening,
-)
+from rankscope.measure.statistics import Float, Series, affine, difference_of, ratio_of, replicates, time_of, widening
 from rankscope.measure.step_work import unequal_work_notes
 from rankscope.measure.trace_summary import summarize_trace
 from rankscope.rundir.measurement import Plan

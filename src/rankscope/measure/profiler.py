@@ -37,11 +37,7 @@ SAMPLING = Sampling(blocks=10, block_steps=3, limit_s=600)
 
 
 def measure_profiler(
-    target: Target,
-    out: Path,
-    start: Start,
-    sampling: Sampling = SAMPLING,
-    on_progress: ProgressCallback = no_progress,
+    target: Target, out: Path, start: Start, sampling: Sampling = SAMPLING, on_progress: ProgressCallback = no_progress
 ) -> ProfilerCost:
     """Measure it, and write ``profiler.json`` and the jobs' folders into ``out``.
 
@@ -86,9 +82,7 @@ def _cost(
             )
         )
     return ProfilerCost(
-        setting=setting_of(sampling, target, outcomes, load, notes),
-        world_size=ranks[0].world_size,
-        variants=variants,
+        setting=setting_of(sampling, target, outcomes, load, notes), world_size=ranks[0].world_size, variants=variants
     )
 
 

@@ -87,11 +87,7 @@ class Sampling:
 
 
 def setting_of(
-    sampling: Sampling,
-    target: Target,
-    outcomes: Sequence[Outcome],
-    load: float | None,
-    notes: Sequence[str] = (),
+    sampling: Sampling, target: Target, outcomes: Sequence[Outcome], load: float | None, notes: Sequence[str] = ()
 ) -> Setting:
     """The description of the measurement that every result carries.
 

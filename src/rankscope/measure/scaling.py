@@ -96,11 +96,7 @@ def _label(start: Start) -> str:
 
 
 def measure_scaling(
-    target: Target,
-    out: Path,
-    study: Study,
-    sampling: Sampling = SAMPLING,
-    on_progress: ProgressCallback = no_progress,
+    target: Target, out: Path, study: Study, sampling: Sampling = SAMPLING, on_progress: ProgressCallback = no_progress
 ) -> Scaling:
     """Measure it, and write ``scaling.json`` and the jobs' folders into ``out``, again after each job.
 

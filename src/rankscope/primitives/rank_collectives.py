@@ -89,9 +89,7 @@ def rank_collectives(
     found = _with_step(found, window["annotations"])
     return (
         with_sizes(found, rank)
-        .with_columns(
-            pl.lit(0 if alone else without_kernel["backend"].sum(), pl.Int64).alias("unlaunched"),
-        )
+        .with_columns(pl.lit(0 if alone else without_kernel["backend"].sum(), pl.Int64).alias("unlaunched"))
         .sort("start_ns", "end_ns", "row")
     )
 

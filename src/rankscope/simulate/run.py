@@ -68,12 +68,7 @@ def simulate_timing(job: Job, *, costs: bool = True) -> Truth:
 
 
 def simulate(
-    out: str | Path,
-    job: Job,
-    *,
-    jobs: int = 1,
-    costs: bool = True,
-    progress: Callable[[Written], None] | None = None,
+    out: str | Path, job: Job, *, jobs: int = 1, costs: bool = True, progress: Callable[[Written], None] | None = None
 ) -> Truth:
     """Write a run directory: one trace per rank, ``run.json`` and ``truth.json``.
 

@@ -37,15 +37,7 @@ from rankscope.web.named import named_lanes, named_place
 from rankscope.web.page import served_page
 from rankscope.web.params import MAX_NS, number, numbers, ranks_of, span
 from rankscope.web.queries import Queries, schema_of_run
-from rankscope.web.responses import (
-    RefusedError,
-    answer,
-    answer_of,
-    error_answer,
-    json_answer,
-    not_changed,
-    tag_of,
-)
+from rankscope.web.responses import RefusedError, answer, answer_of, error_answer, json_answer, not_changed, tag_of
 from rankscope.web.runs import Runs, ServedRun
 from rankscope.web.searches import search_answer
 from rankscope.web.security import Gate

@@ -125,9 +125,7 @@ class LocalFolder:
 
         if not self.folder.is_dir():
             raise RankscopeError(
-                "is not a directory here",
-                path=self.shown,
-                hint="HOST:DIR for one of another host; check the spelling",
+                "is not a directory here", path=self.shown, hint="HOST:DIR for one of another host; check the spelling"
             )
         for folder, folders, files in os.walk(self.folder, onerror=failed):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
