@@ -21,7 +21,7 @@ from rankscope.store.spool import Spool
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """So little memory that almost every chunk is put aside, and slices of a few rows."""
-    monkeypatch.setattr(pile_module.Spool.__init__, "__defaults__", (None, 4000))
+    monkeypatch.setattr(pile_module, "PENDING_BYTES", 4000)
     monkeypatch.setattr(pile_module, "SLICE_ROWS", 37)
     yield
 

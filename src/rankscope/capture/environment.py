@@ -39,9 +39,9 @@ _PACKAGES = (
 )
 
 
-def describe_environment(environ: Mapping[str, str] | None = None) -> dict[str, object]:
+def describe_environment() -> dict[str, object]:
     """Settings and core affinity of this process, as traces and manifests have them."""
-    found: dict[str, object] = {"settings": settings(os.environ if environ is None else environ)}
+    found: dict[str, object] = {"settings": settings(os.environ)}
     found["torch"] = torch_settings()
     cores = affinity()
     if cores is not None:

@@ -60,14 +60,14 @@ class Process:
     known_run_id: str | None
 
 
-def this_process(environ: Mapping[str, str] | None = None) -> tuple[Process | None, list[str]]:
+def this_process() -> tuple[Process | None, list[str]]:
     """Find out which process this is; also returns warnings about contradictions.
 
     ``torch.distributed`` decides if it is initialized, because the job itself uses it. ``None`` if it is not and the
     launcher's variables contradict each other.
     """
     notes: list[str] = []
-    environ = os.environ if environ is None else environ
+    environ = os.environ
     try:
         identity = identify(environ)
     except LauncherError as error:
