@@ -91,13 +91,13 @@ def _window_phases(window: Tables, inputs: Inputs) -> pl.DataFrame:
             "step": step,
             "start_ns": start,
             "wall_ns": end - start,
-            **_host(window, sets, start, end, inputs),
+            **_host(window, sets, start, end),
             **_device(window, sets, start, end, inputs),
         }
     )
 
 
-def _host(window: Tables, sets: dict[str, IntervalSet], start: Int64, end: Int64, inputs: Inputs) -> dict[str, Int64]:
+def _host(window: Tables, sets: dict[str, IntervalSet], start: Int64, end: Int64) -> dict[str, Int64]:
     waiting = covered_time(host_waits(window["runtime_calls"]))
     if not window["device_events"].height:
         host = activity(window["device_events"], window["host_ops"], window["annotations"])

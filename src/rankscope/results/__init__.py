@@ -8,12 +8,10 @@ and its page in the docs. It is pure: `per_rank` maps one rank's tables to a sma
 
 from rankscope.results.analysis import (
     RESULT_SCHEMA_VERSION,
-    AcrossRanks,
     Analysis,
     Bars,
     Effect,
     Inputs,
-    PerRank,
     Result,
     Rule,
     StepPart,
@@ -29,7 +27,7 @@ from rankscope.results.by_window import (
     steps_by_window,
 )
 from rankscope.results.compressed_frames import CompressedFrame, StoredFrame, stored_blocks
-from rankscope.results.discovery import Named, discovered
+from rankscope.results.discovery import discovered
 from rankscope.results.finding import (
     NOT_ANALYZED,
     Anchor,
@@ -50,7 +48,6 @@ from rankscope.results.rank_state import (
     AMONG_RECORDED,
     ENOUGH_STEPS,
     RankState,
-    counted_steps,
     longest_wait,
     rank_state,
     without_straggler,
@@ -64,7 +61,6 @@ __all__ = [
     "NOT_ANALYZED",
     "RANK_AND_WINDOW",
     "RESULT_SCHEMA_VERSION",
-    "AcrossRanks",
     "Analysis",
     "Anchor",
     "Bars",
@@ -75,12 +71,10 @@ __all__ = [
     "Finding",
     "Headline",
     "Inputs",
-    "Named",
     "Options",
     "Parameter",
     "Parameters",
     "Part",
-    "PerRank",
     "RankState",
     "Result",
     "Rule",
@@ -94,7 +88,6 @@ __all__ = [
     "chosen_launches",
     "chosen_starts",
     "concat_ranks",
-    "counted_steps",
     "discovered",
     "each_once",
     "files_without_steps",

@@ -62,7 +62,8 @@ class Spool:
         frames = self._frames[name]
         if not frames:
             return
-        stacked = _stacked(frames, TABLES[name])
+        # They have some of the table's columns each; nulls fill the gaps.
+        stacked = pl.concat(frames, how="diagonal", rechunk=True)
         frames.clear()
         frame, order = _sorted(stacked)
         frame = conform(frame, TABLES[name])
@@ -143,11 +144,6 @@ class Spool:
         """Free the memory of a table that is done."""
         self._fragments[name].clear()
         self._orders.pop(name, None)
-
-
-def _stacked(frames: list[pl.DataFrame], table: Table) -> pl.DataFrame:
-    """Concatenate frames that have some of a table's columns each; nulls fill the gaps."""
-    return pl.concat(frames, how="diagonal", rechunk=True)
 
 
 def _nulls(column: Column, size: int) -> pl.Series:
