@@ -4,7 +4,7 @@
 
 TRACES is a folder with the sets of traces that `analyses.json` in `images` names, among them the 8 ranks on H100
 (modded-nanogpt). Needs playwright, Pillow and a Chromium: the one of the system unless RANKSCOPE_CHROMIUM says
-otherwise. Pictures have few colours: little is lost, and a page of docs is soon loaded.
+otherwise. Pictures have few colors: little is lost, and a page of docs is soon loaded.
 
 Each analysis of ours has a picture too, of what shows its answer: `analyses.json` says of which run, at which place of
 the page (an analysis's name leads to its table) and of which element, by its test id.
@@ -36,7 +36,7 @@ RUNS = {
     "sim64": SIMULATED,
 }
 """The runs of the views' pictures: files in TRACES, or a command that makes them."""
-COLOURS = 256
+COLORS = 256
 WAIT_MS, SHOWN_MS = 300_000, 20_000
 # An analysis's picture: the window it is taken in, how large it may be, and how wide (in ch) a column of a table.
 WINDOW, WIDEST, TALLEST, COLUMN = (1180, 1400), 900, 440, 34
@@ -233,9 +233,9 @@ def listing(page: Any, element: Any) -> bytes:
 
 
 def write(png: bytes, path: Path) -> None:
-    """A picture with few colours, the rare ones of a legend among them, and how large it is."""
+    """A picture with few colors, the rare ones of a legend among them, and how large it is."""
     whole = Image.open(io.BytesIO(png)).convert("RGB")
-    picture = whole.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    picture = whole.quantize(COLORS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     picture.save(path, optimize=True)
     print(f"{path.name}: {path.stat().st_size:,} bytes")
 

@@ -138,7 +138,7 @@ def utilization(trace: Plain) -> dict[Any, dict[str, Any]]:
                 else:
                     blocks.append(change)
             # Ends before begins may come in either order at one instant: pairs cancel.
-            blocks = _cancelled(blocks)
+            blocks = _canceled(blocks)
             before = instant
         occupancies = [
             (float(e.args["est. achieved occupancy %"]), b - a)
@@ -160,7 +160,7 @@ def utilization(trace: Plain) -> dict[Any, dict[str, Any]]:
     return rows
 
 
-def _cancelled(blocks: list[float]) -> list[float]:
+def _canceled(blocks: list[float]) -> list[float]:
     left = [block for block in blocks if block >= 0]
     for block in blocks:
         if block < 0:

@@ -50,6 +50,12 @@ GLOSSARY = {
     r"(is|are|was|were) (said|wanted)": "reported, requested",
     r"all the same(?! \w)|piped? on|what (is|was) left of": "nevertheless; use a pipe; the rest of",
     r"(?-i:Mfu|Tflops per s|Blocks per sm)": "MFU, TFLOP/s, Blocks per SM",
+    r"\w*(colour|behaviour|neighbour|favour|honour)\w*|grey|per cent": "color, neighbor, gray, percent",
+    r"centre[ds]?|metres?|(?<!aria-)labell(ed|ing)|modell(ed|ing)|cancelling|travell(ed|ing)": "center, labeled",
+    r"(ana|cata)lys(e|ed|ing)|catalogue|licence|artefacts?|programme|whilst|towards": "analyze, toward",
+    # `synchronisation` is a value in the results of `idle` and `synchronised` a check of the doctor: names stay.
+    r"\w*(nal|initial|organ|optim|random|regular|summar|util|recogn|minim|maxim|serial|parallel|visual|categor)is"
+    r"(e|es|ed|er|ing|ation)|synchronis(e|es|ing)": "-ize, -ized, -izing, -ization",
 }
 """The left column, as regular expressions over whole words, and what to write instead."""
 
@@ -122,6 +128,8 @@ def test_no_phrase_of_the_left_column_is_left() -> None:
         "it costs 0.5 ms a step",
         "written as it was asked for",
         "compiled in 7 pieces",
+        "the colours of its neighbours",
+        "what was analysed and summarised",
     ],
 )
 def test_the_phrases_are_found(text: str) -> None:
@@ -129,7 +137,15 @@ def test_the_phrases_are_found(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a step, a rank and a kernel", "all the same size", "in 7 processes", "0.5 ms per step"]
+    "text",
+    [
+        "a step, a rank and a kernel",
+        "all the same size",
+        "in 7 processes",
+        "0.5 ms per step",
+        "all analyses",
+        "otherwise",
+    ],
 )
 def test_similar_phrases_are_not(text: str) -> None:
     assert not PATTERN.search(text)

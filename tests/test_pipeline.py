@@ -398,9 +398,9 @@ def test_what_the_ranks_gave_serves_again_where_the_reduce_alone_is_asked_otherw
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mapped: list[str] = []
-    analyse = graph.analyze_rank
+    analyze = graph.analyze_rank
     monkeypatch.setattr(
-        graph, "analyze_rank", lambda wanted, *rest: mapped.extend(n for n, _ in wanted) or analyse(wanted, *rest)
+        graph, "analyze_rank", lambda wanted, *rest: mapped.extend(n for n, _ in wanted) or analyze(wanted, *rest)
     )
     run = open_run(write_ranks(tmp_path / "run", {0: small_step(), 1: small_step(waiting=10)}), executor="serial")
     whole = run.stragglers()

@@ -7,7 +7,7 @@ shows, and the earliest time that satisfies all of them is each event's new one:
   launched before it, and compute that the recorded run let wait for a collective after that collective
 - a collective ends, on every rank, its transfer after the last rank's arrival; what the recorded run took beyond the
   last arrival is the transfer
-- the host runs on as it did, except where it waits: a call that synchronises returns after the device work it waited
+- the host runs on as it did, except where it waits: a call that synchronizes returns after the device work it waited
   for, a gap that ends with a Gloo collective ends after that
 
 Whatever binds in the recorded run keeps the lag it has there, so that without a perturbation every event stays where

@@ -85,7 +85,7 @@ def test_two_backwards_in_a_step_and_steps_of_their_own(tmp_path: Path) -> None:
     for step, at in ((1, 0), (2, 500)):
         events += [
             kineto.step(step, at, 400),
-            # Accumulated without synchronising, then once more, with it.
+            # Accumulated without synchronizing, then once more, with it.
             kineto.op(f"{ENGINE}MmBackward0", at + 10, 30, forward_thread=1, sequence=1),
             kineto.op("aten::linear", at + 100, 10, sequence=2),
             kineto.op(f"{ENGINE}MmBackward0", at + 200, 30, forward_thread=1, sequence=2),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests import kineto
 from tests.analyses import plain_events
-from tests.analyses.test_phases import labelled
+from tests.analyses.test_phases import labeled
 
 import rankscope
 from rankscope.pipeline import Run
@@ -164,7 +164,7 @@ def overlap(computing: list[Any], start: int, end: int) -> list[tuple[int, int, 
         for e in computing
         if e.start < end and e.end > start
     ]
-    return labelled([("compute", cut)])
+    return labeled([("compute", cut)])
 
 
 @pytest.mark.parametrize("name", [*REAL, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])

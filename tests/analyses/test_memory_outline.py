@@ -8,7 +8,7 @@ from pathlib import Path
 from tests import kineto
 
 import rankscope
-from rankscope.analyses.memory_outline import PIECES
+from rankscope.primitives.allocations import PIECES
 
 
 def test_each_piece_holds_its_greatest(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def plain_phases(trace: dict[str, Any]) -> list[dict[str, Any]]:
         if numbered or event.args.get("Module Hierarchy") or AHEAD.match(event.name):
             pieces["forward"].append(event)
     pieces["forward"] += [event for event in frames if event.name.startswith("nn.Module: ")]
-    timeline = labelled([(name, pieces[name]) for name in ORDER])
+    timeline = labeled([(name, pieces[name]) for name in ORDER])
     breaks = sorted(
         [e.start for e in named if e.name.startswith("Optimizer.zero_grad#")]
         + [e.start for e in steps]
@@ -190,7 +190,7 @@ def plain_phases(trace: dict[str, Any]) -> list[dict[str, Any]]:
         gloo = [e for e in named if e.name.startswith("gloo:")]
         threads = {e.thread for e in gloo}
         computing = [e for e in operators if e.thread not in threads]
-        exposed = labelled([("compute", computing), ("sync", gloo)])
+        exposed = labeled([("compute", computing), ("sync", gloo)])
         waits += [Range(a, b, "", "", ("", ""), {}) for a, b, label in exposed if label == "sync"]
     rows = []
     whole = [*operators, *named, *calls, *frames]
@@ -200,7 +200,7 @@ def plain_phases(trace: dict[str, Any]) -> list[dict[str, Any]]:
     as_ranges = {
         name: [Range(a, b, "", "", ("", ""), {}) for a, b, label in timeline if label == name] for name in ORDER
     }
-    cut = labelled([("sync", waits), *as_ranges.items()])
+    cut = labeled([("sync", waits), *as_ranges.items()])
     first: dict[Any, int] = {}
     for call in calls:
         if call.args.get("correlation"):
@@ -230,12 +230,12 @@ def plain_device(
         owned[phase].append(kernel)
     names = [*ORDER, "other", "communication"]
     found = dict.fromkeys([f"{name}_device_ns" for name in names], 0)
-    for a, b, label in labelled([(name, owned[name]) for name in names]):
+    for a, b, label in labeled([(name, owned[name]) for name in names]):
         found[f"{label}_device_ns"] += b - a
     return found | {"device_ns": sum(found.values())}
 
 
-def labelled(sets: list[tuple[str, list[Range]]]) -> list[tuple[int, int, str]]:
+def labeled(sets: list[tuple[str, list[Range]]]) -> list[tuple[int, int, str]]:
     """A sweep: each stretch between two boundaries with the first of the names that has a range open."""
     changes: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for name, events in sets:

@@ -150,15 +150,15 @@ class Page:
         return str(count.text_content())
 
     def ink(self) -> int:
-        """How many different colours the picture has: one where nothing is drawn."""
-        colours: int = self.tab.evaluate(
+        """How many different colors the picture has: one where nothing is drawn."""
+        colors: int = self.tab.evaluate(
             """() => {
               const canvas = document.querySelector('.tl-pixels');
               const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
               return new Set(new Uint32Array(data.buffer)).size;
             }"""
         )
-        return colours
+        return colors
 
     def check(self, *, axe: bool = False) -> None:
         """Nothing on the console, no request that leaves the machine, nothing clipped; with axe, no fault it knows."""

@@ -132,7 +132,7 @@ def nanoseconds(number: str, unit: str) -> float:
 
 
 def every_view(page: Page, truth: Truth | None, *, axe: bool = True) -> None:
-    """All views at 1280 px with all tables open, then at 390 px in the other colours."""
+    """All views at 1280 px with all tables open, then at 390 px in the other colors."""
     page.ready()
     views = views_of(page)
     assert set(views) >= VIEWS

@@ -361,7 +361,7 @@ def test_bytes_that_are_no_text_do_not_end_a_terminals_output(capfd: pytest.Capt
     assert done.stdout.decode().endswith("ä")
 
 
-def test_a_misspelt_name_of_a_slice_is_told_its_like(
+def test_a_misspelled_name_of_a_slice_is_told_its_like(
     run: Path, tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch
 ) -> None:
     message = failed(capfdbinary, monkeypatch, "slices", "aten::linaer", run)

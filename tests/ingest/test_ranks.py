@@ -123,7 +123,7 @@ def test_windows_that_overlap_any_kept_one_are_left_out(seed: int, monkeypatch: 
     ranks, findings = assign_ranks(infos)
     assert {info.path for info in ranks[0]} == {info.path for info in kept}
     assert len(findings) == len(infos) - len(kept) > 0
-    # Each is compared with its neighbours in time, not with all.
+    # Each is compared with its neighbors in time, not with all.
     assert compared <= 2 * len(infos)
 
 

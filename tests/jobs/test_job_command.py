@@ -55,7 +55,7 @@ def test_the_command_writes_a_file_and_overwrites_none(tmp_path, rankscope):
     ("arguments", "message"),
     [
         (["slurm"], "no training script"),
-        (["slurm", "--colour", "red", "train.py"], "is not an option of rankscope job slurm"),
+        (["slurm", "--color", "red", "train.py"], "is not an option of rankscope job slurm"),
         (["pbs", "--profile", "lumi", "train.py"], "rankscope job slurm --profile lumi"),
         (["slurm", "--profile", "summit", "train.py"], "no machine is known"),
         (["slurm", "--wait", "x", "train.py"], "must be a whole number from 0"),

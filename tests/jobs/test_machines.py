@@ -112,8 +112,8 @@ def test_a_site_adds_machines(tmp_path):
     ("text", "message"),
     [
         ("title = ", "not valid TOML"),
-        ("colour = 1", "'colour' is not a key"),
-        ("[node]\ncolour = 1", "colour is not known"),
+        ("color = 1", "'color' is not a key"),
+        ("[node]\ncolor = 1", "color is not known"),
         ("[node]\nranks = '4'", "is not valid"),
         ("[node]\nranks = 0", "is not valid"),
         ("[node]\ncores = ['7-4']", "not a list of CPUs"),

@@ -151,7 +151,7 @@ def test_a_script_as_it_is_beside_a_profiler_of_its_own(tmp_path, script):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["--fsdp1"]])
-def test_fsdp_without_gradient_synchronisation(tmp_path, words):
+def test_fsdp_without_gradient_synchronization(tmp_path, words):
     watching = tmp_path / "watching.py"
     watching.write_text(WATCHING.format(folder=str(tmp_path)))
     small = ["--layers", "2", "--width", "64", "--tokens", "16"]

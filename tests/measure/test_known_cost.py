@@ -41,7 +41,7 @@ def right_in_one(check: Callable[[Path], None], folder: Path) -> None:
 
 
 def test_a_hook_that_sleeps(tmp_path: Path) -> None:
-    # 400 ms of compute; with synchronisation 200 ms more: 200 / 600.
+    # 400 ms of compute; with synchronization 200 ms more: 200 / 600.
     target = target_of([JOB, "0.4", "0", "0.2"])
 
     def check(out: Path) -> None:

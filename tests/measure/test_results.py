@@ -140,7 +140,7 @@ def test_a_difference_has_both_ends_and_one_of_three_verdicts():
     def row(cost):
         return next(line for line in profiled(cost).splitlines() if line.startswith("recording"))
 
-    # The same two per cent: too few blocks to say so, within the noise, and a cost; a saving has a minus sign.
+    # The same two percent: too few blocks to say so, within the noise, and a cost; a saving has a minus sign.
     assert "–  too few steps to tell" in row(Share(0.02))
     assert "2.0 %" not in row(Share(0.02))
     assert "+2.0 % (−1.0 to +5.0 %)  not significant" in row(Share(0.02, -0.01, 0.05))

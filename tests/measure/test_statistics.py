@@ -180,7 +180,7 @@ def test_the_difference_of_two_intervals_by_hand():
 
 def test_what_both_suffer_cancels():
     rng = np.random.default_rng(3)
-    slow = 1 + 0.3 * rng.random((20, 1, 1))  # a neighbour on the machine, round by round
+    slow = 1 + 0.3 * rng.random((20, 1, 1))  # a neighbor on the machine, round by round
     on = Series((5e7 * slow * (1 + 0.001 * rng.standard_normal((20, 2, 5))),))
     off = Series((4e7 * slow * (1 + 0.001 * rng.standard_normal((20, 2, 5))),))
     drawn = replicates({"on": on, "off": off}, 0)

@@ -96,7 +96,7 @@ def test_ranks_linked_through_others_share_a_clock() -> None:
     assert result.residual[5] == -1
 
 
-def test_what_need_not_synchronise_counts_without_its_outliers() -> None:
+def test_what_need_not_synchronize_counts_without_its_outliers() -> None:
     at = np.arange(20) * 1_000_000
     other = at + 3_000 + np.array([0, 500, -500, 200] * 5)
     other[::5] += 900_000

@@ -52,7 +52,7 @@ def test_as_many_of_each_kernel_give_an_offset() -> None:
     assert found.anchored == "order"
     assert order_offset(mine, line(100, 700, 1300, 2000, kinds=[0, 1, 1, 1])) is None
     assert order_offset(mine, line(100, 700, 1300, kinds=[0, 1, 0])) is None
-    # Ends that agree no better than neighbours are apart say nothing.
+    # Ends that agree no better than neighbors are apart say nothing.
     assert order_offset(mine, line(100, 1200, 1300, 3000, kinds=[0, 1, 0, 1])) is None
 
 

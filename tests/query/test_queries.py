@@ -142,7 +142,7 @@ def test_another_process_returns_the_same(run: Run, engine: str) -> None:
         ("SELECT k.nane FROM device_events AS k", "nane", "name"),
     ],
 )
-def test_a_misspelt_name_gets_the_near_ones(run: Run, engine: str, sql: str, what: str, near: str) -> None:
+def test_a_misspelled_name_gets_the_near_ones(run: Run, engine: str, sql: str, what: str, near: str) -> None:
     with pytest.raises(QueryError, match=what) as caught:
         run.sql(sql, engine=engine)
     assert near in str(caught.value.hint)

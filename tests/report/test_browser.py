@@ -37,10 +37,10 @@ def browser() -> Iterator[Any]:
 class Opened:
     """A report in the browser, and all that it said and asked for."""
 
-    def __init__(self, browser: Any, file: Path, colours: str = "light") -> None:
+    def __init__(self, browser: Any, file: Path, colors: str = "light") -> None:
         self.messages: list[str] = []
         self.asked: list[str] = []
-        self.page = browser.new_page(color_scheme=colours, viewport={"width": 1400, "height": 4000})
+        self.page = browser.new_page(color_scheme=colors, viewport={"width": 1400, "height": 4000})
         self.page.set_default_timeout(WAIT_MS)
         self.page.on("console", lambda message: self.messages.append(message.text))
         self.page.on("pageerror", lambda error: self.messages.append(str(error)))
@@ -90,10 +90,10 @@ def same(shown: str, value: object) -> bool:
     return shown != "" and float(shown) == value if isinstance(value, int | float) else shown == value
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-def test_numbers_on_the_page_are_those_of_analyze(browser: Any, tmp_path: Path, colours: str) -> None:
+@pytest.mark.parametrize("colors", ["light", "dark"])
+def test_numbers_on_the_page_are_those_of_analyze(browser: Any, tmp_path: Path, colors: str) -> None:
     run = rankscope.open(write_reference(tmp_path / "run"), executor="serial")
-    opened = Opened(browser, reported(run, tmp_path), colours)
+    opened = Opened(browser, reported(run, tmp_path), colors)
     overview = run.overview().row(0, named=True)
     assert opened.headline("step-time") == str(overview["step_ns"])
     assert float(opened.headline("overlap") or "nan") == overview["overlap_ratio"]

@@ -23,7 +23,7 @@ import rankscope
 from rankscope.pipeline import Run
 from rankscope.report.summary import COLUMNS, LINES, summary
 
-# What terminals obey: a colour, a hyperlink (OSC 8) that shows another text, a title, a clearing of the screen.
+# What terminals obey: a color, a hyperlink (OSC 8) that shows another text, a title, a clearing of the screen.
 OBEYED = [
     "\x1b[31mred\x1b[0m",
     "\x1b]8;;http://evil.example\x1b\\click\x1b]8;;\x1b\\",
@@ -38,10 +38,10 @@ OBEYED = [
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def shown(run: Run, width: int = 80, *, colours: bool = False) -> list[str]:
+def shown(run: Run, width: int = 80, *, colors: bool = False) -> list[str]:
     out = io.StringIO()
     console = Console(
-        file=out, width=width, highlight=False, force_terminal=colours, color_system="256" if colours else None
+        file=out, width=width, highlight=False, force_terminal=colors, color_system="256" if colors else None
     )
     console.print(summary(run, width))
     return out.getvalue().splitlines()
@@ -179,9 +179,9 @@ def test_one_screen_whatever_the_run_holds(tmp_path: Path, width: int, what: str
 
 
 def test_no_name_is_obeyed(tmp_path: Path) -> None:
-    """In colour nothing but rich's own colours is an escape; markup in names is text."""
+    """In color nothing but rich's own colors is an escape; markup in names is text."""
     run = obeyed_run(tmp_path)
-    text = "\n".join(shown(run, 100, colours=True))
+    text = "\n".join(shown(run, 100, colors=True))
     assert "\x1b[" in text
     bare = SGR.sub("", text)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]", bare)

@@ -29,23 +29,23 @@ def timeline(tmp_path: Path) -> Timeline:
     return draw_run(run, clock_of(run))
 
 
-def test_colours_are_those_of_the_busiest_category(timeline: Timeline) -> None:
+def test_colors_are_those_of_the_busiest_category(timeline: Timeline) -> None:
     lanes = [timeline.ranks[rank].first_lane for rank in (1, 0)]
     picture, used, (left, right) = module._painted(timeline, lanes, (0, 1_024_000), 512)
     assert used == [0, 1]
     assert left == 0 and right >= 1_024_000
     bin_ns = right // picture.shape[1]
     compute, communication = (
-        tuple(int(module._COLOURS[number][at : at + 2], 16) for at in (1, 3, 5)) for number in (0, 1)
+        tuple(int(module._COLORS[number][at : at + 2], 16) for at in (1, 3, 5)) for number in (0, 1)
     )
 
-    def colour(row: int, at_us: float) -> tuple[int, ...]:
+    def color(row: int, at_us: float) -> tuple[int, ...]:
         return tuple(int(each) for each in picture[row, int(at_us * 1000) // bin_ns])
 
     # The rows are in the order of the ranks that were given: rank 1 first.
-    assert colour(1, 100) == colour(1, 500) == compute
-    assert colour(0, 900) == colour(0, 1000) == communication
-    assert colour(1, 700) == colour(0, 500) == (255, 255, 255)
+    assert color(1, 100) == color(1, 500) == compute
+    assert color(0, 900) == color(0, 1000) == communication
+    assert color(1, 700) == color(0, 500) == (255, 255, 255)
     # Half of the first row's time is white, three quarters of the second's.
     white = (picture == 255).all(axis=2).mean(axis=1)
     assert white[1] == pytest.approx(0.5, abs=0.02)
@@ -70,9 +70,9 @@ def test_tall_runs_are_bounded(timeline: Timeline, monkeypatch: pytest.MonkeyPat
     assert np.unique(lanes).size == 1
 
 
-def test_colours_are_those_of_the_page() -> None:
+def test_colors_are_those_of_the_page() -> None:
     theme = Path(module.__file__).parents[1] / "web" / "ui" / "src" / "theme" / "theme.css"
     css = theme.read_text(encoding="utf-8").partition("--cat-compute")
     light = "".join(css[1:])[:1500]
-    for (name, _), colour in zip(CATEGORIES, module._COLOURS, strict=True):
-        assert f"--cat-{name.replace('_', '-')}: {colour};" in light, name
+    for (name, _), color in zip(CATEGORIES, module._COLORS, strict=True):
+        assert f"--cat-{name.replace('_', '-')}: {color};" in light, name

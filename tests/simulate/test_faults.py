@@ -143,7 +143,7 @@ def test_what_a_fault_leaves_in_the_file(tmp_path: Path, read: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["earthquake", "slow_device:rank", "slow_device:style=gc", "slow_network:rank=1", "more_work:colour=red"]
+    "text", ["earthquake", "slow_device:rank", "slow_device:style=gc", "slow_network:rank=1", "more_work:color=red"]
 )
 def test_faults_that_are_not_valid_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):

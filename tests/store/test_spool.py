@@ -13,7 +13,7 @@ from tests.kineto import collective, event, frame, kernel, launch, memcpy, memor
 
 from rankscope.ingest.kineto import KinetoTrace, read_kineto
 from rankscope.ingest.task import ingest_trace
-from rankscope.store import spool as pile_module
+from rankscope.store import spool as spool_module
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool
 
@@ -21,8 +21,8 @@ from rankscope.store.spool import Spool
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """So little memory that almost every chunk is put aside, and slices of a few rows."""
-    monkeypatch.setattr(pile_module.Spool.__init__, "__defaults__", (None, 4000))
-    monkeypatch.setattr(pile_module, "SLICE_ROWS", 37)
+    monkeypatch.setattr(spool_module, "PENDING_BYTES", 4000)
+    monkeypatch.setattr(spool_module, "SLICE_ROWS", 37)
     yield
 
 
@@ -112,8 +112,8 @@ def test_the_cache_of_a_great_trace_is_read_as_one_table(tmp_path: Path, narrow:
 
 
 def test_an_empty_pile() -> None:
-    pile = Spool()
-    pile.finish()
+    spool = Spool()
+    spool.finish()
     for name, table in TABLES.items():
-        assert list(pile.slices(name)) == []
-        assert pile.columns(name, list(table.schema)[:1]).height == 0
+        assert list(spool.slices(name)) == []
+        assert spool.columns(name, list(table.schema)[:1]).height == 0

@@ -98,7 +98,7 @@ def test_a_lane_is_summed_where_that_makes_less_of_it() -> None:
 
 
 def test_what_crosses_an_edge_is_longest_where_it_is() -> None:
-    """Two halves of one event are each shorter than their neighbours; together they are longer (worked by hand)."""
+    """Two halves of one event are each shorter than their neighbors; together they are longer (worked by hand)."""
     lanes = [[], [Drawn(0, 110, 0), Drawn(156, 356, 1), Drawn(400, 510, 0)]]
     events = made([[Drawn(0, 1, 0)], lanes[1]])
     assert (tile(events, build(events, 2), [1], 0, 0, 2).row == [0, 2]).all()

@@ -58,10 +58,7 @@ def make_server(toolbox: Toolbox) -> Server[Any]:
         return ListToolsResult(
             tools=[
                 ListedTool(
-                    name=tool.name,
-                    description=tool.doc,
-                    input_schema=schema_of(tool.arguments),
-                    annotations=READ_ONLY,
+                    name=tool.name, description=tool.doc, input_schema=schema_of(tool.arguments), annotations=READ_ONLY
                 )
                 for tool in TOOLS.values()
             ]

@@ -202,7 +202,7 @@ RANGE_STATISTICS = Tool(
 )
 TIMELINE_PICTURE = Tool(
     "timeline_picture",
-    "A picture (PNG) of the timeline: one row per rank, or all lanes of a few ranks, coloured by category.",
+    "A picture (PNG) of the timeline: one row per rank, or all lanes of a few ranks, colored by category.",
     (
         RUN,
         *ARGUMENTS,

@@ -28,17 +28,7 @@ import polars as pl
 
 from rankscope.primitives.collectives import collective_kind
 from rankscope.primitives.shapes import element_bytes, parsed_list
-from rankscope.results import (
-    Analysis,
-    Column,
-    Finding,
-    Headline,
-    Inputs,
-    Tables,
-    by_window,
-    chosen_starts,
-    schema_of,
-)
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, chosen_starts, schema_of
 
 COLUMNS = (
     Column("group", pl.String, "", "the process group: its description, else its name"),
@@ -105,9 +95,7 @@ def _calls(window: Tables, inputs: Inputs) -> pl.DataFrame:
     size = {name: element_bytes(name) for name in calls["dtype"].drop_nulls().unique()}
     named = pl.coalesce(pl.col("group_description").replace("undefined", None), "group_name", pl.lit(""))
     calls = calls.with_columns(
-        *lists.values(),
-        group=named,
-        width=pl.col("dtype").replace_strict(size, default=None, return_dtype=pl.Int64),
+        *lists.values(), group=named, width=pl.col("dtype").replace_strict(size, default=None, return_dtype=pl.Int64)
     ).filter(pl.col("ranks").list.len() > 1, pl.col("width").is_not_null())
     n = pl.col("ranks").list.len()
     # An empty list means even; one of another length was shortened by the profiler.

@@ -191,11 +191,7 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _launched_in(
-    host: pl.DataFrame,
-    device: pl.DataFrame,
-    window: Tables,
-    parent: np.ndarray,
-    steps: pl.DataFrame,
+    host: pl.DataFrame, device: pl.DataFrame, window: Tables, parent: np.ndarray, steps: pl.DataFrame
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pairs of a device event and a host range that was open when it was launched."""
     calls, operators = window["runtime_calls"], window["host_ops"]

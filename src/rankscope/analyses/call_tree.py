@@ -33,17 +33,7 @@ from rankscope.primitives.call_tree import CallTree, call_tree, combined, invert
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.phases import MODULE_FRAME
 from rankscope.primitives.steps import host_steps
-from rankscope.results import (
-    Analysis,
-    Column,
-    Finding,
-    Inputs,
-    Parameter,
-    Parameters,
-    Tables,
-    by_window,
-    concat_ranks,
-)
+from rankscope.results import Analysis, Column, Finding, Inputs, Parameter, Parameters, Tables, by_window, concat_ranks
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank; null with `--merge`"),

@@ -37,12 +37,7 @@ from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inp
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("offset_ns", pl.Int64, "ns", "offset to add to its wall clock; 0 on the first rank of a component"),
-    Column(
-        "drift_ppm",
-        pl.Float64,
-        "ppm",
-        "clock drift to correct; null if not distinguishable from noise",
-    ),
+    Column("drift_ppm", pl.Float64, "ppm", "clock drift to correct; null if not distinguishable from noise"),
     Column("at_ns", pl.Int64, "ns", "wall clock time at which the offset is exact"),
     Column(
         "residual_ns",

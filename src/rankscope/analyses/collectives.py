@@ -42,12 +42,13 @@ import polars as pl
 
 from rankscope.primitives.bandwidth import with_waits_and_bandwidth
 from rankscope.primitives.host_collectives import RECORDED
-from rankscope.primitives.labelled_collectives import for_findings, label_rows, match_labelled, matched_blocks
+from rankscope.primitives.labeled_collectives import for_findings, label_rows, match_labeled, matched_blocks
 from rankscope.primitives.matching import METHODS, Matching, match_with_calls
 from rankscope.primitives.rank_collectives import rank_collectives
 from rankscope.primitives.unmatched_collectives import ENDS_DISAGREE, with_unmatched_reasons
 from rankscope.primitives.unnamed_communicators import label_unnamed
 from rankscope.results import (
+    RANK_AND_WINDOW,
     Analysis,
     Column,
     Evidence,
@@ -63,8 +64,7 @@ from rankscope.results import (
 )
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "the step whose range its launch starts in; null between steps and without a launch"),
     Column(
         "group",
@@ -153,13 +153,13 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[StoredF
     hosts = {info.rank: info.host for info in inputs.traces if info.rank is not None and info.host}
     recorded = len({info.rank for info in inputs.traces})
     ranks = max(recorded, inputs.world_size or 0)
-    if (labelled := label_rows(together(parts))) is not None:
-        matching = match_labelled(labelled, hosts)
-        blocks = matched_blocks(together(parts), labelled, matching, ranks)
+    if (labeled := label_rows(together(parts))) is not None:
+        matching = match_labeled(labeled, hosts)
+        blocks = matched_blocks(together(parts), labeled, matching, ranks)
         names = [column.name for column in COLUMNS]
         frame = stored_blocks(block.select(names) for block in blocks)
-        found = for_findings(labelled, matching)
-        del labelled, blocks
+        found = for_findings(labeled, matching)
+        del labeled, blocks
         return frame, _findings(found, matching, None)
     rows = concat_ranks(parts, _MAPPED)
     if not rows.height:
@@ -346,8 +346,7 @@ def _unlaunched(rows: pl.DataFrame) -> list[Finding]:
 def _window_collectives(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
     info = inputs.traces[number]
     collectives = rank_collectives(window, info.groups, inputs.rank, inputs.options.communication)
-    if inputs.options.steps is not None:
-        collectives = collectives.filter(inputs.options.keeps(pl.col("step")))
+    collectives = inputs.options.chosen(collectives)
     # The duration of a call on the host is not the duration of the collective.
     duration = pl.when(pl.col("source") != "launch").then(pl.col("end_ns") - pl.col("start_ns"))
     return collectives.with_columns(

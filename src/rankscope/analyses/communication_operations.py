@@ -18,15 +18,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.results import (
-    Analysis,
-    Column,
-    Finding,
-    Headline,
-    Inputs,
-    over_ranks,
-    top_group,
-)
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, over_ranks, top_group
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (

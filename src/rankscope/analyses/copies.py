@@ -2,7 +2,7 @@
 
 One row per rank and kind of copy, as the device names it: `Memcpy HtoD (Pageable -> Device)`. `pageable` says whether
 the host's side is pageable memory: the driver then first copies it into a staging buffer, so it is slower and keeps
-the host in the call (CUDA's API synchronization behaviour). `host_ns` is the time that the host spent in the calls that
+the host in the call (CUDA's API synchronization behavior). `host_ns` is the time that the host spent in the calls that
 launched them; `exposed_ns` the time in which nothing else ran on the device. Bandwidth is bytes over the summed
 durations, null if no sizes are recorded. If the trace has steps, copies launched outside them do not count.
 
@@ -20,17 +20,7 @@ import polars as pl
 from rankscope.primitives.activity import covered_time
 from rankscope.primitives.copies import NOT_PAGEABLE, ON_DEVICE, PAGEABLE, TO_DEVICE, TO_HOST
 from rankscope.primitives.steps import events_launched_in, host_steps
-from rankscope.results import (
-    Analysis,
-    Column,
-    Headline,
-    Inputs,
-    Tables,
-    by_window,
-    greatest,
-    over_ranks,
-    total_of,
-)
+from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, greatest, over_ranks, total_of
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
@@ -91,9 +81,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _window_copies(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, int]:
     device, runtime = window["device_events"], window["runtime_calls"]
-    steps = host_steps(window["annotations"])
-    if inputs.options.steps is not None:
-        steps = steps.filter(inputs.options.keeps(pl.col("step")))
+    steps = inputs.options.chosen(host_steps(window["annotations"]))
     selected = device
     if steps.height or inputs.options.steps is not None:
         selected = events_launched_in(device, steps, pl.col("step").is_not_null())

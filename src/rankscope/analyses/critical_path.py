@@ -40,17 +40,7 @@ from rankscope.primitives.dependencies import CATEGORIES, CODE
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.marked_nodes import READS, last_arrivals, marked_nodes
 from rankscope.primitives.steps import distinct_steps
-from rankscope.results import (
-    Analysis,
-    Column,
-    Finding,
-    Headline,
-    Inputs,
-    Tables,
-    by_window,
-    concat_ranks,
-    schema_of,
-)
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, schema_of
 
 _DOCS = {
     "compute": "kernels computed",
@@ -143,9 +133,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     number = np.arange(count)
     waiting = with_waits(start, rows["end_ns"].to_numpy(), arrived)
     on_own_path = reachable(np.concatenate([count + number, back]), count + ends)
-    own_paths = _sums(rows, on_own_path, waiting, chain, last).select(
-        pl.lit(OWN_PATH).alias("path"), pl.exclude("order")
-    )
+    own_paths = _sums(rows, on_own_path, waiting, chain, last).with_columns(pl.lit(OWN_PATH).alias("path"))
     frames = [own_paths]
     if rows["rank"].n_unique() > 1 and end.any():
         # Per step the rank that ended last, among those with aligned clocks.
@@ -155,7 +143,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         passing[:, CODE["wait"]] = 0
         on_across_path = reachable(np.concatenate([count + last, back]), count + begins)
         across_path = _sums(rows, on_across_path, passing, chain, number)
-        frames.append(across_path.select(pl.lit(ACROSS_RANKS).alias("path"), pl.exclude("order")))
+        frames.append(across_path.with_columns(pl.lit(ACROSS_RANKS).alias("path")))
     frame = pl.concat(frames).sort(pl.col("path") == OWN_PATH, "step", "rank", nulls_last=False, maintain_order=True)
     frame = frame.with_columns(pl.col("step").replace(named))
     return frame.select(pl.col(column.name).cast(column.dtype) for column in COLUMNS), []
@@ -185,9 +173,9 @@ def _sums(
     return (
         used.group_by("step", "rank")
         .agg(pl.col(column.name).sum() for column in TIMES)
-        .with_columns(pl.sum_horizontal(column.name for column in TIMES).alias("path_ns"), pl.lit(0).alias("order"))
+        .with_columns(pl.sum_horizontal(column.name for column in TIMES).alias("path_ns"))
         .join(longest, on=["step", "rank"], how="left", nulls_equal=True)
-        .select("order", "step", "rank", "path_ns", *(column.name for column in TIMES), "waits_for")
+        .select("step", "rank", "path_ns", *(column.name for column in TIMES), "waits_for")
     )
 
 

@@ -23,6 +23,7 @@ import polars as pl
 
 from rankscope.primitives.activity import covered_time, data_loading_ranges
 from rankscope.results import (
+    RANK_AND_WINDOW,
     Analysis,
     Column,
     Headline,
@@ -35,8 +36,7 @@ from rankscope.results import (
 )
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for a trace without steps"),
     Column("window_ns", pl.Int64, "ns", "duration of the step's window"),
     Column("batches", pl.Int64, "count", "data loading ranges that end in the window: batches that arrive"),

@@ -29,6 +29,7 @@ from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.phases import BACKWARD, phase_sets
 from rankscope.primitives.steps import host_steps, step_at
 from rankscope.results import (
+    RANK_AND_WINDOW,
     Analysis,
     Column,
     Headline,
@@ -42,8 +43,7 @@ from rankscope.results import (
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "the step in which it was called; null outside steps"),
     Column("bucket", pl.Int64, "", "index of the all-reduce in the step, from 0"),
     Column("buckets", pl.Int64, "count", "number of buckets in the step"),

@@ -69,9 +69,5 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 analysis = Analysis(
-    name="devices",
-    doc=__doc__,
-    columns=COLUMNS,
-    per_rank=per_rank,
-    reads={"device_events": ("device",)},
+    name="devices", doc=__doc__, columns=COLUMNS, per_rank=per_rank, reads={"device_events": ("device",)}
 )

@@ -24,12 +24,21 @@ import polars as pl
 
 from rankscope.primitives.activity import activity
 from rankscope.primitives.intervals import IntervalSet
-from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, concat_ranks, total_of
+from rankscope.results import (
+    RANK_AND_WINDOW,
+    Analysis,
+    Column,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    total_of,
+)
 from rankscope.rundir.plurals import listed
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for a trace without steps"),
     Column("window_ns", pl.Int64, "ns", "duration of the step's window"),
     Column("computation_ns", pl.Int64, "ns", "compute without communication"),

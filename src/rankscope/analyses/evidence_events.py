@@ -59,11 +59,10 @@ from rankscope.primitives.matrix_operators import matrix_operators
 from rankscope.primitives.steps import Bool, recorded_span, step_rows, step_windows, with_step_row
 from rankscope.primitives.synchronization import host_waits, idle_after, without_profilers_wait
 from rankscope.primitives.unfilled import unfilled_time
-from rankscope.results import Analysis, Column, Inputs, Tables, schema_of, steps_by_window
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Inputs, Tables, schema_of, steps_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "the step; null for a trace without steps"),
     Column("kind", pl.String, "", "what the event shows"),
     Column("name", pl.String, "", "the event, as recorded"),
@@ -272,18 +271,18 @@ def _kernels(window: Tables, inputs: Inputs, sets: Activity, steps: pl.DataFrame
     def in_steps(launches: pl.Series) -> Bool:
         return step_rows(steps, launches) >= 0 if steps.height else np.ones(launches.len(), dtype=np.bool_)
 
-    labelled = with_category(device, extra)
+    labeled = with_category(device, extra)
     inside = in_steps(device["launch_ns"])
-    category, kind = labelled["category"], device["kind"]
+    category, kind = labeled["category"], device["kind"]
     computes = inside & (category == COMPUTE).to_numpy()
-    kernels = labelled.filter(pl.Series(computes))
+    kernels = labeled.filter(pl.Series(computes))
     if device.is_empty():
         gloo = gloo_ranges(operators, annotations)
         compute, transfers = computing_operators(operators, gloo), gloo
     else:
-        compute, transfers = kernels, labelled.filter(pl.Series(inside & (category == COMMUNICATION).to_numpy()))
+        compute, transfers = kernels, labeled.filter(pl.Series(inside & (category == COMMUNICATION).to_numpy()))
     is_copy = (kind == "memcpy").fill_null(False)
-    copies = labelled.filter(pl.Series(inside) & is_copy & pl.col("name").str.contains(PAGEABLE).fill_null(False))
+    copies = labeled.filter(pl.Series(inside) & is_copy & pl.col("name").str.contains(PAGEABLE).fill_null(False))
     others = covered_time(device.filter((kind != "memcpy").fill_null(False)))
     calls, products = inputs.once("matrix operators", lambda: matrix_operators(window, None, device, extra))
     products = products.filter(pl.Series(in_steps(products["launch_ns"])))

@@ -34,6 +34,7 @@ from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.primitives.steps import host_steps, step_at
 from rankscope.results import (
+    RANK_AND_WINDOW,
     Analysis,
     Column,
     Headline,
@@ -45,8 +46,7 @@ from rankscope.results import (
 )
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "the step in which it was issued; null outside steps"),
     Column("version", pl.Int64, "", "1 for `FullyShardedDataParallel`, 2 for `fully_shard`"),
     Column("module", pl.String, "", "the module's name; `(root)` for the root module, null with FSDP1"),
@@ -90,7 +90,7 @@ def _window_collectives(window: Tables, inputs: Inputs) -> pl.DataFrame:
     calls = collective_launches(window, inputs.options.communication)
     annotations = window["annotations"]
     ranges = annotations.with_columns(
-        (pl.col("name").str.contains(_RANGE) & ~pl.col("on_device")).fill_null(False).alias("fsdp"),
+        (pl.col("name").str.contains(_RANGE) & ~pl.col("on_device")).fill_null(False).alias("fsdp")
     )
     call_ranges = _ranges_around(ranges, calls)
     calls = calls.with_columns(call_ranges).filter(pl.col("innermost").is_not_null())
@@ -232,11 +232,4 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     return Headline.of(text, exposed=(exposed, "ns"), share=(exposed / total, "ratio"), **values)
 
 
-analysis = Analysis(
-    name="fsdp",
-    doc=__doc__,
-    columns=COLUMNS,
-    per_rank=per_rank,
-    headline=headline,
-    reads=READS,
-)
+analysis = Analysis(name="fsdp", doc=__doc__, columns=COLUMNS, per_rank=per_rank, headline=headline, reads=READS)

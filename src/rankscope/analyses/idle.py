@@ -22,7 +22,7 @@ The gaps of a stream sum to its idle time, the rows without a stream to the devi
 
 How to read it: streams other than the main one are idle most of the time, which is normal; the device's rows matter.
 Much host_wait with operators or Python: the host is the bottleneck (`launches` shows by how much). Much data_loading:
-see `data_loading`. Synchronisation: `.item()`, `.cpu()`, `torch.cuda.synchronize()` in the loop. `--of streams` or
+see `data_loading`. Synchronization: `.item()`, `.cpu()`, `torch.cuda.synchronize()` in the loop. `--of streams` or
 `--of devices` lists only these gaps; for streams no host tables are read. `--steps` keeps the gaps inside the selected
 steps' windows. The causes of a stream's gaps are defined as in HTA.
 """

@@ -3,7 +3,7 @@
 The device rows of `idle`, with each cause as a column and operators of all names together. The causes are mutually
 exclusive and sum to `idle_ns` exactly:
 
-    idle = data loading + synchronisation + runtime + operators + Python + nothing
+    idle = data loading + synchronization + runtime + operators + Python + nothing
 
 How to read it: the largest column says where to look next: `data_loading`, `synchronization`, `launches` for the
 runtime, `operators` for operators; Python and nothing are user code between them.
@@ -63,10 +63,5 @@ def headline(frame: pl.DataFrame) -> Headline | None:
 
 
 analysis = Analysis(
-    name="idle_causes",
-    doc=__doc__,
-    columns=COLUMNS,
-    across_ranks=across_ranks,
-    headline=headline,
-    requires=("idle",),
+    name="idle_causes", doc=__doc__, columns=COLUMNS, across_ranks=across_ranks, headline=headline, requires=("idle",)
 )

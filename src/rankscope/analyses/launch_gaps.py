@@ -33,11 +33,10 @@ from rankscope.primitives.allocations import DEVICE_FREE, DEVICE_MALLOC, PINNED_
 from rankscope.primitives.intervals import interval_at
 from rankscope.primitives.late_launches import LateLaunches, before_short
 from rankscope.primitives.steps import step_windows, with_step_row
-from rankscope.results import Analysis, Column, Inputs, Tables, steps_by_window
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Inputs, Tables, steps_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "the step; null for a trace without steps"),
     Column("pieces", pl.Int64, "count", "compute kernels; without a device, top-level operators"),
     Column(

@@ -77,12 +77,7 @@ COLUMNS = (
     ),
     Column("launch_bound_longest_ns", pl.Int64, "ns", "the longest launch-bound interval; null by call and by kernel"),
 )
-_KEYS = {
-    "rank": (),
-    "stream": ("device", "stream"),
-    "call": ("call",),
-    "kernel": ("name",),
-}
+_KEYS = {"rank": (), "stream": ("device", "stream"), "call": ("call",), "kernel": ("name",)}
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:

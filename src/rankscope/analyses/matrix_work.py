@@ -30,16 +30,7 @@ import polars as pl
 from rankscope.primitives.device_peaks import device_model, peak_flops
 from rankscope.primitives.matrix_operators import matrix_operators
 from rankscope.primitives.steps import host_steps, step_at
-from rankscope.results import (
-    Analysis,
-    Column,
-    Inputs,
-    Tables,
-    by_window,
-    chosen_launches,
-    chosen_starts,
-    in_steps,
-)
+from rankscope.results import Analysis, Column, Inputs, Tables, by_window, chosen_launches, chosen_starts, in_steps
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),

@@ -33,19 +33,10 @@ from rankscope.primitives.allocations import (
     memory_by_step,
     memory_samples,
 )
-from rankscope.results import (
-    Analysis,
-    Column,
-    Headline,
-    Inputs,
-    Tables,
-    greatest,
-    rows_by_window,
-)
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Headline, Inputs, Tables, greatest, rows_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
     Column("allocations", pl.Int64, "count", "allocations"),
     Column("releases", pl.Int64, "count", "releases"),
@@ -92,8 +83,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
-    if inputs.options.steps is not None:
-        found = found.filter(inputs.options.keeps(pl.col("step")))
+    found = inputs.options.chosen(found)
     names = window["host_ops"]["name"]
     grew = pl.col("bytes") > 0
     # Without totals, the running change peaks at the same sample.

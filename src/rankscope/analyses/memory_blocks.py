@@ -19,11 +19,20 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_blocks, memory_samples
-from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, concat_ranks, steps_by_window
+from rankscope.results import (
+    RANK_AND_WINDOW,
+    Analysis,
+    Column,
+    Evidence,
+    Finding,
+    Inputs,
+    Tables,
+    concat_ranks,
+    steps_by_window,
+)
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
     Column("address", pl.Int64, "", "its address"),
     Column("bytes", pl.Int64, "bytes", "its size"),

@@ -27,11 +27,10 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.primitives.memory_categories import CATEGORIES, CATEGORY_TABLES, categorized_samples, live_bytes
-from rankscope.results import Analysis, Column, Headline, Inputs, Tables, greatest, rows_by_window
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Headline, Inputs, Tables, greatest, rows_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
     Column("category", pl.String, "", "what the memory is for"),
     Column("peak_bytes", pl.Int64, "bytes", "live at the peak of the device"),
@@ -54,9 +53,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         return pl.DataFrame(schema={"device": pl.String})
     found = categorized_samples(window)
     live = live_bytes(found).with_columns(found["at_peak"], found["step"])
-    if inputs.options.steps is not None:
-        kept = inputs.options.keeps(pl.col("step"))
-        found, live = found.filter(kept), live.filter(kept)
+    found, live = inputs.options.chosen(found), inputs.options.chosen(live)
     values = live.unpivot(list(CATEGORIES), index=["memory", "at_peak"], variable_name="category", value_name="bytes")
     size = pl.col("bytes")
     sums = values.group_by(_KEY, maintain_order=True).agg(
@@ -107,10 +104,5 @@ def headline(frame: pl.DataFrame) -> Headline | None:
 
 
 analysis = Analysis(
-    name="memory_categories",
-    doc=__doc__,
-    columns=COLUMNS,
-    per_rank=per_rank,
-    headline=headline,
-    reads=CATEGORY_TABLES,
+    name="memory_categories", doc=__doc__, columns=COLUMNS, per_rank=per_rank, headline=headline, reads=CATEGORY_TABLES
 )

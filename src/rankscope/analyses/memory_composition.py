@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import polars as pl
 
+from rankscope.primitives.allocations import in_pieces
 from rankscope.primitives.memory_categories import CATEGORIES, CATEGORY_TABLES, categorized_samples, live_bytes
-from rankscope.results import Analysis, Column, Inputs, Tables, rows_by_window
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Inputs, Tables, rows_by_window
 
-PIECES = 240
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
     Column("at_ns", pl.Int64, "ns", "start of the interval, from the trace's first memory event"),
     Column("time_ns", pl.Int64, "ns", "the instant with the most memory in it, on the trace's clock", instant=True),
@@ -39,28 +38,16 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     if not window["memory_events"].height:
         return pl.DataFrame(schema={"device": pl.String})
     found = categorized_samples(window)
-    live = live_bytes(found).with_columns(found["time_ns"], found["step"])
-    if inputs.options.steps is not None:
-        live = live.filter(inputs.options.keeps(pl.col("step")))
-    first = pl.col("time_ns").min()
-    span = pl.col("time_ns").max() - first + 1
+    live = live_bytes(found).with_columns(
+        found["time_ns"], found["step"], pl.sum_horizontal(*CATEGORIES).alias("total")
+    )
     return (
-        live.with_columns(
-            (PIECES * (pl.col("time_ns") - first) // span).alias("piece"),
-            span.alias("span"),
-            pl.sum_horizontal(*CATEGORIES).alias("total"),
-        )
+        in_pieces(inputs.options.chosen(live))
         .group_by("memory", "piece")
-        .agg(pl.col("span").first(), pl.all().exclude("span").get(pl.col("total").arg_max()))
+        .agg(pl.all().get(pl.col("total").arg_max()))
         .sort("memory", "piece")
-        .with_columns((pl.col("piece") * pl.col("span") // PIECES).alias("at_ns"), pl.col("memory").alias("device"))
+        .rename({"memory": "device"})
     )
 
 
-analysis = Analysis(
-    name="memory_composition",
-    doc=__doc__,
-    columns=COLUMNS,
-    per_rank=per_rank,
-    reads=CATEGORY_TABLES,
-)
+analysis = Analysis(name="memory_composition", doc=__doc__, columns=COLUMNS, per_rank=per_rank, reads=CATEGORY_TABLES)

@@ -22,16 +22,7 @@ import polars as pl
 
 from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_blocks, memory_samples
 from rankscope.primitives.call_stack import parent_rows, with_ancestors
-from rankscope.results import (
-    Analysis,
-    Column,
-    Headline,
-    Inputs,
-    Tables,
-    by_window,
-    over_ranks,
-    top_group,
-)
+from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, over_ranks, top_group
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_samples
-from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, concat_ranks, greatest
+from rankscope.primitives.allocations import MEMORY_COLUMNS, in_pieces, memory_samples
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Headline, Inputs, Tables, greatest, rows_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
     Column("at_ns", pl.Int64, "ns", "start of the interval, from the trace's first memory event"),
     Column("allocated", pl.Int64, "bytes", "maximum allocated in it; null if the trace has no totals"),
@@ -32,37 +31,21 @@ COLUMNS = (
     ),
     Column("change", pl.Int64, "bytes", "maximum of allocated less released since the trace's first event"),
 )
-PIECES = 240
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's pieces."""
-    parts = []
-    for number, window in enumerate(by_window(tables, inputs)):
-        found = memory_samples(window["memory_events"], window["host_ops"].clear(), window["annotations"])
-        if inputs.options.steps is not None:
-            found = found.filter(inputs.options.keeps(pl.col("step")))
-        parts.append(_pieces(found, number, inputs.rank))
-    return concat_ranks(parts, COLUMNS)
+    return rows_by_window(tables, inputs, COLUMNS, _of_window)
 
 
-def _pieces(found: pl.DataFrame, number: int, rank: int) -> pl.DataFrame:
-    first = pl.col("time_ns").min()
-    span = pl.col("time_ns").max() - first + 1
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    found = memory_samples(window["memory_events"], window["host_ops"].clear(), window["annotations"])
     return (
-        found.with_columns((PIECES * (pl.col("time_ns") - first) // span).alias("piece"), span.alias("span"))
+        in_pieces(inputs.options.chosen(found))
         .group_by("memory", "piece")
-        .agg(pl.col("span").first(), pl.col("allocated", "reserved", "change").max())
+        .agg(pl.col("at_ns").first(), pl.col("allocated", "reserved", "change").max())
         .sort("memory", "piece")
-        .select(
-            pl.lit(rank, pl.Int64).alias("rank"),
-            pl.lit(number, pl.Int64).alias("window"),
-            pl.col("memory").alias("device"),
-            (pl.col("piece") * pl.col("span") // PIECES).alias("at_ns"),
-            "allocated",
-            "reserved",
-            "change",
-        )
+        .rename({"memory": "device"})
     )
 
 

@@ -24,19 +24,10 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.primitives.memory_snapshots import USED, block_lifetimes, memory_peaks
-from rankscope.results import (
-    Analysis,
-    Column,
-    Headline,
-    Inputs,
-    Tables,
-    greatest,
-    rows_by_window,
-)
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Headline, Inputs, Tables, greatest, rows_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("device", pl.Int64, "", "device index"),
     Column("segments", pl.Int64, "count", "segments"),
     Column("reserved", pl.Int64, "bytes", "reserved by the allocator"),

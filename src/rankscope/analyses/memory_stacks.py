@@ -17,11 +17,10 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.primitives.memory_snapshots import block_lifetimes, memory_peaks
-from rankscope.results import Analysis, Column, Inputs, Tables, rows_by_window
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Inputs, Tables, rows_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("device", pl.Int64, "", "device index"),
     Column("bytes", pl.Int64, "bytes", "in use when the snapshot was taken"),
     Column("blocks", pl.Int64, "count", "number of blocks in use"),

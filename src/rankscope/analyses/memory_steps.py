@@ -18,11 +18,10 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_by_step, memory_samples
-from rankscope.results import Analysis, Column, Inputs, Tables, steps_by_window
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Inputs, Tables, steps_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
     Column("step", pl.Int64, "", "N of `ProfilerStep#N`"),
     Column("allocations", pl.Int64, "count", "allocations in the step"),

@@ -21,11 +21,10 @@ from rankscope.primitives.allocation_sites import allocation_sites
 from rankscope.primitives.modules import TOP
 from rankscope.primitives.phases import MODULE_FRAME
 from rankscope.primitives.steps import host_steps, step_at
-from rankscope.results import Analysis, Column, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Inputs, Tables, schema_of, steps_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "the step; null outside steps"),
     Column("module", pl.String, "", "the module and those enclosing it, outermost first; null outside modules"),
     Column("operator", pl.String, "", "the operator, as recorded"),
@@ -38,20 +37,14 @@ _KEYS = ("step", "module", "operator")
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's modules, window by window; nothing where no module is recorded."""
-    parts = [
-        _of_window(window, inputs).with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
-        )
-        for number, window in enumerate(by_window(tables, inputs))
-    ]
-    return concat_ranks(parts, COLUMNS)
+    return steps_by_window(tables, inputs, COLUMNS, _of_window)
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     operators, device, frames = window["host_ops"], window["device_events"], window["python_frames"]
     nested = operators["module_hierarchy"].fill_null("") != ""
     if not nested.any() and not frames["name"].str.starts_with(MODULE_FRAME).any():
-        return pl.DataFrame(schema={column.name: column.dtype for column in COLUMNS[2:]})
+        return pl.DataFrame(schema=schema_of(COLUMNS[2:]))
     steps = host_steps(window["annotations"])
     row = pl.int_range(pl.len(), dtype=pl.Int64)
     sites = allocation_sites(
@@ -77,13 +70,10 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         .agg(pl.col("device_ns").sum())
     )
     joined = host.join(on_device, on=list(_KEYS), how="full", coalesce=True, nulls_equal=True)
-    frame = joined.with_columns(
+    return joined.with_columns(
         pl.col("calls", "host_self_ns").fill_null(0),
         pl.col("device_ns").fill_null(0) if device.height else pl.lit(None, pl.Int64).alias("device_ns"),
-    )
-    if inputs.options.steps is not None:
-        frame = frame.filter(inputs.options.keeps(pl.col("step")))
-    return frame.sort(*_KEYS, nulls_last=True)
+    ).sort(*_KEYS, nulls_last=True)
 
 
 analysis = Analysis(

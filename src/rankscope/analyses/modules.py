@@ -26,17 +26,7 @@ from rankscope.primitives.call_stack import range_at
 from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.modules import TOP, launched_by_modules, module_calls
 from rankscope.primitives.steps import host_steps
-from rankscope.results import (
-    Analysis,
-    Column,
-    Headline,
-    Inputs,
-    Tables,
-    by_window,
-    over_ranks,
-    top_group,
-    total_of,
-)
+from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, over_ranks, top_group, total_of
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),

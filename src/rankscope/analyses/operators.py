@@ -70,10 +70,7 @@ COLUMNS = (
     Column("name", pl.String, "", "the operator, as recorded; steps are one: `ProfilerStep*`"),
     Column("input_shapes", pl.String, "", "shapes of its inputs, as compact JSON; null unless `--by shape`"),
     Column(
-        "stack",
-        pl.String,
-        "",
-        "its callers, innermost first; null unless `--by stack`, or where nothing was recorded",
+        "stack", pl.String, "", "its callers, innermost first; null unless `--by stack`, or where nothing was recorded"
     ),
     Column("calls", pl.Int64, "count", "number of calls; calls inside another call of the same row are not counted"),
     Column("host_self_ns", pl.Int64, "ns", "host time in it, without operators inside it"),

@@ -36,28 +36,15 @@ from rankscope.primitives.activity import activity, covered_time, with_category
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION
-from rankscope.primitives.phases import (
-    PHASES,
-    phase_at,
-    phase_sets,
-)
+from rankscope.primitives.phases import PHASES, phase_at, phase_sets
 from rankscope.primitives.steps import host_steps, one_window, owning_steps
 from rankscope.primitives.synchronization import host_waits
-from rankscope.results import (
-    Analysis,
-    Column,
-    Headline,
-    Inputs,
-    Tables,
-    steps_by_window,
-    total_of,
-)
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Headline, Inputs, Tables, steps_by_window, total_of
 from rankscope.rundir.plurals import listed
 
 _OTHER = "other"
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for a trace without steps"),
     Column("start_ns", pl.Int64, "ns", "start of the step's range, on the trace's clock", instant=True),
     Column("wall_ns", pl.Int64, "ns", "duration on the host: the sum of the next six"),
@@ -104,13 +91,13 @@ def _window_phases(window: Tables, inputs: Inputs) -> pl.DataFrame:
             "step": step,
             "start_ns": start,
             "wall_ns": end - start,
-            **_host(window, sets, start, end, inputs),
+            **_host(window, sets, start, end),
             **_device(window, sets, start, end, inputs),
         }
     )
 
 
-def _host(window: Tables, sets: dict[str, IntervalSet], start: Int64, end: Int64, inputs: Inputs) -> dict[str, Int64]:
+def _host(window: Tables, sets: dict[str, IntervalSet], start: Int64, end: Int64) -> dict[str, Int64]:
     waiting = covered_time(host_waits(window["runtime_calls"]))
     if not window["device_events"].height:
         host = activity(window["device_events"], window["host_ops"], window["annotations"])

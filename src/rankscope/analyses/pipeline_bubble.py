@@ -1,4 +1,4 @@
-"""Pipeline bubble: how long each stage waits for its neighbours.
+"""Pipeline bubble: how long each stage waits for its neighbors.
 
 One row per stage and step. The send and receive kernels of a pipeline run until the other side is ready. A stage's
 bubble in a step is therefore the time in which one of them runs and nothing else does (no compute, no other
@@ -6,7 +6,7 @@ communication, no copy) within the step's window (`step_time`), averaged over th
 
     bubble = |p2p − everything else|                 bubble ratio = bubble / window
 
-It includes the transfers themselves, and waiting for a neighbour that is late for another reason. Time in which no
+It includes the transfers themselves, and waiting for a neighbor that is late for another reason. Time in which no
 kernel runs is not included: there the host is late (`step_time`, `idle`). Nor is waiting in a collective of all stages
 at the end of the step (a gradient norm), where the later stages spend the time that the first ones wait for gradients.
 So compare the largest bubble of a step, the first stage's, with the ideal. A pipeline of p equally fast stages has
@@ -15,7 +15,7 @@ So compare the largest bubble of a step, the first stage's, with the ideal. A pi
 
 with m microbatches, both for GPipe (fill and drain; Huang et al., 2019) and for 1F1B (Narayanan et al., 2021, who give
 the equivalent (p − 1) / m of the time without bubble); interleaved stages have less. m is the number of sends of a rank
-to one neighbour in a step, the most of any stage: without a backward, the last stage sends nothing. The stage is the
+to one neighbor in a step, the most of any stage: without a backward, the last stage sends nothing. The stage is the
 rank's coordinate on the mesh (`mesh`); null if no mesh is known, in which case one row covers all such ranks.
 
 The saving of the finding is how much shorter a step would be with stages of equal work: its window − mean compute of
@@ -57,7 +57,7 @@ COLUMNS = (
     Column("p2p_ns", pl.Int64, "ns", "time with a send or receive running, mean over ranks"),
     Column("bubble_ns", pl.Int64, "ns", "time with a send or receive running and nothing else, mean over ranks"),
     Column("bubble_ratio", pl.Float64, "ratio", "bubble divided by window"),
-    Column("microbatches", pl.Int64, "count", "sends of a rank to one neighbour in the step"),
+    Column("microbatches", pl.Int64, "count", "sends of a rank to one neighbor in the step"),
     Column(
         "ideal_ratio",
         pl.Float64,

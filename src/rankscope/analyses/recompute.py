@@ -27,17 +27,7 @@ from rankscope.primitives.call_stack import enclosing, launch_instants, parent_r
 from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.phases import BACKWARD, phase_at, phase_sets
 from rankscope.primitives.steps import Bool, host_steps
-from rankscope.results import (
-    Analysis,
-    Column,
-    Headline,
-    Inputs,
-    Tables,
-    by_window,
-    over_ranks,
-    top_group,
-    total_of,
-)
+from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, over_ranks, top_group, total_of
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
@@ -111,10 +101,7 @@ def _window_operators(window: Tables, inputs: Inputs) -> pl.DataFrame:
     known = pl.lit(bool(device.height))
     return (
         repeated.group_by("name")
-        .agg(
-            pl.len().cast(pl.Int64).alias("calls"),
-            (pl.col("end_ns") - pl.col("start_ns")).sum().alias("host_ns"),
-        )
+        .agg(pl.len().cast(pl.Int64).alias("calls"), (pl.col("end_ns") - pl.col("start_ns")).sum().alias("host_ns"))
         .join(others.group_by("name").agg(pl.len().cast(pl.Int64).alias("forward_calls")), on="name", how="left")
         .join(union_length_by(launched_inside, ["name"], "device_ns"), on="name", how="left")
         .join(launched_inside.group_by("name").agg(pl.len().cast(pl.Int64).alias("kernels")), on="name", how="left")

@@ -121,9 +121,7 @@ def _as_rows(
         pl.col(track).cast(pl.Int64).alias("track"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
     )
-    if inputs.options.steps is not None:
-        rows = rows.filter(inputs.options.keeps(pl.col("step")))
-    return rows.cast(_SCHEMA)  # type: ignore[arg-type]  # instances of types are types to it, not to its stub
+    return inputs.options.chosen(rows).cast(_SCHEMA)  # type: ignore[arg-type]  # instances of types are types to it, not to its stub
 
 
 def _distribution(events: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:

@@ -30,7 +30,7 @@ import polars as pl
 from rankscope.primitives.activity import Activity, activity, covered_time, data_loading_time
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.steps import recorded_span, step_windows
-from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, concat_ranks, greatest
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Headline, Inputs, Tables, greatest, steps_by_window
 
 CATEGORIES = (
     Column("compute_ns", pl.Int64, "ns", "the device computed"),
@@ -43,8 +43,7 @@ CATEGORIES = (
     Column("other_ns", pl.Int64, "ns", "the device was idle and none of these applies to the host"),
 )
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for a trace without steps"),
     Column("start_ns", pl.Int64, "ns", "start of the window, on the trace's clock", instant=True),
     Column("window_ns", pl.Int64, "ns", "duration of the window: the sum of the categories"),
@@ -60,13 +59,7 @@ COLUMNS = (
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The steps of a rank, window by window."""
-    parts = [
-        _steps_of(window, inputs).with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
-        )
-        for number, window in enumerate(by_window(tables, inputs))
-    ]
-    return concat_ranks(parts, COLUMNS)
+    return steps_by_window(tables, inputs, COLUMNS, _steps_of)
 
 
 def _steps_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -78,17 +71,15 @@ def _steps_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     else:
         begin, end = recorded_span(window)
     gap: list[int | None] = [None, *(begin[1:] - end[:-1]).tolist()]
-    parts = _breakdown(sets, window, begin, end)
-    frame = pl.DataFrame(
+    return pl.DataFrame(
         {
             "step": steps["step"] if steps.height else pl.Series([None] * begin.size, dtype=pl.Int64),
             "start_ns": begin,
             "window_ns": end - begin,
             "gap_before_ns": pl.Series(gap[: begin.size], dtype=pl.Int64),
-            **parts,
+            **_breakdown(sets, window, begin, end),
         }
     )
-    return frame.filter(inputs.options.keeps(pl.col("step"))) if inputs.options.steps is not None else frame
 
 
 def _breakdown(sets: Activity, window: Tables, begin: Int64, end: Int64) -> dict[str, Int64]:

@@ -27,17 +27,7 @@ from rankscope.primitives.call_stack import innermost
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.steps import host_steps, step_rows
 from rankscope.primitives.synchronization import host_waits, idle_after, without_profilers_wait
-from rankscope.results import (
-    Analysis,
-    Column,
-    Headline,
-    Inputs,
-    Tables,
-    by_window,
-    over_ranks,
-    top_group,
-    total_of,
-)
+from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, over_ranks, top_group, total_of
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (
@@ -77,7 +67,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _selected_steps(window: Tables, inputs: Inputs) -> pl.DataFrame:
     steps = host_steps(window["annotations"])
-    return steps if inputs.options.steps is None else steps.filter(inputs.options.keeps(pl.col("step")))
+    return inputs.options.chosen(steps)
 
 
 def _calls_of(window: Tables, inputs: Inputs) -> pl.DataFrame:

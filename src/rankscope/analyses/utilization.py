@@ -49,8 +49,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     for window in by_window(tables, inputs):
         start, end = _span(window, inputs)
         spans.append(end - start)
-        labelled = with_category(window["device_events"], inputs.options.communication)
-        for (device,), events in labelled.group_by("device", maintain_order=True):
+        labeled = with_category(window["device_events"], inputs.options.communication)
+        for (device,), events in labeled.group_by("device", maintain_order=True):
             sums = _measure(events.filter(pl.col("kind") == "kernel"), start, end)
             parts.append(pl.DataFrame({"device": [device], **sums}, schema=_SCHEMA))
     span = pl.lit(sum(spans), pl.Int64)

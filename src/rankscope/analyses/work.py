@@ -18,11 +18,10 @@ import polars as pl
 
 from rankscope.primitives.activity import with_category
 from rankscope.primitives.steps import host_steps, step_at
-from rankscope.results import Analysis, Column, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Inputs, Tables, steps_by_window
 
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "the step; null outside steps"),
     Column("kind", pl.String, "", "`kernel` (copies and fills too) or `operator`"),
     Column("category", pl.String, "", "for a kernel: compute, communication or memory"),
@@ -39,13 +38,7 @@ _KEYS = ("step", "kind", "category", "name", "shapes", "operator")
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's kernels and operators, window by window."""
-    parts = [
-        _window_work(window, inputs).with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
-        )
-        for number, window in enumerate(by_window(tables, inputs))
-    ]
-    return concat_ranks(parts, COLUMNS)
+    return steps_by_window(tables, inputs, COLUMNS, _window_work)
 
 
 def _window_work(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -69,8 +62,6 @@ def _window_work(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.col("self_ns").alias("total_ns"),
     )  # fmt: skip
     frame = pl.concat([kernels, on_host], how="vertical_relaxed")
-    if inputs.options.steps is not None:
-        frame = frame.filter(inputs.options.keeps(pl.col("step")))
     return (
         frame.group_by(*_KEYS)
         .agg(pl.len().cast(pl.Int64).alias("calls"), pl.col("total_ns").sum())

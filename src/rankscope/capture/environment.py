@@ -39,9 +39,9 @@ _PACKAGES = (
 )
 
 
-def describe_environment(environ: Mapping[str, str] | None = None) -> dict[str, object]:
+def describe_environment() -> dict[str, object]:
     """Settings and core affinity of this process, as traces and manifests have them."""
-    found: dict[str, object] = {"settings": settings(os.environ if environ is None else environ)}
+    found: dict[str, object] = {"settings": settings(os.environ)}
     found["torch"] = torch_settings()
     cores = affinity()
     if cores is not None:
@@ -109,14 +109,14 @@ def _untyped(call: Any) -> Any:
 
 def memory() -> dict[str, int]:
     """Bytes: the host memory that this process uses and its peak, and what torch's allocator holds on the accelerator,
-    if the job has initialised one."""
+    if the job has initialized one."""
     found: dict[str, int] = {}
     with suppress(OSError, ValueError):
         for line in Path("/proc/self/status").read_text().splitlines():
             name = {"VmRSS": "host_rss", "VmHWM": "host_peak"}.get(line.partition(":")[0])
             if name is not None:
                 found[name] = int(line.split()[1]) * 1024
-    for _, module in initialised_accelerators():
+    for _, module in initialized_accelerators():
         for name, getter in (
             ("allocated", "memory_allocated"),
             ("peak_allocated", "max_memory_allocated"),
@@ -127,7 +127,7 @@ def memory() -> dict[str, int]:
     return found
 
 
-def initialised_accelerators() -> Iterator[tuple[str, Any]]:
+def initialized_accelerators() -> Iterator[tuple[str, Any]]:
     """Kind and torch module of each accelerator that the job has used; others are not woken for this."""
     for kind in ("cuda", "xpu"):
         module = getattr(torch, kind, None)
@@ -137,12 +137,12 @@ def initialised_accelerators() -> Iterator[tuple[str, Any]]:
 
 def device_in_use() -> str | None:
     """``cuda`` (ROCm too) or ``xpu`` if the job has used such a device."""
-    return next((kind for kind, _ in initialised_accelerators()), None)
+    return next((kind for kind, _ in initialized_accelerators()), None)
 
 
 def describe_device() -> Device:
     """The device that this rank computes on, without waking one that the job has not used."""
-    for kind, module in initialised_accelerators():
+    for kind, module in initialized_accelerators():
         index = int(module.current_device())
         properties = module.get_device_properties(index)
         uuid, pci = getattr(properties, "uuid", None), _pci(properties)

@@ -1,4 +1,4 @@
-"""How the job is parallelised: DDP's buckets in order, what each FSDP module shards, and the mesh dimension of each
+"""How the job is parallelized: DDP's buckets in order, what each FSDP module shards, and the mesh dimension of each
 process group. Torch's traces contain none of this: a bucket's all-reduce has no number, and gloo's collectives have no
 group.
 

@@ -1,6 +1,6 @@
 """Prints what torch finds on this machine, as lines of JSON; run as a script, in a separate process.
 
-Importing torch or initialising a device can hang. Each line is printed as soon as it is known, so that a caller that
+Importing torch or initializing a device can hang. Each line is printed as soon as it is known, so that a caller that
 stops waiting knows how far the process came.
 
 In: nothing. Out: lines of JSON on standard output.

@@ -60,31 +60,31 @@ class Process:
     known_run_id: str | None
 
 
-def this_process(environ: Mapping[str, str] | None = None) -> tuple[Process | None, list[str]]:
+def this_process() -> tuple[Process | None, list[str]]:
     """Find out which process this is; also returns warnings about contradictions.
 
-    ``torch.distributed`` decides if it is initialised, because the job itself uses it. ``None`` if it is not and the
+    ``torch.distributed`` decides if it is initialized, because the job itself uses it. ``None`` if it is not and the
     launcher's variables contradict each other.
     """
     notes: list[str] = []
-    environ = os.environ if environ is None else environ
+    environ = os.environ
     try:
         identity = identify(environ)
     except LauncherError as error:
         notes.append(str(error))
         identity = None
-    initialised = dist.is_available() and dist.is_initialized()
-    if identity is None and not initialised:
+    initialized = dist.is_available() and dist.is_initialized()
+    if identity is None and not initialized:
         return None, notes
     known_rank = identity.rank if identity is not None else None
-    if environ.get("RANK") and not environ.get("WORLD_SIZE") and not initialised and known_rank is None:
+    if environ.get("RANK") and not environ.get("WORLD_SIZE") and not initialized and known_rank is None:
         notes.append(
             f"RANK={environ['RANK'][:20]} is set without WORLD_SIZE: this process counts as a separate job, "
             "rank 0 of 1; set both, or start it under torchrun"
         )
     known = identity or Identity(host=socket.gethostname())
     rank, world_size, local_rank = known.rank, known.world_size, known.local_rank
-    if initialised:
+    if initialized:
         if rank != dist.get_rank():
             local_rank = None
         rank, world_size = dist.get_rank(), dist.get_world_size()

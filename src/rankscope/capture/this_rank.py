@@ -29,13 +29,7 @@ from rankscope.rundir import staging
 from rankscope.rundir.atomic import write_atomic, write_new
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.directory import directory_of
-from rankscope.rundir.manifest import (
-    RankManifest,
-    RunManifest,
-    read_run_manifest,
-    redact,
-    to_json,
-)
+from rankscope.rundir.manifest import RankManifest, RunManifest, read_run_manifest, redact, to_json
 from rankscope.rundir.metadata import Mesh, ProcessGroup, TraceMetadata
 from rankscope.rundir.names import ENDINGS, RUN_MANIFEST, TraceIdentity, format_trace_name, rank_folder
 from rankscope.rundir.ranks import parse_ranks

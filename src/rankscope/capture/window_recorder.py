@@ -147,11 +147,7 @@ class WindowRecorder:
         self._end.watch_signals(window=True)
         queue.check_disks()
         recording = Recording(
-            self.config,
-            rank.activities,
-            rank.run_id,
-            off_loop=rank.stops_off_loop,
-            on_preempted=self._preempted,
+            self.config, rank.activities, rank.run_id, off_loop=rank.stops_off_loop, on_preempted=self._preempted
         )
         self._recording = recording
         recording.prepare()

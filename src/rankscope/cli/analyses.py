@@ -36,9 +36,7 @@ def analyses(
     if analysis.parameters:
         console.print()
         console.print(_options(analysis))
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("column", "unit", "meaning"):
-        table.add_column(heading)
+    table = Table("column", "unit", "meaning", box=None, header_style="bold", pad_edge=False)
     for column in analysis.columns:
         table.add_row(Text(column.name), Text(column.unit), Text(column.doc))
     console.print()
@@ -52,9 +50,7 @@ def _unfolded(text: str) -> str:
 
 
 def _options(analysis: Analysis) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("option", "default", "meaning"):
-        table.add_column(heading)
+    table = Table("option", "default", "meaning", box=None, header_style="bold", pad_edge=False)
     for parameter in analysis.parameters:
         default = "" if parameter.default in (None, False) else str(parameter.default)
         table.add_row(Text(parameter.usage), Text(default), Text(parameter.doc))

@@ -148,9 +148,7 @@ def _tables(names: list[str]) -> RenderableType:
 
 
 def _columns(table: SqlTable) -> list[RenderableType]:
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("column", "type", "unit", "meaning"):
-        shown.add_column(heading)
+    shown = Table("column", "type", "unit", "meaning", box=None, header_style="bold", pad_edge=False)
     for column in table.columns:
         shown.add_row(Text(column.name), Text(str(column.dtype)), Text(column.unit), Text(column.doc))
     return [Text(table.name, style="bold"), Text(table.table.doc), Text(), shown, Text()]

@@ -20,12 +20,7 @@ from rankscope.cli.signature import with_options
 from rankscope.errors import without_credentials
 from rankscope.jobs.exec import profiled_environment, take_options
 from rankscope.jobs.run import JobResult, run_job
-from rankscope.jobs.torchrun import (
-    RUN_DIR_VARIABLE,
-    RUN_ID_VARIABLE,
-    installed_options,
-    is_supported_torch_installed,
-)
+from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, installed_options, is_supported_torch_installed
 from rankscope.rundir.capture_files import BY_RUN, DIRECTORIES_VARIABLE, HOOK_VARIABLE
 from rankscope.rundir.config import CaptureConfig, variable_of
 from rankscope.rundir.manifest import RankManifest

@@ -37,8 +37,7 @@ def slices(
         ),
     ] = None,
     compare: Annotated[
-        str | None,
-        typer.Option("--compare", metavar="DIR", help="A second run, shown next to this one."),
+        str | None, typer.Option("--compare", metavar="DIR", help="A second run, shown next to this one.")
     ] = None,
     table: TableOptions = TABLE,
     options: RunOptions = DEFAULTS,

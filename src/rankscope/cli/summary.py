@@ -23,10 +23,7 @@ from rankscope.rundir.watch_files import WATCH_FOLDER
 
 
 @with_options()
-def summary(
-    source: Source,
-    options: RunOptions = DEFAULTS,
-) -> None:
+def summary(source: Source, options: RunOptions = DEFAULTS) -> None:
     """Summarize a run on one screen: step time, where it goes, the straggler, memory, lost data, what to do.
 
     For the output directory of `rankscope measure` it shows the result and lists the jobs.

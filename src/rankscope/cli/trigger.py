@@ -13,8 +13,7 @@ from typing import Annotated
 import typer
 
 from rankscope.errors import ConfigError, LaunchError
-from rankscope.rundir.plurals import plural
-from rankscope.rundir.ranges import as_ranges
+from rankscope.rundir.ranges import as_ranges, named_ranks
 from rankscope.rundir.ranks import parse_ranks
 from rankscope.rundir.watch_files import Answer, Request, answer_path, read_answer, request_path, write_request
 from rankscope.watch.log import WatchLogs
@@ -167,22 +166,18 @@ def _follow(run: Path, logs: WatchLogs, chosen: list[int], answer: Answer) -> Pr
         time.sleep(_FOLLOW_S)
 
 
-def _named(ranks: list[int]) -> str:
-    return f"{plural('rank', len(ranks))} {as_ranges(ranks)}"
-
-
 def _report(progress: Progress) -> bool:
     """Say what became of a request; returns whether a rank was not recorded."""
     spans: dict[tuple[int, int], list[int]] = {}
     for rank, span in progress.recorded.items():
         spans.setdefault(span, []).append(rank)
     for (first, last), ranks in spans.items():
-        typer.echo(f"steps {first} to {last} were recorded on {_named(ranks)}")
+        typer.echo(f"steps {first} to {last} were recorded on {named_ranks(ranks)}")
     reasons: dict[str, list[int]] = {}
     for rank, reason in progress.lost.items():
         reasons.setdefault(reason, []).append(rank)
     if progress.silent:
         reasons["no step has been logged for long"] = list(progress.silent)
     for reason, ranks in reasons.items():
-        typer.echo(f"not recorded on {_named(ranks)}: {reason}", err=True)
+        typer.echo(f"not recorded on {named_ranks(ranks)}: {reason}", err=True)
     return bool(reasons)

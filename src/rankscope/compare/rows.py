@@ -33,12 +33,7 @@ COLUMNS = (
         "",
         "of a kernel: the operator that launches it; of an operator in a module: the operator, null for the module",
     ),
-    Column(
-        "method",
-        pl.String,
-        "",
-        "how the rows were paired: by name, other shapes, operator, fused; or alone",
-    ),
+    Column("method", pl.String, "", "how the rows were paired: by name, other shapes, operator, fused; or alone"),
     Column("unit", pl.String, "", "unit of a, b, change and spread"),
     Column("a", pl.Float64, "", "in the first run: mean per rank and step; null if it has no such row"),
     Column("b", pl.Float64, "", "in the second"),

@@ -52,12 +52,7 @@ _STEP = ("window", "step")
 
 
 def event_anchor(
-    inputs: Inputs,
-    kind: str,
-    rank: int,
-    *,
-    steps: Sequence[int] = (),
-    detail: str | None = None,
+    inputs: Inputs, kind: str, rank: int, *, steps: Sequence[int] = (), detail: str | None = None
 ) -> Anchor | None:
     """The event of a kind that costs most, in the rank's step whose cost is the median; None without one.
 
@@ -235,7 +230,7 @@ def _of_bubble(finding: Finding, rows: pl.DataFrame) -> Anchor | None:
         return None
     row = longest.row(0, named=True)
     others = rows.filter((pl.col("match") == row["match"]) & (pl.col("rank") != row["rank"])).head(PEERS)
-    reason = f"Rank {row['rank']} waits longest for its neighbour here"
+    reason = f"Rank {row['rank']} waits longest for its neighbor here"
     return _at(row, reason, [_at(peer, "the other end") for peer in others.iter_rows(named=True)])
 
 

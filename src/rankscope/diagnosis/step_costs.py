@@ -125,9 +125,7 @@ def within_available(costs: Mapping[int, int], columns: Sequence[str], inputs: I
         return dict(costs)
     has = pl.sum_horizontal(*columns)
     of_rank = frame.group_by("rank").agg(
-        has.mean().alias("mean"),
-        ((has.sum() - has.max()) / pl.len()).alias("without_largest"),
-        pl.len().alias("steps"),
+        has.mean().alias("mean"), ((has.sum() - has.max()) / pl.len()).alias("without_largest"), pl.len().alias("steps")
     )
     bounded = dict(costs)
     for rank, mean, without_largest, steps in of_rank.iter_rows():
@@ -157,13 +155,13 @@ def mean_of(values: pl.Series) -> float:
 
 
 def steps_of(inputs: Inputs) -> tuple[int, ...]:
-    """The numbers of the steps that were analysed, each once."""
+    """The numbers of the steps that were analyzed, each once."""
     frame = inputs.results.get("step_time")
     return () if frame is None else tuple(frame["step"].drop_nulls().unique().sort().to_list())
 
 
 def number_of_steps(inputs: Inputs) -> int:
-    """How many steps were analysed: those of windows that number theirs alike are different steps."""
+    """How many steps were analyzed: those of windows that number theirs alike are different steps."""
     frame = inputs.results.get("step_time")
     return 0 if frame is None else count_steps(frame)
 

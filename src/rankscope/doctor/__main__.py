@@ -13,14 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rankscope.doctor import Check, run_checks, worst
-from rankscope.rundir.plurals import counted
+from rankscope.rundir.plurals import counted, printable
 
 SCHEMA_VERSION = 1
-
-
-def printable(text: str) -> str:
-    """Untrusted text, without control characters."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def report(

@@ -14,7 +14,7 @@ from pathlib import Path
 from rankscope.doctor.check import Check
 
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit")
-_UNSYNCHRONISED = 0x40
+_UNSYNCHRONIZED = 0x40
 _ERROR = 5
 _GIB = 2**30
 
@@ -25,7 +25,7 @@ def checks(root: Path = Path("/")) -> Iterator[Check]:
     Args:
         root: where ``/sys`` and ``/dev`` are looked for.
     """
-    yield from _synchronised()
+    yield from _synchronized()
     yield from _source(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     yield from _limits(root)
     yield from _shared_memory(root / "dev/shm")
@@ -45,7 +45,7 @@ class _Timex(ctypes.Structure):
     )
 
 
-def _synchronised() -> Iterator[Check]:
+def _synchronized() -> Iterator[Check]:
     """What the kernel knows of its clock; asking needs no rights."""
     if sys.platform != "linux":
         return
@@ -56,7 +56,7 @@ def _synchronised() -> Iterator[Check]:
         return
     if state < 0:
         return
-    if state == _ERROR or asked.status & _UNSYNCHRONISED:
+    if state == _ERROR or asked.status & _UNSYNCHRONIZED:
         what = "this host's clock is not synchronized (NTP, PTP): hosts' clocks drift apart"
         fix = "traces are still aligned by their collectives; the administrators can start chronyd"
         yield Check("clock", "synchronised", "warn", what, fix)

@@ -99,13 +99,7 @@ def _settings(manifests: Sequence[RankManifest]) -> Iterator[Check]:
                 for value, ranks in list(values.items())[:3]
             ]
             what = f"{name} differs: {', '.join(parts)}"
-            yield Check(
-                "run",
-                "settings",
-                "warn",
-                what,
-                "set one value for all ranks, where the launcher passes it on",
-            )
+            yield Check("run", "settings", "warn", what, "set one value for all ranks, where the launcher passes it on")
 
 
 def _shared_cores(manifests: Sequence[RankManifest]) -> Iterator[Check]:
@@ -133,10 +127,6 @@ def _clocks(manifests: Sequence[RankManifest]) -> Iterator[Check]:
             if abs(jump) > _JUMP_NS + passed * _SLEW:
                 what = f"the clock of {manifest.host} jumped by {jump / 1e6:.1f} ms while rank {manifest.rank} ran"
                 yield Check(
-                    "run",
-                    "clock",
-                    "warn",
-                    what,
-                    "traces are still aligned by collectives; let chronyd slew, not step",
+                    "run", "clock", "warn", what, "traces are still aligned by collectives; let chronyd slew, not step"
                 )
                 return

@@ -42,7 +42,7 @@ def checks() -> Iterator[Check]:
     if old:
         yield Check("software", "packages", "fail", "; ".join(old), "pip install --upgrade rankscope")
     if absent and there:
-        what = f"not installed: {', '.join(absent)}: traces cannot be analysed here, only captured"
+        what = f"not installed: {', '.join(absent)}: traces cannot be analyzed here, only captured"
         yield Check("software", "packages", "warn", what, "pip install rankscope, without --no-deps")
     elif absent:
         yield Check("software", "packages", "ok", "capture alone is installed here (pip install --no-deps)")

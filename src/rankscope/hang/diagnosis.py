@@ -78,7 +78,7 @@ def diagnose(
     verdict = replace(
         verdict,
         ranks=ranks,
-        over=verdict.found and _went_on(by_rank, beats),
+        over=verdict.found and _is_over(by_rank, beats),
         world_size=size,
         dumps=len(by_rank),
         without_dump=tuple(rank for rank in range(size) if rank not in by_rank),
@@ -89,7 +89,7 @@ def diagnose(
     return replace(verdict, summary=summary_of(verdict), advice=advice_for(verdict, without_calls))
 
 
-def _went_on(dumps: Mapping[int, RankDump], beats: Mapping[int, Heartbeat]) -> bool:
+def _is_over(dumps: Mapping[int, RankDump], beats: Mapping[int, Heartbeat]) -> bool:
     """Whether the ranks have made steps since they wrote their dumps, by their heartbeats."""
 
     def made_steps(rank: int, at: int | None) -> bool:

@@ -11,7 +11,7 @@ from rankscope.hang.arrivals import ROOTED
 from rankscope.hang.causes import Cause
 from rankscope.hang.verdict import HangVerdict, HungCollective, RankVerdict, WaitInCycle
 from rankscope.rundir.plurals import listed, plural
-from rankscope.rundir.ranges import as_ranges
+from rankscope.rundir.ranges import named_ranks
 
 _LINE = 120
 """Characters of an exception's text."""
@@ -40,11 +40,6 @@ _WHY = {
 }
 
 
-def ranks_text(ranks: tuple[int, ...]) -> str:
-    """``rank 3``, ``ranks 0-3,7``."""
-    return f"{plural('rank', len(ranks))} {as_ranges(ranks)}"
-
-
 def first_line(text: str) -> str:
     """The first line of an exception's text, for a table or a sentence: Gloo's take several hundred characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
@@ -67,7 +62,7 @@ def wait_text(wait: WaitInCycle) -> tuple[str, str]:
     else:
         ranks, others = (wait.rank,), (wait.waits_for,)
     verb = "waits" if len(ranks) == 1 else "wait"
-    return ranks_text(ranks), f"{verb} for {ranks_text(others)} in {collective_text(collective)}"
+    return named_ranks(ranks), f"{verb} for {named_ranks(others)} in {collective_text(collective)}"
 
 
 def summary_of(verdict: HangVerdict) -> str:
@@ -96,9 +91,9 @@ def _summary(verdict: HangVerdict) -> str:
     if verdict.collective is None:
         return f"{at_once}."
     if missing := tuple(rank for rank in verdict.culprits if rank in verdict.collective.missing):
-        return f"{ranks_text(missing).capitalize()} did not arrive at {where}: {states}."
+        return f"{named_ranks(missing).capitalize()} did not arrive at {where}: {states}."
     if set(verdict.culprits) <= set(verdict.collective.unknown):
-        who, others = ranks_text(verdict.culprits).capitalize(), "the ranks with dumps have all arrived"
+        who, others = named_ranks(verdict.culprits).capitalize(), "the ranks with dumps have all arrived"
         return f"{who} may not have arrived at {where} ({others}): {states}."
     return f"{at_once}, in {where}."
 
@@ -115,7 +110,7 @@ def _states(verdict: HangVerdict) -> str:
     for cause in dict.fromkeys((*first, *by_cause)):
         ranks = by_cause[cause]
         text = _reason(cause, [known[rank] for rank in ranks if rank in known])
-        parts.append(f"{ranks_text(tuple(ranks))} {plural('is', len(ranks), 'are')} {text}")
+        parts.append(f"{named_ranks(ranks)} {plural('is', len(ranks), 'are')} {text}")
     return listed(parts)
 
 
@@ -147,7 +142,7 @@ def _mismatch(verdict: HangVerdict) -> str:
         if verdict.mismatch != "operation":
             what += f" of {variant.elements:,} {variant.dtype or ''}".rstrip() + " elements"
         at = f" at {variant.called_at}" if variant.called_at else ""
-        parts.append(f"{ranks_text(variant.ranks)} called {what}{at}")
+        parts.append(f"{named_ranks(variant.ranks)} called {what}{at}")
     group = verdict.collective.group
     text = f"The ranks disagree on operation {verdict.collective.sequence} of group {group}: {listed(parts)}"
     if verdict.cause is Cause.EXCEPTION:
@@ -169,12 +164,12 @@ def advice_for(verdict: HangVerdict, without_calls: tuple[int, ...] = ()) -> tup
     no_dump = tuple(rank for rank in verdict.culprits if rank in verdict.without_dump)
     no_stack = tuple(r for r in verdict.culprits if r not in no_dump and r in by_rank and not by_rank[r].stack)
     if no_dump and verdict.cause is Cause.UNKNOWN:
-        advice.append(_DUMPS.format(ranks=ranks_text(no_dump)))
+        advice.append(_DUMPS.format(ranks=named_ranks(no_dump)))
     if no_stack and verdict.cause in (Cause.UNKNOWN, Cause.DEVICE, Cause.MISMATCH):
-        advice.append(_STACKS.format(ranks=ranks_text(no_stack)))
+        advice.append(_STACKS.format(ranks=named_ranks(no_stack)))
     lacks_calls = without_calls or not verdict.dumps
     if lacks_calls and verdict.collective is None and verdict.cause not in (Cause.DEAD, Cause.EXCEPTION, Cause.ENDED):
-        ranks = "all ranks" if len(without_calls) == verdict.dumps else ranks_text(without_calls)
+        ranks = "all ranks" if len(without_calls) == verdict.dumps else named_ranks(without_calls)
         advice.append(_CALLS.format(ranks=ranks))
     if verdict.cause is Cause.DEVICE or (verdict.cause is Cause.NETWORK and not verdict.culprits):
         advice.append(_NETWORK)

@@ -24,15 +24,7 @@ from rankscope.ingest.decompress import ChecksumError
 from rankscope.ingest.event_types import EVENTS, Event
 from rankscope.ingest.native import Piece
 from rankscope.ingest.repair import repair
-from rankscope.ingest.salvage import (
-    UNREADABLE,
-    Losses,
-    Salvage,
-    closes_array,
-    decode_object,
-    first_keys,
-    trailing_byte,
-)
+from rankscope.ingest.salvage import UNREADABLE, Losses, Salvage, closes_array, decode_object, first_keys, trailing_byte
 from rankscope.ingest.typed_events import decode_typed, pieces
 
 # Small enough that a decoded chunk fits the processor's caches, large enough that there are few chunks.

@@ -231,10 +231,7 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
                 title=f"{_name(info.path)} holds {counted(info.others, 'more file')} that may be "
                 f"{plural('a trace', info.others, 'traces')}: only the first was read",
                 ranks=ranks,
-                evidence=(
-                    file,
-                    Evidence("files not read", info.others, "count"),
-                ),
+                evidence=(file, Evidence("files not read", info.others, "count")),
                 advice="Unpack it and open the directory. An archive with several traces is read whole if it is named "
                 "itself and not damaged.",
             )
@@ -246,10 +243,7 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
                 severity="warning",
                 title=f"{_name(info.path)} contains no events",
                 ranks=ranks,
-                evidence=(
-                    file,
-                    Evidence("events", 0, "count"),
-                ),
+                evidence=(file, Evidence("events", 0, "count")),
                 advice="Did the schedule reach its active steps?",
             )
         )

@@ -13,11 +13,7 @@ from rankscope.primitives.nesting import Int32, nest
 from rankscope.store.spool import Spool
 
 # The tables whose ranges nest, and the columns that identify a thread.
-_NESTED = {
-    "host_ops": ("pid", "tid"),
-    "python_frames": ("pid", "tid"),
-    "annotations": ("pid", "tid", "on_device"),
-}
+_NESTED = {"host_ops": ("pid", "tid"), "python_frames": ("pid", "tid"), "annotations": ("pid", "tid", "on_device")}
 
 # Keys are looked up by sorting if fewer than one in this many numbers is a key.
 _SPARSE = 8

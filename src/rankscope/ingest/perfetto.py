@@ -202,7 +202,8 @@ class PerfettoReader:
 
     def _lines(self, recording: _Recording, packets: PacketReader) -> Iterator[bytes]:
         """The events as JSON, each after a comma."""
-        kind, track, time = (np.frombuffer(column, dtype=column.typecode) for column in _columns(recording))
+        columns = (recording.kind, recording.track, recording.time)
+        kind, track, time = (np.frombuffer(column, dtype=column.typecode) for column in columns)
         partner = pair(kind, track, time)
         unmatched = (kind == pf.END) & (partner < 0)
         if unmatched.any():
@@ -227,10 +228,6 @@ class PerfettoReader:
                 phase, text, where, _microseconds(begins), length, arguments,
             )  # fmt: skip
         yield from _flow_lines(recording, places)
-
-
-def _columns(recording: _Recording) -> tuple[array[int], ...]:
-    return recording.kind, recording.track, recording.time
 
 
 def _packets(data: bytes, *, last: bool) -> Iterator[tuple[int, int]]:

@@ -107,7 +107,7 @@ class _Windows:
 
     def rival(self, info: TraceInfo) -> TraceInfo | None:
         """A trace of this process that overlaps `info` in time."""
-        # A trace that does not overlap its neighbours in time overlaps no other.
+        # A trace that does not overlap its neighbors in time overlaps no other.
         at = bisect_left(self._in_time, _span(info), key=_span)
         return next((other for other in self._in_time[max(at - 1, 0) : at + 1] if other.overlaps(info)), None)
 

@@ -18,16 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast, runtime_checkable
 
 from rankscope.errors import NotATraceError, TraceError
-from rankscope.ingest.decompress import (
-    BLOCK_BYTES,
-    Checked,
-    ChecksumError,
-    Gunzip,
-    Prefixed,
-    Reader,
-    Unzstd,
-    bomb,
-)
+from rankscope.ingest.decompress import BLOCK_BYTES, Checked, ChecksumError, Gunzip, Prefixed, Reader, Unzstd, bomb
 from rankscope.ingest.perfetto import PerfettoReader, is_perfetto
 from rankscope.ingest.run_files import HEAD_BYTES, is_run_file, starts_a_trace
 from rankscope.ingest.titan_log import MAGIC as TITAN_LOG

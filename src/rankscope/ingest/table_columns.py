@@ -244,14 +244,7 @@ def _flows(b: Builder, category: str | None, events: Events, start: Int64, end: 
 def _tracks(b: Builder, category: str | None, events: Events, start: Int64, end: Int64) -> None:
     args = events.arguments(_TRACK, ev.TrackArgs)
     values = coalesced(coalesced(args.words("name"), args.words("labels")), args.words("sort_index"))
-    b.append(
-        "tracks",
-        {
-            **_track_columns(events),
-            "field": events.names(),
-            "value": values,
-        },
-    )
+    b.append("tracks", {**_track_columns(events), "field": events.names(), "value": values})
 
 
 def _other(b: Builder, category: str | None, events: Events, start: Int64, end: Int64) -> None:

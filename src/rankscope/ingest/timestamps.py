@@ -20,7 +20,7 @@ from rankscope.primitives.intervals import Int64
 Float64 = npt.NDArray[np.float64]
 Group = tuple["Int64 | slice", list[Event]]
 
-# Below 2^43 µs (101 days) neighbouring float64 are less than 1 ns apart, so a number with three decimals is the
+# Below 2^43 µs (101 days) neighboring float64 are less than 1 ns apart, so a number with three decimals is the
 # nearest float of exactly one integer of nanoseconds, and rounding its fraction finds it. (Rounding a thousand times
 # the number does not: beyond 2^42 the product is rounded once more, and 4458676522690.655 becomes one too few or many.)
 # Recent Kineto writes times since `baseTimeNanoseconds`, which is less than 92 days back. Older files count from 1970:

@@ -5,7 +5,6 @@ In: a script and the names of bindings. Out: ``binding.json``.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from rankscope.errors import ConfigError, LaunchError
 from rankscope.measure.binding_policies import LIST, NONE, bind, flags
 from rankscope.measure.experiment import Experiment, Job, Jobs, no_job, settings_of
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Outcome, ProgressCallback, Start, Target, no_progress
+from rankscope.measure.jobs import Outcome, ProgressCallback, Start, Target, no_progress
 from rankscope.measure.results import Binding, BoundVariant
 from rankscope.measure.sampling import Sampling, setting_of
 from rankscope.measure.stability import job_to_job_notes
@@ -112,12 +111,7 @@ def measure_binding(
 
 
 def _result(
-    jobs: Jobs,
-    cpus: Mapping[str, list[str]],
-    host: Host,
-    experiment: Experiment,
-    start: Start,
-    notes: Sequence[str],
+    jobs: Jobs, cpus: Mapping[str, list[str]], host: Host, experiment: Experiment, start: Start, notes: Sequence[str]
 ) -> Binding:
     sampling = experiment.sampling
     compared = compare_jobs(jobs.outcomes, _CONDITION, NONE, sampling.seed)
@@ -139,11 +133,9 @@ def _result(
                 flags=flags(lists, host),
             )
         )
-    ranks = [rank for outcome in jobs.all_outcomes for rank in outcome.ranks]
-    all_notes = [*jobs.notes(), *notes, *([THREADS_NOTE] if ranks[0].clock == "host" else [])]
-    all_notes += job_to_job_notes(jobs.outcomes, _CONDITION)
+    all_notes = [*jobs.notes(), *notes, *job_to_job_notes(jobs.outcomes, _CONDITION)]
     return Binding(
-        setting=setting_of(sampling, experiment.target, sys.argv, ranks, experiment.load, all_notes),
+        setting=setting_of(sampling, experiment.target, jobs.all_outcomes, experiment.load, all_notes),
         world_size=start.ranks,
         topology=host.topology(),
         variants=variants,

@@ -1,7 +1,7 @@
 """Ways to bind the ranks of a host to its CPUs, and the launcher options for each.
 
 ==========  ===========================================================================================================
-``compact``  neighbouring cores to neighbouring ranks: the first ranks fill the first socket
+``compact``  neighboring cores to neighboring ranks: the first ranks fill the first socket
 ``spread``   ranks in turn to the NUMA nodes, and within a node as far apart as possible
 ``numa``     each rank on cores of its device's NUMA node; without devices, nodes are divided evenly
 ``list``     as given: ``0-3:4-7``, one list per rank

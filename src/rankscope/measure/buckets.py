@@ -6,7 +6,6 @@ In: a script and the settings to try. Out: ``buckets.json``.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Outcome, ProgressCallback, Start, Target, no_progress
+from rankscope.measure.jobs import Outcome, ProgressCallback, Start, Target, no_progress
 from rankscope.measure.results import Buckets, Recommendation, TraceSummary, Variant
 from rankscope.measure.sampling import Sampling, setting_of
 from rankscope.measure.stability import job_to_job_notes
@@ -194,13 +193,12 @@ def _saved(
     recommendation: Recommendation,
     sampling: Sampling | None = None,
 ) -> Buckets:
-    ranks = [rank for outcome in jobs.all_outcomes for rank in outcome.ranks]
-    notes = [*jobs.notes(), *([THREADS_NOTE] if ranks[0].clock == "host" else [])]
-    notes += job_to_job_notes(jobs.outcomes, BASE)
+    outcomes = jobs.all_outcomes
+    notes = [*jobs.notes(), *job_to_job_notes(jobs.outcomes, BASE)]
     result = Buckets(
-        setting=setting_of(sampling or experiment.sampling, target, sys.argv, ranks, experiment.load, notes),
+        setting=setting_of(sampling or experiment.sampling, target, outcomes, experiment.load, notes),
         wrapper=wrapper,
-        world_size=ranks[0].world_size,
+        world_size=outcomes[0].ranks[0].world_size,
         variants=variants,
         recommendation=recommendation,
     )

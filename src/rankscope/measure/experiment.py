@@ -89,11 +89,7 @@ class Jobs:
 
 def settings_of(start: Start) -> dict[str, Any]:
     """How the jobs of an experiment on one size are started, by option."""
-    return {
-        "--nproc": start.ranks,
-        "--launcher": start.launcher,
-        "--torchrun": shlex.join(start.torchrun) or None,
-    }
+    return {"--nproc": start.ranks, "--launcher": start.launcher, "--torchrun": shlex.join(start.torchrun) or None}
 
 
 class Experiment:

@@ -5,7 +5,6 @@ In: a script. Out: ``overhead.json``.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +13,11 @@ from typing import Any
 from rankscope.errors import LaunchError
 from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Outcome, ProgressCallback, Start, Target, no_progress, series
+from rankscope.measure.jobs import Outcome, ProgressCallback, Start, Target, no_progress, series
 from rankscope.measure.results import Overhead, Phases, RankTimes, Share, Time
 from rankscope.measure.sampling import Sampling, setting_of
 from rankscope.measure.stability import job_to_job_notes
-from rankscope.measure.statistics import (
-    Float,
-    Series,
-    affine,
-    difference_of,
-    ratio_of,
-    replicates,
-    time_of,
-    widening,
-)
+from rankscope.measure.statistics import Float, Series, affine, difference_of, ratio_of, replicates, time_of, widening
 from rankscope.measure.step_work import unequal_work_notes
 from rankscope.measure.trace_summary import summarize_trace
 from rankscope.rundir.measurement import Plan
@@ -114,17 +104,14 @@ def overhead_of(
         notes.append(FSDP_NOTE)
     if first.world_size == 1:
         notes.append("one rank: nothing to synchronize with; the difference is the overhead of the wrapper itself")
-    if first.clock == "host":
-        notes.append(THREADS_NOTE)
     notes += unequal_work_notes(outcomes, SYNC, NO_SYNC)
     notes += job_to_job_notes({"": outcomes}, SYNC)
     drawn = replicates({SYNC: on, NO_SYNC: off}, sampling.seed)
     traced, why = (None, None) if not sampling.traced_steps else summarize_trace(outcomes[0].folder, out)
     if why is not None:
         notes.append(why)
-    ranks = [rank for outcome in outcomes for rank in outcome.ranks]
     return Overhead(
-        setting=setting_of(sampling, target, sys.argv, ranks, load, notes),
+        setting=setting_of(sampling, target, outcomes, load, notes),
         wrapper=first.wrapper or "",
         world_size=first.world_size,
         sync=phases_of(outcomes, SYNC, drawn[SYNC], sampling.seed),

@@ -5,7 +5,6 @@ In: a script. Out: ``profiler.json``.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, ProgressCallback, Start, Target, no_progress
+from rankscope.measure.jobs import ProgressCallback, Start, Target, no_progress
 from rankscope.measure.results import ProfiledVariant, ProfilerCost
 from rankscope.measure.sampling import Sampling, setting_of
 from rankscope.measure.stability import job_to_job_notes
@@ -38,11 +37,7 @@ SAMPLING = Sampling(blocks=10, block_steps=3, limit_s=600)
 
 
 def measure_profiler(
-    target: Target,
-    out: Path,
-    start: Start,
-    sampling: Sampling = SAMPLING,
-    on_progress: ProgressCallback = no_progress,
+    target: Target, out: Path, start: Start, sampling: Sampling = SAMPLING, on_progress: ProgressCallback = no_progress
 ) -> ProfilerCost:
     """Measure it, and write ``profiler.json`` and the jobs' folders into ``out``.
 
@@ -69,8 +64,7 @@ def _cost(
     outcomes = jobs.all_outcomes
     compared = compare_conditions(outcomes, list(conditions), NONE, sampling.seed)
     ranks = [rank for outcome in outcomes for rank in outcome.ranks]
-    notes = [*jobs.notes(), *([THREADS_NOTE] if ranks[0].clock == "host" else [])]
-    notes += job_to_job_notes(jobs.outcomes, NONE)
+    notes = [*jobs.notes(), *job_to_job_notes(jobs.outcomes, NONE)]
     variants = []
     for name, comparison in compared.items():
         blocks = [block for rank in ranks for block in rank.blocks if block.condition == name]
@@ -88,9 +82,7 @@ def _cost(
             )
         )
     return ProfilerCost(
-        setting=setting_of(sampling, target, sys.argv, ranks, load, notes),
-        world_size=ranks[0].world_size,
-        variants=variants,
+        setting=setting_of(sampling, target, outcomes, load, notes), world_size=ranks[0].world_size, variants=variants
     )
 
 

@@ -9,18 +9,19 @@ import datetime
 import os
 import random
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rankscope.errors import ConfigError
-from rankscope.measure.jobs import Target
+from rankscope.measure.jobs import THREADS_NOTE, Outcome, Target
 from rankscope.measure.results import Setting
 from rankscope.measure.stability import drift_note
 from rankscope.measure.statistics import CONFIDENCE, LEAST_BLOCKS, METHOD
 from rankscope.rundir.manifest import redact
-from rankscope.rundir.measurement import EARLY, Plan, RankMeasurement
+from rankscope.rundir.measurement import EARLY, Plan
 from rankscope.rundir.options import option
 
 
@@ -86,26 +87,24 @@ class Sampling:
 
 
 def setting_of(
-    sampling: Sampling,
-    target: Target,
-    command: Sequence[str],
-    ranks: Sequence[RankMeasurement],
-    load: float | None,
-    notes: Sequence[str] = (),
+    sampling: Sampling, target: Target, outcomes: Sequence[Outcome], load: float | None, notes: Sequence[str] = ()
 ) -> Setting:
     """The description of the measurement that every result carries.
 
     Args:
         sampling: blocks, repeats and limits.
         target: what was run.
-        command: the command line.
-        ranks: the measurements of all jobs.
+        outcomes: all jobs.
         load: the machine's load average at the start.
         notes: further notes.
     """
     from rankscope import __version__
 
+    ranks = [rank for outcome in outcomes for rank in outcome.ranks]
+    first = ranks[0] if ranks else None
     all_notes = list(dict.fromkeys([*notes, *(note for rank in ranks for note in rank.notes)]))
+    if first is not None and first.clock == "host":
+        all_notes.append(THREADS_NOTE)
     if any(rank.ended == EARLY for rank in ranks):
         all_notes.append(
             f"the script ended before the plan was complete, after {max(rank.steps for rank in ranks)} steps: "
@@ -128,11 +127,10 @@ def setting_of(
     versions = sorted({rank.torch for rank in ranks})
     if len(versions) > 1:
         all_notes.append(f"jobs ran with different versions of torch: {', '.join(versions)}")
-    first = ranks[0] if ranks else None
     return Setting(
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         target=shlex.join(redact(shlex.split(target.label))),
-        command=redact(command),
+        command=redact(sys.argv),
         seed=sampling.seed,
         confidence=CONFIDENCE,
         method=METHOD,

@@ -6,7 +6,6 @@ In: a script and the sizes. Out: ``scaling.json``. A size that fails is reported
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,14 +18,13 @@ from rankscope.measure import formulas
 from rankscope.measure.efficiency_loss import efficiency_loss_at
 from rankscope.measure.experiment import Experiment, Job, Jobs, no_job
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Outcome, ProgressCallback, Start, Target, no_progress, series
+from rankscope.measure.jobs import Outcome, ProgressCallback, Start, Target, no_progress, series
 from rankscope.measure.overhead import NO_SYNC, SYNC, overhead_share, phases_of, plan_of
 from rankscope.measure.projection import project
 from rankscope.measure.results import EfficiencyLoss, Scaling, Size, TraceSummary
 from rankscope.measure.sampling import Sampling, setting_of
 from rankscope.measure.stability import job_to_job_notes
 from rankscope.measure.statistics import Float, Series, affine, ratio_of, replicates, widening
-from rankscope.rundir.measurement import RankMeasurement
 from rankscope.rundir.plurals import ranks_on
 
 PLAIN = "plain"
@@ -98,11 +96,7 @@ def _label(start: Start) -> str:
 
 
 def measure_scaling(
-    target: Target,
-    out: Path,
-    study: Study,
-    sampling: Sampling = SAMPLING,
-    on_progress: ProgressCallback = no_progress,
+    target: Target, out: Path, study: Study, sampling: Sampling = SAMPLING, on_progress: ProgressCallback = no_progress
 ) -> Scaling:
     """Measure it, and write ``scaling.json`` and the jobs' folders into ``out``, again after each job.
 
@@ -199,12 +193,11 @@ def _result(
     measured = _Measured(study, sampling, times, base, _traces(experiment, outcomes))
     sizes = [measured.size(name, start, outcomes[name], errors.get(name)) for name, start in starts.items()]
     sizes = [replace(size, measured_overhead=overheads.get(size.name)) for size in sizes]
-    ranks = [rank for jobs in outcomes.values() for job in jobs for rank in job.ranks]
     by_label = {_label(starts[name]): of_size for name, of_size in outcomes.items()}
-    notes = [*jobs.notes(), *_notes(sizes, base, errors, ranks, study), *job_to_job_notes(by_label, SYNC)]
+    notes = [*jobs.notes(), *_notes(sizes, base, errors, study), *job_to_job_notes(by_label, SYNC)]
     t1 = times.get(base) if base is not None else None
     return Scaling(
-        setting=setting_of(sampling, target, sys.argv, ranks, experiment.load, notes),
+        setting=setting_of(sampling, target, jobs.all_outcomes, experiment.load, notes),
         mode=study.mode,
         base=base,
         sizes=sizes,
@@ -282,12 +275,8 @@ class _Measured:
         return efficiency_loss_at(traces[name], traces[base], step, base_step, start.ranks, self.study.mode)
 
 
-def _notes(
-    sizes: Sequence[Size], base: str | None, errors: Mapping[str, str], ranks: Sequence[RankMeasurement], study: Study
-) -> list[str]:
+def _notes(sizes: Sequence[Size], base: str | None, errors: Mapping[str, str], study: Study) -> list[str]:
     notes = []
-    if ranks and ranks[0].clock == "host":
-        notes.append(THREADS_NOTE)
     if PLAIN in errors:
         notes.append("the script does not run as a plain process, without a launcher: T1 is the job with one rank")
     if base is None and any(size.step is not None for size in sizes):

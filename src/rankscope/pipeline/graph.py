@@ -172,7 +172,7 @@ def _map(
 
     if todo:
         size = sum(info.json_bytes for info in loaded.infos) // 8
-        tasks.run_each("analysing", size, analyze_rank, Lazy(len(todo), arguments), arrived)
+        tasks.run_each("analyzing", size, analyze_rank, Lazy(len(todo), arguments), arrived)
     failed = [key for key in keys if len(failures[key]) == len(ranks)]
     if failed:
         rank = next(rank for rank in ranks if rank in failures[failed[0]])

@@ -110,7 +110,7 @@ class AnalysisMethods:
     def phases(self) -> pl.DataFrame:
         """Training phases per step: forward, backward, optimizer, data loading, waiting, on host and device."""
     def pipeline_bubble(self) -> pl.DataFrame:
-        """Pipeline bubble: how long each stage waits for its neighbours."""
+        """Pipeline bubble: how long each stage waits for its neighbors."""
     def placement(self) -> pl.DataFrame:
         """Placement of each rank: host, position on the host, coordinates in the mesh."""
     def recompute(self) -> pl.DataFrame:

@@ -31,6 +31,8 @@ ALLOCATOR_CALLS = rf"{DEVICE_MALLOC}|{DEVICE_FREE}|{PINNED_MEMORY}|^(cu|hip)Mem(
 MEMORY_COLUMNS = (
     "time_ns", "pid", "tid", "address", "bytes", "device_type", "device", "total_allocated", "total_reserved",
 )  # fmt: skip
+PIECES = 240
+"""Intervals of a curve that is downsampled for drawing."""
 
 
 def device_name() -> pl.Expr:
@@ -67,6 +69,21 @@ def memory_samples(events: pl.DataFrame, operators: pl.DataFrame, annotations: p
         pl.col("total_allocated").alias("allocated"),
         pl.when(pl.col("device_type") != HOST).then("total_reserved").alias("reserved"),
     ).with_columns(pl.col("bytes").fill_null(0).cum_sum().over("memory").alias("change"))
+
+
+def in_pieces(samples: pl.DataFrame) -> pl.DataFrame:
+    """The samples with the one of 240 equal intervals between the first and the last that each is in.
+
+    Adds ``piece`` (its number) and ``at_ns`` (its start, from the first sample).
+
+    Args:
+        samples: time_ns and any other columns.
+    """
+    since = pl.col("time_ns") - pl.col("time_ns").min()
+    piece, span = pl.col("piece"), since.max() + 1
+    return samples.with_columns((PIECES * since // span).alias("piece")).with_columns(
+        (piece * span // PIECES).alias("at_ns")
+    )
 
 
 def memory_by_step(samples: pl.DataFrame) -> pl.DataFrame:

@@ -17,7 +17,7 @@ _TORCH_RANGES = re.compile(
     r"|## Call CompiledFxGraph |Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo|Pregraph bytecode"
     r"|AOTDispatcher|Inductor|dynamo_timed|_compile\.|compile_fx|pipeline_parallel|(PP|DP|TP|CP)::"
     r"|gc: generation \d|Python GC$"  # created by rankscope and by torch around Python's garbage collections
-    r"|PyTorch Profiler|Iteration Start|Record Window End",
+    r"|PyTorch Profiler|Iteration Start|Record Window End"
 )
 # Ranges in which a compiled graph runs, or is looked up.
 _COMPILED = re.compile(

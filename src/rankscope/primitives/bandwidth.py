@@ -78,8 +78,7 @@ def with_transfers(rows: pl.DataFrame, ranks: int) -> pl.DataFrame:
         factor = pl.when(pl.col("collective") == kind).then(expression).otherwise(factor)
     return (
         rows.with_columns(
-            pl.when(matched).then(seen).otherwise(1).alias("matched_ranks"),
-            transfer.alias("transfer_ns"),
+            pl.when(matched).then(seen).otherwise(1).alias("matched_ranks"), transfer.alias("transfer_ns")
         )
         .with_columns(
             (pl.col("duration_ns") - pl.col("transfer_ns")).alias("wait_ns"), rate.alias("algorithm_bandwidth")

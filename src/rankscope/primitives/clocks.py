@@ -26,7 +26,7 @@ PER_MAD = 1.4826
 LEAST_MAD = 1_000  # ns
 DRIFT_TIMES = 4.0  # a drift counts if it moves ends by more than this many residuals over the span
 DRIFT_ANCHORS = 8
-SHARE = 90.0  # per cent of deviations within the residual
+SHARE = 90.0  # percent of deviations within the residual
 FEW = 4  # anchors: the deviations of fewer show how well they fit one another, not how well they fit the clocks
 
 
@@ -238,7 +238,7 @@ def _drifts(
     drift = np.zeros(size)
     count = np.maximum(np.bincount(position[keep], minlength=size), 1)
     middle = np.rint(np.bincount(position[keep], weights=time[keep], minlength=size) / count)
-    centred = time - middle[position]
+    centered = time - middle[position]
     span = np.full(size, -np.inf)
     np.maximum.at(span, position[keep], time[keep])
     first = np.full(size, np.inf)
@@ -248,17 +248,17 @@ def _drifts(
     for _ in range(3):
         inlier = keep & ~_outlying(deviation - group_medians(position[keep], deviation[keep], size)[position], position)
         weight = inlier.astype(np.float64)
-        square = np.bincount(position, weights=weight * centred**2, minlength=size)
-        slope = np.bincount(position, weights=weight * centred * deviation, minlength=size) / np.maximum(square, 1.0)
+        square = np.bincount(position, weights=weight * centered**2, minlength=size)
+        slope = np.bincount(position, weights=weight * centered * deviation, minlength=size) / np.maximum(square, 1.0)
         slope[np.bincount(position[inlier], minlength=size) < DRIFT_ANCHORS] = 0.0
         drift -= slope
-        corrected = value + np.rint(drift[position] * centred).astype(np.int64)
+        corrected = value + np.rint(drift[position] * centered).astype(np.int64)
         deviation = _deviation(corrected, event, keep)
     residual, anchors = _residuals(deviation, position, event, keep, size)
     total = drift - np.median(drift[anchors > 0]) if (anchors > 0).any() else drift
     significant = (np.abs(total) * span > DRIFT_TIMES * residual) & (anchors >= DRIFT_ANCHORS)
     drift = np.where(significant, drift, 0.0)
-    corrected = value + np.rint(drift[position] * centred).astype(np.int64)
+    corrected = value + np.rint(drift[position] * centered).astype(np.int64)
     return drift, middle, _deviation(corrected, event, keep)
 
 

@@ -67,11 +67,7 @@ def collective_launches(window: Mapping[str, pl.DataFrame], extra: str | None = 
     dtypes = pl.coalesce("dtype", "types")
     return (
         pl.concat(
-            [
-                calls.select("operator_row", "kind", "pid", "tid", "issued_ns", "issue_end_ns"),
-                executed,
-                from_inputs,
-            ],
+            [calls.select("operator_row", "kind", "pid", "tid", "issued_ns", "issue_end_ns"), executed, from_inputs],
             how="horizontal",
         )
         .with_columns(pl.coalesce("counted", "dims").alias("elements"))

@@ -222,13 +222,13 @@ def _by_sequence(state: MatchingState, group: Int64) -> None:
     event = event.reshape(-1)
     # Rows with different sizes are not partners: the size on most ranks counts.
     full = state.full[rows]
-    labelled = full >= 0
+    labeled = full >= 0
     agreed = np.full(int(event.max()) + 1, -1, dtype=np.int64)
-    if labelled.any():
-        pairs, counts = np.unique(np.stack([event[labelled], full[labelled]]), axis=1, return_counts=True)
+    if labeled.any():
+        pairs, counts = np.unique(np.stack([event[labeled], full[labeled]]), axis=1, return_counts=True)
         for_each = np.argsort(counts, kind="stable")
         agreed[pairs[0, for_each]] = pairs[1, for_each]
-    fits = ~labelled | (full == agreed[event])
+    fits = ~labeled | (full == agreed[event])
     state.disagreeing += int((~fits).sum())
     state.match[rows[fits]] = state.events + event[fits]
     state.method[rows[fits]] = METHODS.index("sequence")

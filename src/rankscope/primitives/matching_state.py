@@ -40,7 +40,7 @@ class Doubt:
     row: int
 
 
-class LabelledColumn:
+class LabeledColumn:
     """A column of rows that is kept once per label: it takes no memory per row.
 
     Args:
@@ -63,7 +63,7 @@ class LabelledColumn:
         return self._values.max()
 
 
-Column = npt.NDArray[Any] | LabelledColumn
+Column = npt.NDArray[Any] | LabeledColumn
 
 
 class MatchingState:

@@ -211,7 +211,7 @@ def _independent(named: Mapping[str, Groups], positions: Mapping[str, Mapping[in
     for dim in sorted(named, key=rank_of):
         if all(_constant(named[dim], positions[c]) and _constant(named[c], positions[dim]) for c in chosen):
             chosen.append(dim)
-    # Neighbours in the fastest dimension are one rank apart.
+    # Neighbors in the fastest dimension are one rank apart.
     return tuple(sorted(chosen, key=lambda dim: (-(named[dim][0][1] - named[dim][0][0]), dim)))
 
 

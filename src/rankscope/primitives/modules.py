@@ -54,9 +54,7 @@ def module_calls(frames: pl.DataFrame) -> ModuleCalls:
         pairs = pl.DataFrame({"above": path.gather(parent[rows]), "own": path.gather(rows)})
         path = path.scatter(rows, pairs.select(pl.concat_str("above", "own", separator=TOP)).to_series())
     named = calls.with_columns(
-        path.alias("path"),
-        pl.Series("self_ns", nesting.self_ns),
-        pl.Series("depth", nesting.depth.astype(np.int64)),
+        path.alias("path"), pl.Series("self_ns", nesting.self_ns), pl.Series("depth", nesting.depth.astype(np.int64))
     )
     return ModuleCalls(named, parent)
 

@@ -89,9 +89,7 @@ def rank_collectives(
     found = _with_step(found, window["annotations"])
     return (
         with_sizes(found, rank)
-        .with_columns(
-            pl.lit(0 if alone else without_kernel["backend"].sum(), pl.Int64).alias("unlaunched"),
-        )
+        .with_columns(pl.lit(0 if alone else without_kernel["backend"].sum(), pl.Int64).alias("unlaunched"))
         .sort("start_ns", "end_ns", "row")
     )
 
@@ -112,9 +110,9 @@ def _kernels(
     call, gathered = _coalesced(joined, has_metadata, call, window["runtime_calls"], calls)
     used[gathered["orphan"].to_numpy()] = True
     numbered = joined.with_columns(pl.Series("call", call))
-    labelled = _from_kernels(numbered, calls) if has_metadata.all() else _from_all(numbered, calls, gathered)
-    labelled = _fill_groups(_named(labelled).with_columns(group_label().alias("group")))
-    return _once(labelled.with_columns(_kind_of_name(labelled).alias("label"), pl.lit(True).alias("on_device"))), used
+    labeled = _from_kernels(numbered, calls) if has_metadata.all() else _from_all(numbered, calls, gathered)
+    labeled = _fill_groups(_named(labeled).with_columns(group_label().alias("group")))
+    return _once(labeled.with_columns(_kind_of_name(labeled).alias("label"), pl.lit(True).alias("on_device"))), used
 
 
 def _from_kernels(kernels: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:

@@ -111,7 +111,7 @@ def welch_test(a: npt.ArrayLike, b: npt.ArrayLike) -> float | None:
 def student_tail(t: float, freedom: float) -> float:
     """P(|T| ≥ t) of Student's t distribution.
 
-    It is the regularised incomplete beta function I_x(ν/2, 1/2) at x = ν / (ν + t²) (Abramowitz and Stegun 26.7.1),
+    It is the regularized incomplete beta function I_x(ν/2, 1/2) at x = ν / (ν + t²) (Abramowitz and Stegun 26.7.1),
     here as the integral of the density over the angle θ = arctan(t/√ν), in which it is smooth: cos(θ)^(ν−1).
     """
     begin = math.atan2(t, math.sqrt(freedom))

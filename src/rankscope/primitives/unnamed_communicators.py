@@ -148,17 +148,17 @@ def label_unnamed(
     )
     numbers = first.select("communicator", pl.format("unnamed {}", pl.int_range(1, pl.len() + 1)).alias("label"))
     found = inferred.select("communicator", pl.col("group_size", "group_ranks").name.prefix("inferred_"))
-    labelled = rows.join(numbers, on="communicator", how="left", maintain_order="left").join(
+    labeled = rows.join(numbers, on="communicator", how="left", maintain_order="left").join(
         found, on="communicator", how="left", maintain_order="left"
     )
     ranks = pl.col("inferred_group_ranks").cast(pl.Categorical)
-    labelled = labelled.with_columns(
+    labeled = labeled.with_columns(
         pl.when(unnamed).then(pl.coalesce("group_size", "inferred_group_size")).otherwise("group_size")
         .alias("group_size"),
         pl.when(unnamed).then(pl.coalesce("group_ranks", ranks)).otherwise("group_ranks").alias("group_ranks"),
         pl.coalesce("group", "label", pl.format("stream {}", pl.col("stream")), pl.lit("unknown")).alias("group"),
     )  # fmt: skip
-    return fill_gathered_sizes(labelled).drop(*found.columns[1:], "label"), inferred
+    return fill_gathered_sizes(labeled).drop(*found.columns[1:], "label"), inferred
 
 
 def _ends(rows: pl.DataFrame) -> pl.DataFrame:

@@ -18,6 +18,7 @@ from itertools import pairwise
 from rankscope.errors import ConfigError
 
 MAX_CHARACTERS = 100_000
+_NEAREST = 5
 
 _TOKEN = re.compile(
     r"(?P<space>\s+|--[^\n]*|/\*.*?\*/)"
@@ -160,12 +161,12 @@ def _within_call(tokens: list[_Token], place: int) -> bool:
     return False
 
 
-def nearest(name: str, known: Iterable[str], most: int = 5) -> list[str]:
-    """Known names that are like a misspelt one, the nearest first."""
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The five known names that are most like a misspelled one, the nearest first."""
     names = sorted(set(known))
     lower = name.lower()
-    close = difflib.get_close_matches(lower, names, n=most, cutoff=0.55)
+    close = difflib.get_close_matches(lower, names, n=_NEAREST, cutoff=0.55)
     parts = [word for word in re.split(r"\W|_", lower) if len(word) > 2]
     holding = [each for each in names if lower in each or (len(each) > 3 and each in lower)]
     sharing = [each for each in names if any(part in each.split("_") for part in parts)]
-    return list(dict.fromkeys([*close, *holding, *sharing]))[:most]
+    return list(dict.fromkeys([*close, *holding, *sharing]))[:_NEAREST]

@@ -190,8 +190,8 @@ def _value(value: float | None, unit: str) -> Text:
 
 
 def _signed(row: dict[str, Any]) -> Text:
-    colour = "" if not row["significant"] else ("red" if row["change"] > 0 else "green")
-    return Text(_with_sign(row["change"], row["unit"]), style=colour)
+    color = "" if not row["significant"] else ("red" if row["change"] > 0 else "green")
+    return Text(_with_sign(row["change"], row["unit"]), style=color)
 
 
 def _with_sign(change: float, unit: str) -> str:

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from rankscope.hang.verdict import HangVerdict, HungCollective, RankVerdict
-from rankscope.hang.wording import collective_text, first_line, ranks_text, wait_text
+from rankscope.hang.wording import collective_text, first_line, wait_text
 from rankscope.report.formatting import NOTHING, plain
 from rankscope.rundir.hang_dump import Frame
 from rankscope.rundir.plurals import counted
-from rankscope.rundir.ranges import as_ranges
+from rankscope.rundir.ranges import as_ranges, named_ranks
 
 _MAX_RANKS = 32
 _MAX_STACKS = 4
@@ -58,12 +58,12 @@ def _facts(verdict: HangVerdict) -> Table:
         size = f", {variant.elements:,} elements of {variant.dtype}" if variant.elements and variant.dtype else ""
         at = f", called at {_frame(variant.called_at)}" if variant.called_at else ""
         what = f"{variant.operation}{size}"
-        table.add_row(ranks_text(variant.ranks), Text(plain(what + at, limit=_LINE)))
+        table.add_row(named_ranks(variant.ranks), Text(plain(what + at, limit=_LINE)))
     for wait in verdict.cycle:
         ranks, waits = wait_text(wait)
         table.add_row(ranks, Text(plain(waits, limit=_LINE)))
     dumps = f"{verdict.dumps} of {counted(verdict.world_size, 'rank')}"
-    lacking = f"; none of {ranks_text(verdict.without_dump)}" if verdict.without_dump and verdict.dumps else ""
+    lacking = f"; none of {named_ranks(verdict.without_dump)}" if verdict.without_dump and verdict.dumps else ""
     table.add_row("dumps", Text(f"{dumps}{lacking}"))
     return table
 

@@ -40,19 +40,16 @@ SINCE_START = "; on this page relative to the first event of its file"
 _INERT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
-def write_report(
-    run: Run, analyses: Sequence[str] | None = None, *, limit: int = MAX_BYTES, anonymize: bool = False
-) -> bytes:
+def write_report(run: Run, *, limit: int = MAX_BYTES, anonymize: bool = False) -> bytes:
     """The report of a run: its tables, and as much of its timeline as fits.
 
     Args:
         run: the run.
-        analyses: results to include; None for all that the report shows.
         limit: size of the file in bytes; the timeline is cut to fit it, the tables are not.
         anonymize: replace names by numbers (`report.anonymize`).
     """
     grid = grid_of(run)
-    value = payload(run, analyses, grid)
+    value = payload(run, grid=grid)
     names = Anonymizer(run) if anonymize else None
     if names is not None:
         value = names.payload(value)

@@ -90,7 +90,7 @@ def _table(frame: pl.DataFrame, limit: int | None, device: str, sort_by: str | N
         ]
         columns.append((f"Total {unit}", ">", flops))
         widths.append(_WIDTH)
-    return _lines(columns, widths) + _sums(frame, host, work if on_device else None, device)
+    return _lines(columns, widths) + _sums(host, work if on_device else None, device)
 
 
 def _lines(columns: Sequence[tuple[str, str, list[str]]], widths: Sequence[int]) -> str:
@@ -104,7 +104,7 @@ def _lines(columns: Sequence[tuple[str, str, list[str]]], widths: Sequence[int])
     return "\n".join([rule, line([heading for heading, _, _ in columns]), rule, *rows, rule]) + "\n"
 
 
-def _sums(frame: pl.DataFrame, host: float, work: float | None, device: str) -> str:
+def _sums(host: float, work: float | None, device: str) -> str:
     total = f"Self CPU time total: {_time(host)}\n"
     return total if work is None else f"{total}Self {device} time total: {_time(work)}\n"
 

@@ -1,6 +1,6 @@
 """A run in a notebook: the numbers of `rankscope summary` as HTML.
 
-In: a run. Out: text, tables and coloured bars; all text from traces is escaped, and there is no script, no address and
+In: a run. Out: text, tables and colored bars; all text from traces is escaped, and there is no script, no address and
 no style except on the elements themselves.
 """
 
@@ -16,8 +16,8 @@ from rankscope.report.formatting import cell, numbered, percent, plain, saving_o
 from rankscope.report.summary import ANALYSES, PARTS, mean_basis, memory, slowest, step_basis
 from rankscope.results import Finding
 
-# The page's colours, readable on light and dark.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8528d", "#8c96a0")
+# The page's colors, readable on light and dark.
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#b8528d", "#8c96a0")
 _SHOWN = 5
 
 
@@ -66,11 +66,11 @@ def _step(overview: Mapping[str, Any]) -> str:
     if mean:
         basis = mean_basis(overview) or "of which"
         rows.append((escape(f"{basis}:".capitalize()), cell(mean, "ns"), "", ""))
-    for (column, label, _, _), colour in zip(PARTS, _COLOURS, strict=True):
+    for (column, label, _, _), color in zip(PARTS, _COLORS, strict=True):
         if not mean:
             break
         share = overview[column] / mean
-        bar = f'<div style="background:{colour};height:0.8em;width:{round(200 * share)}px"></div>'
+        bar = f'<div style="background:{color};height:0.8em;width:{round(200 * share)}px"></div>'
         rows.append((escape(label), cell(overview[column], "ns"), escape(percent(share)), bar))
     return _table(rows)
 

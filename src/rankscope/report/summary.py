@@ -23,7 +23,7 @@ from rankscope.diagnosis.verdict import Diagnosis
 from rankscope.ingest.event_types import DEVICE_KINDS
 from rankscope.pipeline import Run
 from rankscope.report.formatting import cell, number_of, numbered, per_step, percent, plain, saving_of, sentence
-from rankscope.report.terminal import COLOURS
+from rankscope.report.terminal import COLORS
 from rankscope.results import Finding, Result
 from rankscope.rundir.plurals import counted
 from rankscope.store.trace_info import TraceInfo
@@ -32,7 +32,7 @@ LINES, COLUMNS = 24, 100
 ANALYSES = ("overview", "memory")
 SNAPSHOT_ANALYSES = ("memory_snapshot",)
 
-# Of the mean step. Each has its own shade, for pipes, logs and readers without colour.
+# Of the mean step. Each has its own shade, for pipes, logs and readers without color.
 PARTS = (
     ("compute_ns", "compute", "green", "█"),
     ("exposed_communication_ns", "exposed communication", "red", "▒"),
@@ -153,11 +153,11 @@ def _step(overview: Mapping[str, Any], *, recorded: bool) -> list[Text]:
     # Findings have it without the waiting: a reader must not take one for the other.
     waiting = "; communication includes waiting" if overview["ranks"] > 1 else ""
     lines.append(Text(f"  {basis}, {cell(mean, 'ns')}{waiting}:" if basis else "  of which:", style="dim"))
-    for column, label, colour, shade in PARTS:
+    for column, label, color, shade in PARTS:
         share = overview[column] / mean
         line = Text(f"  {label:<22}")
         line.append(f"{percent(share):>8}  {cell(overview[column], 'ns'):>8}  ", style="bold")
-        line.append(shade * round(_BAR * share), style=colour)
+        line.append(shade * round(_BAR * share), style=color)
         line.rstrip()
         lines.append(line)
     if overview["overlap_ratio"] is not None:
@@ -236,7 +236,7 @@ def _lost(run: Run, width: int) -> list[Text]:
         title = plain(finding.title.replace(f"{run.path}{os.sep}", ""), limit=4 * COLUMNS)
         own = _wrapped(" " * _LABEL, title, width, 2)
         for line in own:
-            line.stylize(COLOURS[finding.severity])
+            line.stylize(COLORS[finding.severity])
         lines += own
     lines[0] = Text(f"{'traces':<{_LABEL}}", style="bold").append_text(lines[0][_LABEL:])
     if len(lost) > _LOST:
@@ -255,7 +255,7 @@ def _findings(findings: Sequence[Finding], steps: Sequence[int], room: int, widt
         # A long title loses its end, never the saving behind it.
         title = plain(finding.title, limit=max(8, _TITLE * (width - 16) - len(saving)))
         own = _wrapped(f"{finding.severity:<8}", title + saving, width, _TITLE)
-        own[0].stylize(COLOURS[finding.severity], 0, len(finding.severity))
+        own[0].stylize(COLORS[finding.severity], 0, len(finding.severity))
         left = room - 1 - len(lines) - len(own)
         if left < 0 and shown:
             break

@@ -18,7 +18,7 @@ from rankscope.report.formatting import cell, number_of, numbered, plain, saving
 from rankscope.results import Column, Finding, Result
 from rankscope.rundir.plurals import counted
 
-COLOURS = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
+COLORS = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
 _WIDTH = 80
 
 
@@ -109,7 +109,7 @@ def findings_list(findings: Sequence[Finding], steps: Sequence[int], *, with_evi
     for finding in findings:
         line = _titled(finding)
         line.append(saving_of(finding, steps), style="bold")
-        table.add_row(Text(finding.severity, style=COLOURS[finding.severity]), line)
+        table.add_row(Text(finding.severity, style=COLORS[finding.severity]), line)
         for row in _evidence(finding) if with_evidence else ():
             table.add_row("", row)
         if finding.advice and (with_evidence or finding.severity != "info"):

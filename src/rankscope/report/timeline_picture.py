@@ -1,6 +1,6 @@
 """A picture of the timeline, drawn by matplotlib (the extra ``plot``), for places without a browser.
 
-Each row is a lane. A pixel has the colour of the category that is busy longest within it, paler the less of it is busy.
+Each row is a lane. A pixel has the color of the category that is busy longest within it, paler the less of it is busy.
 
 In: a timeline, a window and ranks. Out: a PNG.
 """
@@ -22,7 +22,7 @@ from rankscope.timeline.pyramid import MAX_LEVELS, shift_of
 from rankscope.timeline.timeline import Timeline
 
 MAX_LANES = 200
-_COLOURS = (
+_COLORS = (
     "#0072b2", "#d55e00", "#009e73", "#4f7d2c", "#e69f00", "#b8578f", "#56b4e9", "#c9b458", "#b3a5d6", "#8b95a1",
 )  # fmt: skip
 """Of each category, as on the page (`--cat-…` in its `theme.css`)."""
@@ -77,7 +77,7 @@ def timeline_picture(
         for instant in (event["start_ns"], event["end_ns"]):
             axes.plot([instant, instant], [rows[0] - 0.5, rows[-1] + 0.5], color="black", linewidth=1.2)
     for number in used:
-        axes.plot([], [], color=_COLOURS[number], linewidth=6, label=CATEGORIES[number][1])
+        axes.plot([], [], color=_COLORS[number], linewidth=6, label=CATEGORIES[number][1])
     if used:
         figure.legend(loc="outside upper center", ncols=min(6, len(used)), fontsize=8, frameon=False)
     stream = io.BytesIO()
@@ -107,7 +107,7 @@ def _rows(timeline: Timeline, ranks: Sequence[int], every_lane: bool) -> tuple[l
 def _painted(
     timeline: Timeline, lanes: Sequence[int], window: tuple[int, int], width: int
 ) -> tuple[Picture, list[int], tuple[int, int]]:
-    """The colours of all rows, the categories that are in them, and the instants of their edges."""
+    """The colors of all rows, the categories that are in them, and the instants of their edges."""
     levels = range(min(timeline.levels, MAX_LEVELS))
     # A bin is half a pixel to two pixels wide, unless that is finer or coarser than there are bins.
     wanted = max(1, 2 * (window[1] - window[0]) // width)
@@ -126,6 +126,6 @@ def _painted(
     share[place] = found["busy_ns"][order] / (1 << shift)
     # Short events stay visible.
     strength = np.where(share > 0, 0.25 + 0.75 * np.clip(share, 0, 1), 0)[..., None]
-    colours = np.array([[int(colour[at : at + 2], 16) for at in (1, 3, 5)] for colour in _COLOURS], dtype=np.float32)
-    picture = (255 - strength * (255 - colours[best])).astype(np.uint8)
+    colors = np.array([[int(color[at : at + 2], 16) for at in (1, 3, 5)] for color in _COLORS], dtype=np.float32)
+    picture = (255 - strength * (255 - colors[best])).astype(np.uint8)
     return picture, sorted({int(each) for each in best[share > 0]}), (first << shift, last << shift)

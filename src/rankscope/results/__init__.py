@@ -8,12 +8,10 @@ and its page in the docs. It is pure: `per_rank` maps one rank's tables to a sma
 
 from rankscope.results.analysis import (
     RESULT_SCHEMA_VERSION,
-    AcrossRanks,
     Analysis,
     Bars,
     Effect,
     Inputs,
-    PerRank,
     Result,
     Rule,
     StepPart,
@@ -29,7 +27,7 @@ from rankscope.results.by_window import (
     steps_by_window,
 )
 from rankscope.results.compressed_frames import CompressedFrame, StoredFrame, stored_blocks
-from rankscope.results.discovery import Named, discovered
+from rankscope.results.discovery import discovered
 from rankscope.results.finding import (
     NOT_ANALYZED,
     Anchor,
@@ -41,7 +39,7 @@ from rankscope.results.finding import (
     with_symptoms,
     worst_of,
 )
-from rankscope.results.frames import concat_ranks, schema_of, stored_ranks
+from rankscope.results.frames import RANK_AND_WINDOW, concat_ranks, schema_of, stored_ranks
 from rankscope.results.headline import Headline, greatest, over_ranks, top_group, total_of
 from rankscope.results.judged import files_without_steps, incomplete_ranks, of_judged_ranks, ranks_without_steps
 from rankscope.results.packed_parts import together
@@ -50,7 +48,6 @@ from rankscope.results.rank_state import (
     AMONG_RECORDED,
     ENOUGH_STEPS,
     RankState,
-    counted_steps,
     longest_wait,
     rank_state,
     without_straggler,
@@ -62,8 +59,8 @@ __all__ = [
     "AMONG_RECORDED",
     "ENOUGH_STEPS",
     "NOT_ANALYZED",
+    "RANK_AND_WINDOW",
     "RESULT_SCHEMA_VERSION",
-    "AcrossRanks",
     "Analysis",
     "Anchor",
     "Bars",
@@ -74,12 +71,10 @@ __all__ = [
     "Finding",
     "Headline",
     "Inputs",
-    "Named",
     "Options",
     "Parameter",
     "Parameters",
     "Part",
-    "PerRank",
     "RankState",
     "Result",
     "Rule",
@@ -93,7 +88,6 @@ __all__ = [
     "chosen_launches",
     "chosen_starts",
     "concat_ranks",
-    "counted_steps",
     "discovered",
     "each_once",
     "files_without_steps",

@@ -90,9 +90,7 @@ def steps_by_window(
         columns: the result's columns, with ``rank`` and ``window``.
         rows: as for `rows_by_window`; its rows have a ``step``.
     """
-    options = inputs.options
-    frame = rows_by_window(tables, inputs, columns, rows)
-    return frame if options.steps is None else frame.filter(options.keeps(pl.col("step")))
+    return inputs.options.chosen(rows_by_window(tables, inputs, columns, rows))
 
 
 def rows_by_window(

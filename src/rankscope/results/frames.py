@@ -1,4 +1,4 @@
-"""Frames with declared columns: their schema, and the concatenation of the ranks' frames.
+"""Frames with declared columns: their schema, the columns of most, and the concatenation of the ranks' frames.
 
 In: columns as an analysis declares them, and the ranks' frames. Out: a frame with these columns.
 """
@@ -14,6 +14,12 @@ from rankscope.results.compressed_frames import StoredFrame, stored_blocks
 from rankscope.results.packed_parts import together
 from rankscope.store.part_cache import Part
 from rankscope.store.schema import Column
+
+RANK_AND_WINDOW = (
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+)
+"""The first columns of an analysis with rows per trace file."""
 
 
 def schema_of(columns: Sequence[Column]) -> pl.Schema:

@@ -42,6 +42,10 @@ class Options:
             kept = kept & (step <= last)
         return kept
 
+    def chosen(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows of the chosen steps, by their ``step``; all rows if no steps were chosen."""
+        return rows if self.steps is None else rows.filter(self.keeps(pl.col("step")))
+
 
 Value = str | int | bool | None
 Kind = Literal["text", "regex", "number", "flag"]

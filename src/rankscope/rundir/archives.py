@@ -88,13 +88,16 @@ def _head(path: Path) -> bytes:
         raw = stack.enter_context(path.open("rb"))
         start = raw.read(4)
         raw.seek(0)
-        stream: Any = raw
-        if start[:2] == GZIP:
-            stream = stack.enter_context(gzip.GzipFile(fileobj=raw))
-        elif start == ZSTD:
-            stream = stack.enter_context(open_zstandard(raw))
+        stream = decompressed(raw, start, stack)
         return bytes(getattr(stream, "read1", stream.read)(_HEAD_BYTES))
     return b""
+
+
+def decompressed(raw: IO[bytes], start: bytes, stack: ExitStack) -> Any:
+    """A stream of a file's content, by its first bytes."""
+    if start[:2] == GZIP:
+        return stack.enter_context(gzip.GzipFile(fileobj=raw))
+    return stack.enter_context(open_zstandard(raw)) if start == ZSTD else raw
 
 
 def unpack_run(archive: Path, into: Path) -> list[str]:
@@ -151,12 +154,7 @@ def _files(path: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
                 with archive.open(info) as member:
                     yield info.filename, _Counted(member, bound)
         return
-    stream: Any = raw
-    if start[:2] == GZIP:
-        stream = stack.enter_context(gzip.GzipFile(fileobj=raw))
-    elif start == ZSTD:
-        stream = stack.enter_context(open_zstandard(raw))
-    counted = _Counted(stream, bound)
+    counted = _Counted(decompressed(raw, start, stack), bound)
     with tarfile.open(fileobj=counted, mode="r|", bufsize=_BLOCK_BYTES) as tar:  # type: ignore[call-overload]  # typed for all of a file's methods; it reads alone
         for member in tar:
             if member.isreg() and (file := tar.extractfile(member)) is not None:

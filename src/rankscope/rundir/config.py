@@ -93,8 +93,7 @@ class CaptureConfig:
     )
 
     watch: bool = option(
-        False,
-        "Log every step, record on request (rankscope trigger) and after slow steps, besides the schedule.",
+        False, "Log every step, record on request (rankscope trigger) and after slow steps, besides the schedule."
     )
     watch_windows: int = option(
         10, "Windows that the watch may record by itself after slow steps; 0: only on request.", least=0

@@ -85,13 +85,7 @@ class _Seen:
         return f"{self.rank_variable}={self.rank}{size}"
 
 
-_TORCH = _Family(
-    "torchrun",
-    ("RANK",),
-    ("WORLD_SIZE",),
-    ("LOCAL_RANK",),
-    ("LOCAL_WORLD_SIZE",),
-)
+_TORCH = _Family("torchrun", ("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",))
 _PROCESS_MANAGERS = (
     _Family(
         "openmpi",
@@ -107,13 +101,7 @@ _PROCESS_MANAGERS = (
         ("MV2_COMM_WORLD_LOCAL_RANK", "MVP_COMM_WORLD_LOCAL_RANK"),
         ("MV2_COMM_WORLD_LOCAL_SIZE", "MVP_COMM_WORLD_LOCAL_SIZE"),
     ),
-    _Family(
-        "pals",
-        ("PALS_RANKID",),
-        ("PMI_SIZE",),
-        ("PALS_LOCAL_RANKID",),
-        ("PALS_LOCAL_SIZE",),
-    ),
+    _Family("pals", ("PALS_RANKID",), ("PMI_SIZE",), ("PALS_LOCAL_RANKID",), ("PALS_LOCAL_SIZE",)),
     _Family(
         "pmi",
         ("PMI_RANK",),
@@ -161,10 +149,7 @@ def identify(environ: Mapping[str, str]) -> Identity:
     job, step = _job(environ)
     elastic = environ.get("TORCHELASTIC_RUN_ID", "none")
     unknown = Identity(
-        job_id=job,
-        step_id=step,
-        elastic_id=None if elastic in ("", "none") else elastic,
-        host=socket.gethostname(),
+        job_id=job, step_id=step, elastic_id=None if elastic in ("", "none") else elastic, host=socket.gethostname()
     )
     if chosen is None:
         return unknown
@@ -247,10 +232,7 @@ def _seen(family: _Family, environ: Mapping[str, str]) -> _Seen | None:
         return None
     size_variable = _first(family.world_size, environ) or ""
     world_size = _whole(size_variable, environ) if size_variable else None
-    local_variable, local_size_variable = (
-        _first(family.local_rank, environ),
-        _first(family.local_size, environ),
-    )
+    local_variable, local_size_variable = (_first(family.local_rank, environ), _first(family.local_size, environ))
     local_rank = _whole(local_variable, environ) if local_variable else None
     local_size = _whole(local_size_variable, environ) if local_size_variable else None
     _below(rank_variable, rank, size_variable, world_size)
@@ -280,10 +262,7 @@ def _whole(name: str, environ: Mapping[str, str]) -> int | None:
     if text == "":
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
-        raise LauncherError(
-            f"{name}={text[:80]!r} is not a whole number",
-            hint="unset it, or correct it",
-        )
+        raise LauncherError(f"{name}={text[:80]!r} is not a whole number", hint="unset it, or correct it")
     return int(text)
 
 

@@ -31,8 +31,7 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _WELL_KNOWN = re.compile(
-    r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA)[A-Za-z0-9_-]{8,}|(?<=\bbearer )\s*\S+",
-    re.IGNORECASE,
+    r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA)[A-Za-z0-9_-]{8,}|(?<=\bbearer )\s*\S+", re.IGNORECASE
 )
 
 

@@ -26,12 +26,7 @@ LAYOUTS = {
 """Layouts of other tools, by the word that selects one. d9d's ``step_`` counts finished steps, as in d9d; TensorBoard's
 names are those of ``torch.profiler.tensorboard_trace_handler``."""
 TRACE_SUFFIX = ".trace.json"
-ENDINGS = {
-    "gz": TRACE_SUFFIX + ".gz",
-    "zst": TRACE_SUFFIX + ".zst",
-    "tar.gz": ".trace.tar.gz",
-    "none": TRACE_SUFFIX,
-}
+ENDINGS = {"gz": TRACE_SUFFIX + ".gz", "zst": TRACE_SUFFIX + ".zst", "tar.gz": ".trace.tar.gz", "none": TRACE_SUFFIX}
 """How a trace's name ends, by how it is compressed."""
 PERFETTO_SUFFIXES = (".pftrace", ".perfetto-trace")
 """How Perfetto's traces end, before the ending of a compression."""
@@ -314,12 +309,7 @@ def _from_file(file: str) -> TraceName | None:
         mesh = parse_mesh(match["mesh"]) if match["mesh"] else None
         restart = None if match[2] is None else int(match[2])
         return TraceName(
-            rank=int(match[1]),
-            first=int(match[4]),
-            last=int(match[5]),
-            mesh=mesh,
-            restart=restart,
-            pattern="rankscope",
+            rank=int(match[1]), first=int(match[4]), last=int(match[5]), mesh=mesh, restart=restart, pattern="rankscope"
         )
     if match := _D9D.match(file):
         mesh = {f"dim{i}": int(c) for i, c in enumerate(match[2].split("-"))}

@@ -1,4 +1,4 @@
-"""Counts with their nouns (1 step, 2 steps), and lists in a sentence.
+"""Counts with their nouns (1 step, 2 steps), lists in a sentence, and untrusted text as one line.
 
 In: a count and a noun, or words. Out: text.
 """
@@ -26,3 +26,8 @@ def ranks_on(ranks: int, nodes: int) -> str:
 def listed(parts: Sequence[str]) -> str:
     """A list in a sentence: ``a, b and c``."""
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+
+
+def printable(text: str, instead: str = "?") -> str:
+    """Untrusted text with control characters replaced."""
+    return "".join(character if character.isprintable() else instead for character in text)

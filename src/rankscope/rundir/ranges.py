@@ -6,7 +6,9 @@ In: the text. Out: the numbers, or an error that names the part that is wrong; a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+
+from rankscope.rundir.plurals import plural
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?")
 
@@ -60,3 +62,8 @@ def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
 def as_ranges(numbers: Iterable[int]) -> str:
     """``{0, 1, 2, 5}`` as ``0-2,5``."""
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs_of(numbers))
+
+
+def named_ranks(ranks: Collection[int]) -> str:
+    """Ranks with their noun: ``rank 3``, ``ranks 0-3,7``."""
+    return f"{plural('rank', len(ranks))} {as_ranges(ranks)}"

@@ -53,7 +53,7 @@ class Message:
     out_elements: int
     dtype: str = "BFloat16"
     forward: bool = True
-    """send and recv: towards the later stages."""
+    """send and recv: toward the later stages."""
 
     @property
     def to_next(self) -> int:

@@ -13,13 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rankscope.simulate.faults import Effects, Nominal, pauses_of, sums
-from rankscope.simulate.jitter import (
-    I64,
-    KERNEL_GAP_NS,
-    ONE,
-    SKEW_CAP_NS,
-    Chance,
-)
+from rankscope.simulate.jitter import I64, KERNEL_GAP_NS, ONE, SKEW_CAP_NS, Chance
 from rankscope.simulate.job import Job
 from rankscope.simulate.mesh import WORLD, MeshLayout
 from rankscope.simulate.program import Communication, Program, build

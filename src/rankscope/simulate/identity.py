@@ -56,7 +56,7 @@ class RankIdentity:
         return self.groups[dim].ranks.index(self.rank)
 
     def stride_in(self, dim: str) -> int:
-        """The distance between neighbours in the group along ``dim``."""
+        """The distance between neighbors in the group along ``dim``."""
         ranks = self.groups[dim].ranks
         return ranks[1] - ranks[0] if len(ranks) > 1 else 1
 

@@ -106,7 +106,7 @@ def to_factor(value: float) -> int:
 
 
 def _mix(x: U64) -> U64:
-    # The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+    # The finalizer of SplitMix64 (Steele, Lea, Flood 2014).
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: U64 = x ^ (x >> np.uint64(31))

@@ -30,7 +30,7 @@ class Group:
 
 @dataclass(frozen=True)
 class MeshLayout:
-    """The mesh, row-major as torch's ``init_device_mesh`` lays it out: the last dimension's ranks are neighbours."""
+    """The mesh, row-major as torch's ``init_device_mesh`` lays it out: the last dimension's ranks are neighbors."""
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]

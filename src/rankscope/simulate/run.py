@@ -68,12 +68,7 @@ def simulate_timing(job: Job, *, costs: bool = True) -> Truth:
 
 
 def simulate(
-    out: str | Path,
-    job: Job,
-    *,
-    jobs: int = 1,
-    costs: bool = True,
-    progress: Callable[[Written], None] | None = None,
+    out: str | Path, job: Job, *, jobs: int = 1, costs: bool = True, progress: Callable[[Written], None] | None = None
 ) -> Truth:
     """Write a run directory: one trace per rank, ``run.json`` and ``truth.json``.
 
@@ -186,7 +181,7 @@ def _work(rank: int) -> Written:
 def scaled(job: Job, *, events_per_rank: int = 0, bytes_per_rank: int = 0) -> Job:
     """The same job with as many kernels per layer as give files of about this size; its steps get longer.
 
-    Give one of the two sizes; files are within a few per cent of it.
+    Give one of the two sizes; files are within a few percent of it.
     """
     if not events_per_rank and not bytes_per_rank:
         return job

@@ -12,15 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.simulate.jitter import (
-    I64,
-    KERNEL_GAP_NS,
-    LAUNCH_TO_START_NS,
-    ONE,
-    U64,
-    Bool,
-    Chance,
-)
+from rankscope.simulate.jitter import I64, KERNEL_GAP_NS, LAUNCH_TO_START_NS, ONE, U64, Bool, Chance
 from rankscope.simulate.job import Job
 from rankscope.simulate.program import CellTable, Program
 

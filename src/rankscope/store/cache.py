@@ -219,8 +219,8 @@ class TableWriter:
 class Cache:
     """The tables of all traces, under one root."""
 
-    def __init__(self, root: Path | None = None) -> None:
-        self.root = cache_root() if root is None else root
+    def __init__(self) -> None:
+        self.root = cache_root()
 
     def _versions(self) -> list[Path]:
         """The directories for tables of this schema, the preferred one first."""

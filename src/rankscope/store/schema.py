@@ -58,10 +58,7 @@ END = Column("end_ns", I64, "ns", "when it ends: start plus duration as written,
 NAME = Column("name", STR, "", "the event's name, as written; empty if it has none")
 PID = Column("pid", I64, "", "process id as written (a device's number on device tracks); null if it is not a number")
 TID = Column(
-    "tid",
-    I64,
-    "",
-    "thread id as written; negative if the file has a text instead, which is in the table `tracks`",
+    "tid", I64, "", "thread id as written; negative if the file has a text instead, which is in the table `tracks`"
 )
 EXTERNAL_ID = Column(
     "external_id", I64, "", "`External id`: the host operator it belongs to, by that operator's own id"
@@ -268,7 +265,7 @@ TRACKS = Table(
 
 OTHER_EVENTS = Table(
     "other_events",
-    "One row per event of any other kind (synchronisation, profiler overhead, spans, marks), with its arguments.",
+    "One row per event of any other kind (synchronization, profiler overhead, spans, marks), with its arguments.",
     (
         START,
         END,

@@ -35,9 +35,8 @@ class Spool:
         folder: makes the directory where fragments are written; None to keep everything in memory.
     """
 
-    def __init__(self, folder: Callable[[], Path] | None = None, pending_bytes: int = PENDING_BYTES) -> None:
+    def __init__(self, folder: Callable[[], Path] | None = None) -> None:
         self._folder = folder
-        self._limit = pending_bytes
         self._frames: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
         self._fragments: dict[str, list[pl.DataFrame | pl.LazyFrame]] = {name: [] for name in TABLES}
         self._lengths: dict[str, list[int]] = {name: [] for name in TABLES}
@@ -51,7 +50,7 @@ class Spool:
         self._frames[name].append(frame)
         self._rows[name] += frame.height
         self._bytes[name] += int(frame.estimated_size())
-        if self._folder is not None and sum(self._bytes.values()) > self._limit:
+        if self._folder is not None and sum(self._bytes.values()) > PENDING_BYTES:
             self._flush(max(self._bytes, key=self._bytes.__getitem__))
 
     def rows(self, name: str) -> int:
@@ -63,7 +62,8 @@ class Spool:
         frames = self._frames[name]
         if not frames:
             return
-        stacked = _stacked(frames, TABLES[name])
+        # They have some of the table's columns each; nulls fill the gaps.
+        stacked = pl.concat(frames, how="diagonal", rechunk=True)
         frames.clear()
         frame, order = _sorted(stacked)
         frame = conform(frame, TABLES[name])
@@ -144,11 +144,6 @@ class Spool:
         """Free the memory of a table that is done."""
         self._fragments[name].clear()
         self._orders.pop(name, None)
-
-
-def _stacked(frames: list[pl.DataFrame], table: Table) -> pl.DataFrame:
-    """Concatenate frames that have some of a table's columns each; nulls fill the gaps."""
-    return pl.concat(frames, how="diagonal", rechunk=True)
 
 
 def _nulls(column: Column, size: int) -> pl.Series:

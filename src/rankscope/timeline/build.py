@@ -37,7 +37,7 @@ def draw_run(run: Run, clock: RunClock, on_progress: OnRank = lambda timeline, r
         else:
             waiting[rank] = asked
 
-    def came(rank: int, outcome: Sidecar | BaseException | None) -> None:
+    def arrived(rank: int, outcome: Sidecar | BaseException | None) -> None:
         error = outcome if isinstance(outcome, BaseException) else None
         if error is None:
             lanes = RankLanes(rank, outcome) if isinstance(outcome, Sidecar) else find_rank(*waiting[rank])
@@ -48,5 +48,5 @@ def draw_run(run: Run, clock: RunClock, on_progress: OnRank = lambda timeline, r
         on_progress(timeline, rank, error)
 
     if waiting:
-        run.map_ranks("drawing", draw_rank, waiting, came)
+        run.map_ranks("drawing", draw_rank, waiting, arrived)
     return timeline

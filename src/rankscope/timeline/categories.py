@@ -1,4 +1,4 @@
-"""Categories of events, which determine their colour: the terms of the analyses, in the order of `step_time`.
+"""Categories of events, which determine their color: the terms of the analyses, in the order of `step_time`.
 
 In: nothing. Out: names and titles, in the order of their numbers.
 """

@@ -5,8 +5,6 @@ In: a rank, a counter and a window. Out: the curve, downsampled to the screen, a
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +15,7 @@ from rankscope.pipeline.clock import RankClock
 from rankscope.primitives.intervals import Int64
 from rankscope.store.cache import CachedTrace
 from rankscope.timeline.column_file import column_file
+from rankscope.timeline.last_used import LastUsed
 from rankscope.timeline.rank_lanes import memory_name
 
 POINTS = 2000
@@ -33,13 +32,18 @@ class Curve:
     at: Int64
     value: Int64
 
+    @property
+    def description(self) -> dict[str, str | int]:
+        """Its name, unit and range, for the page."""
+        low, high = int(self.value.min(initial=0)), int(self.value.max(initial=0))
+        return {"name": self.name, "unit": self.unit, "low": low, "high": high}
+
 
 class Counters:
     """The counters of a run's ranks; those of the last requested ranks are cached."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[object, ...], list[Curve]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._kept: LastUsed[list[Curve]] = LastUsed(_KEPT)
 
     def window(
         self, traces: Sequence[CachedTrace], clock: RankClock, from_ns: int, to_ns: int, points: int = POINTS
@@ -48,35 +52,14 @@ class Counters:
 
         The last sample before the window comes first, for its value holds until the next.
         """
-        curves = self._curves_of(traces, clock)
+        key = (*(trace.folder for trace in traces), clock)
+        curves = self._kept.get(key, lambda: curves_of(traces, clock))
         parts = [_thinned(curve, from_ns, to_ns, points) for curve in curves]
-        meta = [
-            {
-                "name": curve.name,
-                "unit": curve.unit,
-                "low": int(curve.value.min(initial=0)),
-                "high": int(curve.value.max(initial=0)),
-            }
-            for curve in curves
-        ]
         none = np.empty(0, dtype=np.int64)
         number = np.concatenate([none, *(np.full(part[0].size, i) for i, part in enumerate(parts))])
         at, low, high = (np.concatenate([none, *(part[i] for part in parts)]) for i in range(3))
         columns = {"counter": ("u32", number), "at_ns": ("f64", at), "low": ("f64", low), "high": ("f64", high)}
-        return column_file(columns, {"counters": meta})
-
-    def _curves_of(self, traces: Sequence[CachedTrace], clock: RankClock) -> list[Curve]:
-        key = (*(trace.folder for trace in traces), clock)
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        made = curves_of(traces, clock)
-        with self._lock:
-            self._kept[key] = made
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return made
+        return column_file(columns, {"counters": [curve.description for curve in curves]})
 
 
 def curves_of(traces: Sequence[CachedTrace], clock: RankClock) -> list[Curve]:

@@ -59,7 +59,7 @@ def details(
     start, end = int(events.start[at]), int(events.end[at])
     name = timeline.names[int(in_run.names[arrays["name"][at]])]
     window = int(arrays["window"][at])
-    launch, operator = _origin(timeline, in_run, window, trace, table, values)
+    launch, operator = _origin(timeline, in_run, window, table, values)
     return {
         "lane": lane,
         "row": row,
@@ -178,7 +178,7 @@ def _python_stack(trace: CachedTrace, table: str, values: Mapping[str, Any]) -> 
 
 
 def _origin(
-    timeline: Timeline, in_run: RankInRun, window: int, trace: CachedTrace, table: str, values: Mapping[str, Any]
+    timeline: Timeline, in_run: RankInRun, window: int, table: str, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """The runtime call that launched a device event, and the operator it belongs to; of a host event its parent."""
     if table == "device_events":

@@ -74,10 +74,7 @@ def autograd_links(operators: pl.DataFrame) -> pl.DataFrame:
     )
     linked = numbered.join(by_number, on="sequence", how="inner", maintain_order="left")
     return linked.select(
-        row,
-        "is_backward",
-        forward=pl.when(back).then("forward"),
-        backward=pl.when(~back).then("backward"),
+        row, "is_backward", forward=pl.when(back).then("forward"), backward=pl.when(~back).then("backward")
     )
 
 

@@ -5,8 +5,6 @@ In: the timeline of a run and a name. Out: a timeline of these lanes, and the pl
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.store.sidecar import Sidecar
+from rankscope.timeline.last_used import LastUsed
 from rankscope.timeline.pyramid import LaneEvents, build, merge_lane
 from rankscope.timeline.rank_lanes import RankLanes
 from rankscope.timeline.timeline import RankInRun, Timeline
@@ -49,22 +48,12 @@ class NameTracks:
     """The tracks of names that a page shows; the last few are kept."""
 
     timeline: Timeline
-    _kept: OrderedDict[tuple[int, int], NamedLanes] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _kept: LastUsed[NamedLanes] = field(default_factory=lambda: LastUsed(_KEPT))
 
     def of(self, name: int) -> NamedLanes:
         """The events with a name, by its number in the run."""
         key = (name, self.timeline.version)
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        found = _named_lanes(self.timeline, name)
-        with self._lock:
-            self._kept[key] = found
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return found
+        return self._kept.get(key, lambda: _named_lanes(self.timeline, name))
 
     def place(self, name: int, rank: int, row: int) -> tuple[int, int] | None:
         """The lane and row in the run of an event on a rank's lane of a name; None if there is no such event."""

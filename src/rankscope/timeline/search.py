@@ -5,8 +5,6 @@ In: a query and a place. Out: the next or previous match, the number of matches,
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,6 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
+from rankscope.timeline.last_used import LastUsed
 from rankscope.timeline.timeline import Timeline
 
 _KEPT = 4
@@ -129,22 +128,12 @@ class Search:
     """Searches of one timeline; the last few are kept, because the next hit is usually requested after one."""
 
     timeline: Timeline
-    _kept: OrderedDict[tuple[Query, int | None, int], Hits] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _kept: LastUsed[Hits] = field(default_factory=lambda: LastUsed(_KEPT))
 
     def hits(self, query: Query, rank: int | None = None) -> Hits:
         """Every event whose name matches, without the summary lanes, which repeat others."""
         key = (query, rank, self.timeline.version)
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        found = self._find(query, rank)
-        with self._lock:
-            self._kept[key] = found
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return found
+        return self._kept.get(key, lambda: self._find(query, rank))
 
     def _find(self, query: Query, rank: int | None) -> Hits:
         matching = query.matching(list(self.timeline.names))

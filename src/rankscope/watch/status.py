@@ -20,9 +20,8 @@ from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 from rankscope.rundir.manifest import RankManifest, read_rank_manifest
 from rankscope.rundir.names import rank_manifest_name
-from rankscope.rundir.plurals import plural
 from rankscope.rundir.processes import is_dead
-from rankscope.rundir.ranges import as_ranges
+from rankscope.rundir.ranges import named_ranks
 from rankscope.watch.changes import find_change
 from rankscope.watch.device_times import BASIS, NO_COLLECTIVES, device_times
 from rankscope.watch.local_times import FEW, LOADING, Arrivals, Int64, LocalTimes, local_times
@@ -339,7 +338,7 @@ def _warnings(logs: Mapping[int, RankLog], states: Sequence[RankState], times: L
     for state, text in what.items():
         if ranks := [each.rank for each in states if each.state == state]:
             has = "has" if len(ranks) == 1 else "have"
-            found.append(f"{plural('rank', len(ranks))} {as_ranges(ranks)} {has} {text}")
+            found.append(f"{named_ranks(ranks)} {has} {text}")
     if missed := sum(each.missed for each in states):
         found.append(f"{missed} collectives were not read, to disturb the job less: steps with them are not compared")
     if damaged := sum(each.damaged for each in states):

@@ -47,7 +47,7 @@ class Comparisons:
                 if one is None:
                     raise RefusedError(409, "the run is still being read", "api/state has the progress")
                 try:
-                    self._made[key] = _told(diff_runs(one, two, ranks=ranks or None))
+                    self._made[key] = _to_json(diff_runs(one, two, ranks=ranks or None))
                 except ConfigError as error:
                     raise RefusedError(404, error.what, error.hint) from error
                 while len(self._made) > KEPT:
@@ -67,7 +67,7 @@ def _check(served: ServedRun) -> None:
         raise RefusedError(409, "one of the two runs is still being read", "api/state has the progress")
 
 
-def _told(diff: Diff) -> dict[str, Any]:
+def _to_json(diff: Diff) -> dict[str, Any]:
     return {
         "a": dict(diff.a),
         "b": dict(diff.b),

@@ -43,7 +43,7 @@ Make = Callable[[Callable[[str, int, int, int], None]], Run]
 
 
 class StoppedError(BaseException):
-    """Background work is cancelled, because the server stops. A BaseException, so that no error handler continues."""
+    """Background work is canceled, because the server stops. A BaseException, so that no error handler continues."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class State:
     """How far a run is.
 
     Attributes:
-        phase: `reading`, `analysing`, `drawing`, `ready` or `failed`.
+        phase: `reading`, `analyzing`, `drawing`, `ready` or `failed`.
         what: what is being done, in words.
         done: tasks done.
         total: tasks in all.
@@ -145,7 +145,7 @@ class LoadedRun:
 
     # -- the thread -----------------------------------------------------------------------------------------------
 
-    def _tell(self, new: bool = False, **changes: Any) -> None:
+    def _publish(self, new: bool = False, **changes: Any) -> None:
         with self._lock:
             old = self._state
             merged = {**old.__dict__, **changes, "version": old.version + new}
@@ -154,7 +154,7 @@ class LoadedRun:
     def _progress(self, what: str, done: int, total: int, read: int) -> None:
         if self._stopping.is_set():
             raise StoppedError
-        self._tell(what=what, done=done, total=total, bytes=max(read, self._state.bytes))
+        self._publish(what=what, done=done, total=total, bytes=max(read, self._state.bytes))
 
     def _work(self) -> None:
         try:
@@ -175,7 +175,7 @@ class LoadedRun:
             self._read.set()
 
     def _fail(self, what: str, path: str | None, hint: str | None) -> None:
-        self._tell(new=True, phase="failed", error={"what": what, "path": path, "hint": hint})
+        self._publish(new=True, phase="failed", error={"what": what, "path": path, "hint": hint})
 
     def _load(self) -> None:
         run = self._make(self._progress)
@@ -193,7 +193,7 @@ class LoadedRun:
                 if not self._patient or self._watch is None:
                     raise
             self.run = None
-            self._tell(what="waiting for the first trace")
+            self._publish(what="waiting for the first trace")
             while self._watch.look() is None:
                 self._pause(FOLLOW_S)
 
@@ -230,7 +230,7 @@ class LoadedRun:
         self.timeline, self.search, self.heat = fresh.timeline, fresh.search, fresh.heat
         self.clock, self.paths, self.name_tracks = fresh.clock, fresh.paths, fresh.name_tracks
         self.known_runs = fresh.known_runs
-        self._tell(new=True, generation=self._state.generation + 1, phase="ready", what="")
+        self._publish(new=True, generation=self._state.generation + 1, phase="ready", what="")
 
     def _fill(self, run: Run) -> None:
         run.load()
@@ -238,25 +238,25 @@ class LoadedRun:
         self.findings = by_severity([*run.findings, *self._lost])
         self.about = {**run.about(), "written_by": run.written_by}
         self._read.set()
-        self._tell(new=True)
-        self._tell(phase="analysing")
+        self._publish(new=True)
+        self._publish(phase="analyzing")
         clock = self.clock = clock_of(run)
         self.results = run.results
         self._draw(run, clock)
-        self._tell(phase="analysing")
+        self._publish(phase="analyzing")
         # The verdict comes first: it answers what the page is opened for, and needs most of the analyses.
         self.diagnosis = run.diagnosis()
         self._learn(run)
         if {"collectives", "step_time"} <= set(self.results):
             self.heat = heat_of(run, clock)
-        self._tell(new=True)
+        self._publish(new=True)
         for name in self.analyses():
             if name not in self.results and name not in self.failed:
                 self._analyze(run, name)
         if self.timeline is not None and {*NEEDED, "critical_path"} <= set(self.results):
             frames = {name: self.results[name].frame for name in NEEDED}
             self.paths = CriticalPaths(self.timeline, frames, run.options.communication)
-        self._tell(new=True, phase="ready", what="")
+        self._publish(new=True, phase="ready", what="")
 
     def headline_of(self, result: Result) -> Headline | None:
         """An analysis's answer in one sentence; the diagnosis's once there is one."""
@@ -267,7 +267,7 @@ class LoadedRun:
             # The reason is among the findings.
             self.failed = self.failed | {name}
         self._learn(run)
-        self._tell(new=True)
+        self._publish(new=True)
 
     def _learn(self, run: Run) -> None:
         """Publish the results that the run has so far."""
@@ -275,21 +275,21 @@ class LoadedRun:
         self.findings = by_severity([*run.findings, *self._lost])
 
     def _draw(self, run: Run, clock: RunClock) -> None:
-        self._tell(phase="drawing", what="drawing")
-        came = 0
+        self._publish(phase="drawing", what="drawing")
+        arrived = 0
 
         def on_progress(timeline: Timeline, rank: int, error: BaseException | None) -> None:
-            nonlocal came
+            nonlocal arrived
             if error is not None:
                 self._not_drawn(rank, error)
             self._show(timeline)
-            came += 1
+            arrived += 1
             # A page that laid out a thousand ranks again for each new one would do nothing else.
-            if came < NEWS_EVERY or came % NEWS_EVERY == 0:
-                self._tell(new=True)
+            if arrived < NEWS_EVERY or arrived % NEWS_EVERY == 0:
+                self._publish(new=True)
 
         self._show(draw_run(run, clock, on_progress))
-        self._tell(new=True)
+        self._publish(new=True)
 
     def _show(self, timeline: Timeline) -> None:
         if self.search is None:

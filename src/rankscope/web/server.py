@@ -9,7 +9,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -37,15 +37,7 @@ from rankscope.web.named import named_lanes, named_place
 from rankscope.web.page import served_page
 from rankscope.web.params import MAX_NS, number, numbers, ranks_of, span
 from rankscope.web.queries import Queries, schema_of_run
-from rankscope.web.responses import (
-    RefusedError,
-    answer,
-    answer_of,
-    error_answer,
-    json_answer,
-    not_changed,
-    tag_of,
-)
+from rankscope.web.responses import RefusedError, answer, answer_of, error_answer, json_answer, not_changed, tag_of
 from rankscope.web.runs import Runs, ServedRun
 from rankscope.web.searches import search_answer
 from rankscope.web.security import Gate
@@ -63,6 +55,7 @@ NAMES_BYTES = 4 << 20
 MAX_ROWS = 100_000
 
 Answer = Callable[[Request, ServedRun], Response]
+T = TypeVar("T")
 
 
 def make_app(runs: Runs, gate: Gate) -> ASGIApp:
@@ -172,10 +165,15 @@ def _tag(request: Request) -> str:
     return tag
 
 
+def _ready(part: T | None, what: str) -> T:
+    """A part of a run that may still be in the making."""
+    if part is None:
+        raise RefusedError(409, f"{what} not ready yet", "api/state has the progress")
+    return part
+
+
 def _timeline(run: ServedRun) -> Timeline:
-    if run.loaded.timeline is None:
-        raise RefusedError(409, "the timeline is not ready yet", "api/state has the progress")
-    return run.loaded.timeline
+    return _ready(run.loaded.timeline, "the timeline is")
 
 
 def _state(request: Request, run: ServedRun, watched: bool) -> Response:
@@ -296,9 +294,7 @@ def _named_event(request: Request, run: ServedRun) -> Response:
 
 
 def _name_tracks(run: ServedRun) -> NameTracks:
-    if run.loaded.name_tracks is None:
-        raise RefusedError(409, "the timeline is not ready yet", "api/state has the progress")
-    return run.loaded.name_tracks
+    return _ready(run.loaded.name_tracks, "the timeline is")
 
 
 def _lanes(request: Request, timeline: Timeline) -> list[int]:
@@ -327,16 +323,12 @@ def _event_of(request: Request, run: ServedRun, lane: int, row: int) -> Response
 
 
 def _heat(request: Request, run: ServedRun) -> Response:
-    if run.loaded.heat is None:
-        raise RefusedError(409, "waiting and lateness are not ready yet", "api/state has the progress")
-    return json_answer(request, run.loaded.heat, _tag(request))
+    return json_answer(request, _ready(run.loaded.heat, "waiting and lateness are"), _tag(request))
 
 
 def _search(request: Request, run: ServedRun) -> Response:
     _timeline(run)
-    if run.loaded.search is None:
-        raise RefusedError(409, "the timeline is not ready yet")
-    return search_answer(request, run.loaded.search, _tag(request))
+    return search_answer(request, _ready(run.loaded.search, "the timeline is"), _tag(request))
 
 
 def _range(request: Request, run: ServedRun) -> Response:
@@ -368,10 +360,9 @@ def token_address(base: str, gate: Gate) -> str:
 
 
 def _path(request: Request, run: ServedRun) -> Response:
-    if run.loaded.paths is None:
-        raise RefusedError(409, "the critical path is not ready yet", "api/state has the progress")
+    paths = _ready(run.loaded.paths, "the critical path is")
     rank = number(request, "rank", 0, 1 << 31) if "rank" in request.query_params else None
-    found = run.loaded.paths.path(number(request, "at", 0, MAX_NS), rank)
+    found = paths.path(number(request, "at", 0, MAX_NS), rank)
     if found is None:
         raise RefusedError(404, "there is no critical path here", "it needs complete steps; across ranks, collectives")
     return answer(request, found, BINARY, _tag(request))
@@ -379,6 +370,5 @@ def _path(request: Request, run: ServedRun) -> Response:
 
 def _gaps(request: Request, run: ServedRun) -> Response:
     timeline = _timeline(run)
-    if run.loaded.run is None:
-        raise RefusedError(409, "the run is not read yet", "api/state has the progress")
-    return answer(request, gaps_file(request, timeline, run.loaded.run.options), BINARY, _tag(request))
+    options = _ready(run.loaded.run, "the run is").options
+    return answer(request, gaps_file(request, timeline, options), BINARY, _tag(request))

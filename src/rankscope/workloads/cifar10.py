@@ -24,7 +24,7 @@ _MEAN, _STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
 class Cifar10(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """The training images, normalised, as (3, size, size) float32, with their labels.
+    """The training images, normalized, as (3, size, size) float32, with their labels.
 
     Args:
         folder: contains ``data_batch_1`` … or ``data_batch_1.bin`` …, itself or in ``cifar-10-batches-py`` or

@@ -10,7 +10,7 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from itertools import count
@@ -194,6 +194,33 @@ def distribute(model: nn.Module, context: JobContext, settings: Settings) -> nn.
 def backward(loss: torch.Tensor) -> None:
     """Compute gradients."""
     loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
+
+
+def training_step(
+    batches: Iterator[Sequence[torch.Tensor]],
+    loss_of: Callable[..., torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+    context: JobContext,
+) -> Callable[[int], torch.Tensor]:
+    """A function for `loop` that trains on the next batch.
+
+    Args:
+        batches: tensors on any device.
+        loss_of: the loss of a batch's tensors; it runs with autocast.
+        optimizer: what makes the step.
+        context: the job.
+    """
+
+    def step(_index: int) -> torch.Tensor:
+        batch = [each.to(context.device, non_blocking=True) for each in next(batches)]
+        optimizer.zero_grad(set_to_none=True)
+        with context.autocast():
+            loss = loss_of(*batch)
+        backward(loss)
+        optimizer.step()
+        return loss
+
+    return step
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -6,7 +6,8 @@ In: options of the command line. Out: training steps on each rank, and a summary
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -18,7 +19,6 @@ from rankscope.workloads.job import (
     JobContext,
     Outcome,
     Settings,
-    backward,
     count_parameters,
     distribute,
     joined,
@@ -26,6 +26,7 @@ from rankscope.workloads.job import (
     parse,
     repeated,
     settings_of,
+    training_step,
 )
 from rankscope.workloads.resnet import resnet18
 
@@ -59,62 +60,36 @@ def train(
     with joined(settings) as context:
         model = distribute(resnet18(_RANDOM_CLASSES if data == "random" else _CIFAR_CLASSES), context, settings)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        batches: Iterator[tuple[torch.Tensor, ...]]
+        criterion: nn.Module
         if data == "random":
             size = image_size or (64 if context.device.type == "cpu" else 224)
-            step = _on_random_images(model, optimizer, context, settings, size)
+            batches, criterion = _random_batches(context, settings, size), nn.MSELoss()
+        elif data_dir is None:
+            raise ConfigError("cifar10 needs its folder", hint="--data-dir DIR")
         else:
-            if data_dir is None:
-                raise ConfigError("cifar10 needs its folder", hint="--data-dir DIR")
             batches = _cifar_batches(context, settings, data_dir, workers, image_size or 32)
-            step = _on_batches(model, optimizer, context, batches)
+            criterion = nn.CrossEntropyLoss()
+
+        def loss_of(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            loss: torch.Tensor = criterion(model(images), targets)
+            return loss
+
+        step = training_step(batches, loss_of, optimizer, context)
         return loop("resnet18", step, count_parameters(model), context, settings)
 
 
-def _on_random_images(
-    model: nn.Module, optimizer: torch.optim.Optimizer, context: JobContext, settings: Settings, size: int
-) -> Callable[[int], torch.Tensor]:
+def _random_batches(context: JobContext, settings: Settings, size: int) -> Iterator[tuple[torch.Tensor, ...]]:
     # The data differ between ranks; the model does not.
     generator = torch.Generator().manual_seed(settings.seed + 1 + context.rank)
     images = torch.randn(settings.batch_size, 3, size, size, generator=generator).to(context.device)
     targets = torch.randn(settings.batch_size, _RANDOM_CLASSES, generator=generator).to(context.device)
-    criterion = nn.MSELoss()
-
-    def step(_index: int) -> torch.Tensor:
-        optimizer.zero_grad(set_to_none=True)
-        with context.autocast():
-            loss: torch.Tensor = criterion(model(images), targets)
-        backward(loss)
-        optimizer.step()
-        return loss
-
-    return step
-
-
-def _on_batches(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    context: JobContext,
-    batches: Iterator[tuple[torch.Tensor, torch.Tensor]],
-) -> Callable[[int], torch.Tensor]:
-    criterion = nn.CrossEntropyLoss()
-
-    def step(_index: int) -> torch.Tensor:
-        images, labels = next(batches)
-        images = images.to(context.device, non_blocking=True)
-        labels = labels.to(context.device, non_blocking=True)
-        optimizer.zero_grad(set_to_none=True)
-        with context.autocast():
-            loss: torch.Tensor = criterion(model(images), labels)
-        backward(loss)
-        optimizer.step()
-        return loss
-
-    return step
+    return itertools.repeat((images, targets))
 
 
 def _cifar_batches(
     context: JobContext, settings: Settings, data_dir: str, workers: int, size: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+) -> Iterator[tuple[torch.Tensor, ...]]:
     dataset = Cifar10(data_dir, size)
     sampler: DistributedSampler[tuple[torch.Tensor, torch.Tensor]] = DistributedSampler(
         dataset, num_replicas=context.world_size, rank=context.rank, seed=settings.seed, drop_last=True

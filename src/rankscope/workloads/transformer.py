@@ -16,7 +16,6 @@ from rankscope.workloads.job import (
     JobContext,
     Outcome,
     Settings,
-    backward,
     count_parameters,
     distribute,
     joined,
@@ -24,6 +23,7 @@ from rankscope.workloads.job import (
     parse,
     repeated,
     settings_of,
+    training_step,
 )
 
 DEFAULTS = Settings(steps=100, batch_size=32)
@@ -46,19 +46,12 @@ def train(settings: Settings = DEFAULTS, *, d_model: int = 512, layers: int = 6)
         # Each rank has its own batch, so the global batch grows with the ranks, and the rate with it.
         optimizer = torch.optim.Adam(model.parameters(), lr=_RATE * context.world_size)
         criterion = nn.MSELoss()
-        batches = _batches(context, settings, d_model)
 
-        def step(_index: int) -> torch.Tensor:
-            source, target = next(batches)
-            source = source.to(context.device, non_blocking=True)
-            target = target.to(context.device, non_blocking=True)
-            optimizer.zero_grad(set_to_none=True)
-            with context.autocast():
-                loss: torch.Tensor = criterion(model(source, target), target)
-            backward(loss)
-            optimizer.step()
+        def loss_of(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            loss: torch.Tensor = criterion(model(source, target), target)
             return loss
 
+        step = training_step(_batches(context, settings, d_model), loss_of, optimizer, context)
         return loop("transformer", step, count_parameters(model), context, settings)
 
 

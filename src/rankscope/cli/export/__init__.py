@@ -9,9 +9,7 @@ from rankscope.cli.export.perfetto import perfetto
 from rankscope.cli.export.speedscope import speedscope
 
 export = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    help="Write a run in the format of another tool.",
+    no_args_is_help=True, rich_markup_mode="markdown", help="Write a run in the format of another tool."
 )
 for command in (chakra, perfetto, speedscope):
     export.command()(command)

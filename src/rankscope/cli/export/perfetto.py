@@ -29,8 +29,7 @@ def perfetto(
         typer.Option("--output", "-o", metavar="FILE", help="The file. Default: run.zip, or run.pftrace.gz."),
     ] = None,
     merged: Annotated[
-        bool,
-        typer.Option("--merged", help="One trace with all ranks: .pftrace, .json, or either with .gz."),
+        bool, typer.Option("--merged", help="One trace with all ranks: .pftrace, .json, or either with .gz.")
     ] = False,
     keep_paths: Annotated[
         bool, typer.Option("--keep-paths", help="Keep the path that each trace was written to.")

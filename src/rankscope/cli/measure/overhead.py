@@ -12,11 +12,7 @@ from rankscope.measure.sampling import Sampling
 
 
 @with_options()
-def overhead(
-    words: o.Words,
-    sampling: Sampling = SHORT_JOBS,
-    options: o.JobOptions = o.DEFAULTS,
-) -> None:
+def overhead(words: o.Words, sampling: Sampling = SHORT_JOBS, options: o.JobOptions = o.DEFAULTS) -> None:
     """Measure the cost of gradient synchronization: steps with and without it, in blocks in random order, in a few
     short jobs.
 

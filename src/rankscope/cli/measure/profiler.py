@@ -12,11 +12,7 @@ from rankscope.measure.sampling import Sampling
 
 
 @with_options(without=("traced_steps",))
-def profiler(
-    words: o.Words,
-    sampling: Sampling = SAMPLING,
-    options: o.JobOptions = o.DEFAULTS,
-) -> None:
+def profiler(words: o.Words, sampling: Sampling = SAMPLING, options: o.JobOptions = o.DEFAULTS) -> None:
     """Measure the cost of profiling this job: while waiting, while recording, and for each switch.
 
     Blocks of steps without a profiler, with a waiting one, with a recording one, and with each of record_shapes,

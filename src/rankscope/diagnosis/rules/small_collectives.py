@@ -82,11 +82,7 @@ def find(inputs: Inputs) -> list[Finding]:
             evidence=(
                 Evidence(f"small collectives {unit.per}", round(least["calls"]), "count"),
                 Evidence("most frequent", kinds[0]),
-                Evidence(
-                    f"time in them {unit.per}, rank {least['rank']} (the lowest)",
-                    round(least["total"]),
-                    "ns",
-                ),
+                Evidence(f"time in them {unit.per}, rank {least['rank']} (the lowest)", round(least["total"]), "ns"),
                 Evidence(unit.length, step, "ns"),
             ),
             saving_ns=saving,

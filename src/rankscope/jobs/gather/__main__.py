@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rankscope.errors import RankscopeError
 from rankscope.jobs.gather import Gathered, completeness, gather, parse_source
+from rankscope.rundir.plurals import printable
 
 
 def run_gather(
@@ -46,7 +47,7 @@ def run_gather(
     def print_progress(one: Gathered) -> None:
         if not as_json:
             files = f"{one.files} file{'s' * (one.files != 1)}"
-            print(f"{_printable(one.source)}: {files}, {one.new} new ({one.bytes / 1e6:.1f} MB)", flush=True)
+            print(f"{printable(one.source)}: {files}, {one.new} new ({one.bytes / 1e6:.1f} MB)", flush=True)
 
     brought = gather(run, [parse_source(source, shell) for source in sources], print_progress)
     if part:
@@ -59,10 +60,6 @@ def run_gather(
         for line in found.report():
             print(line)
     return 0 if found.whole else 1
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def main() -> int:
@@ -91,7 +88,7 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except RankscopeError as error:
-        print(f"error: {_printable(str(error).replace(chr(10), ' '))}", file=sys.stderr)
+        print(f"error: {printable(str(error).replace(chr(10), ' '))}", file=sys.stderr)
         return 2
 
 

@@ -19,7 +19,7 @@ from rankscope.rundir.coverage import Gap, Span, gaps, kept_trace
 from rankscope.rundir.fields import MAX_RANKS
 from rankscope.rundir.manifest import RankManifest, RunManifest, attempts, read_run_manifest
 from rankscope.rundir.names import parse_trace_name
-from rankscope.rundir.plurals import counted, plural
+from rankscope.rundir.plurals import counted, plural, printable
 from rankscope.rundir.ranges import runs_of
 from rankscope.rundir.ranks import parse_ranks
 
@@ -74,10 +74,10 @@ class Completeness:
         of = f" of {len(self.expected)}" if self.expected is not None else ""
         hosts = f" on {counted(len(self.hosts), 'host')}" if self.hosts else ""
         ranks = plural("rank", many if self.expected is None else len(self.expected))
-        run = f"run {_printable(self.runs[0])}: " if len(self.runs) == 1 else ""
+        run = f"run {printable(self.runs[0])}: " if len(self.runs) == 1 else ""
         lines.append(f"{run}{many}{of} {ranks}{hosts}, {counted(self.traces, 'trace')}, {self.bytes / 1e6:.1f} MB")
         if len(self.runs) > 1:
-            lines.append(f"{len(self.runs)} runs in one directory: {', '.join(map(_printable, self.runs))}")
+            lines.append(f"{len(self.runs)} runs in one directory: {', '.join(map(printable, self.runs))}")
         if self.by_ranks:
             lines.append("no manifest and no trace has the number of ranks: the ranks up to the highest are expected")
         elif self.expected is None:
@@ -90,17 +90,17 @@ class Completeness:
         if self.missing:
             lines.append(f"missing: {ranges(self.missing)}: gather from the hosts they ran on")
         for rank, file in self.absent_traces[:10]:
-            lines.append(f"missing or incomplete: {_printable(file)} of rank {rank}")
+            lines.append(f"missing or incomplete: {printable(file)} of rank {rank}")
         if len(self.absent_traces) > 10:
             lines.append(f"and {len(self.absent_traces) - 10} more")
-        lines += [f"incomplete: {_printable(file)}: {wrong}" for file, wrong in self.broken[:10]]
+        lines += [f"incomplete: {printable(file)}: {wrong}" for file, wrong in self.broken[:10]]
         if len(self.broken) > 10:
             lines.append(f"and {len(self.broken) - 10} more that are incomplete")
         folders: dict[str, list[int]] = {}
         for rank, path in self.kept:
             folders.setdefault(str(Path(path).parent), []).append(rank)
         for folder, kept in list(folders.items())[:10]:
-            where = f"{ranges(tuple(sorted(set(kept))))} kept {counted(len(kept), 'trace')} in {_printable(folder)}"
+            where = f"{ranges(tuple(sorted(set(kept))))} kept {counted(len(kept), 'trace')} in {printable(folder)}"
             lines.append(
                 f"{where}, as the run directory could not take {plural('it', len(kept), 'them')}: gather from there"
             )
@@ -109,7 +109,7 @@ class Completeness:
             lines.append(f"capture has not ended on {ranges(self.running)}: the job is still running, or was killed")
         by_cause: dict[str, list[int]] = {}
         for rank, how in self.interrupted:
-            by_cause.setdefault(_printable(how), []).append(rank)
+            by_cause.setdefault(printable(how), []).append(rank)
         lines += [f"{ranges(tuple(ranks))} interrupted: {how}" for how, ranks in list(by_cause.items())[:10]]
         if len(by_cause) > 10:
             lines.append(f"and {counted(len(by_cause) - 10, 'other interruption')}")
@@ -256,7 +256,3 @@ def ranges(ranks: tuple[int, ...]) -> str:
     parts = runs_of(ranks)
     shown = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts[:20])
     return f"{plural('rank', len(ranks))} {shown}" + (" …" if len(parts) > 20 else "")
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)

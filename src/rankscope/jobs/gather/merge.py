@@ -23,7 +23,7 @@ from rankscope.jobs.gather.traces import find_traces, read_head
 from rankscope.rundir.archives import describe_file
 from rankscope.rundir.manifest import RankManifest, read_rank_manifest, read_run_manifest
 from rankscope.rundir.names import RANKS_FOLDER
-from rankscope.rundir.plurals import plural
+from rankscope.rundir.plurals import plural, printable
 
 STAGE = ".gather"
 """Where files are until they are complete, in the run directory; hidden, so that no reader finds them."""
@@ -166,7 +166,7 @@ def _truncated(run: Path, there: Mapping[str, int], paths: Sequence[str]) -> set
 
 
 def _names(paths: Sequence[str]) -> str:
-    shown = ", ".join("".join(c if c.isprintable() else "?" for c in path) for path in paths[:_SHOWN])
+    shown = ", ".join(map(printable, paths[:_SHOWN]))
     return shown + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
 
 
@@ -192,7 +192,7 @@ def run_ids(folder: Path) -> set[str]:
 
 
 def _runs(ids: set[str]) -> str:
-    shown = ", ".join("".join(c if c.isprintable() else "?" for c in each) for each in sorted(ids)[:_SHOWN])
+    shown = ", ".join(map(printable, sorted(ids)[:_SHOWN]))
     return f"{plural('run', len(ids))} {shown}"
 
 

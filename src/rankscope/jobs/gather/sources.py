@@ -28,6 +28,7 @@ from rankscope.errors import ConfigError, RankscopeError
 from rankscope.rundir.archives import describe_file, is_packed_run, unpack_run
 from rankscope.rundir.directory import is_store_url
 from rankscope.rundir.names import RANKS_FOLDER
+from rankscope.rundir.plurals import printable
 
 _REMOTE = re.compile(
     r"((?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])):(.*)", re.DOTALL
@@ -124,9 +125,7 @@ class LocalFolder:
 
         if not self.folder.is_dir():
             raise RankscopeError(
-                "is not a directory here",
-                path=self.shown,
-                hint="HOST:DIR for one of another host; check the spelling",
+                "is not a directory here", path=self.shown, hint="HOST:DIR for one of another host; check the spelling"
             )
         for folder, folders, files in os.walk(self.folder, onerror=failed):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -361,4 +360,4 @@ def _last_line(output: bytes) -> str:
     lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
     # rsync ends with a line about itself; the error precedes it.
     telling = [line for line in lines if not line.startswith("rsync error:")] or lines
-    return "".join(c if c.isprintable() else "?" for c in (telling[-1] if telling else "no reason given"))
+    return printable(telling[-1] if telling else "no reason given")

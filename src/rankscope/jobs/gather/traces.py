@@ -16,10 +16,11 @@ import re
 import tarfile
 import zipfile
 from collections.abc import Container
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.rundir.archives import open_zstandard
+from rankscope.rundir.archives import GZIP, ZIP, decompressed
 from rankscope.rundir.fields import MAX_RANKS
 from rankscope.rundir.hang_dump import HANG_FOLDER
 from rankscope.rundir.names import ENDINGS, PERFETTO_ENDINGS, RANKS_FOLDER, parse_trace_name
@@ -105,28 +106,22 @@ def _text(name: str, block: bytes) -> str | None:
 
 def _first_bytes(path: Path) -> bytes:
     """The first bytes of a trace, decompressed and out of its archive."""
-    with path.open("rb") as file:
+    with ExitStack() as stack:
+        file = stack.enter_context(path.open("rb"))
         start = file.read(4)
         file.seek(0)
-        if start == b"PK\x03\x04":
+        if start == ZIP:
             with zipfile.ZipFile(file) as archive:
                 names = [info for info in archive.infolist()[:_MAX_MEMBERS] if ".json" in info.filename]
                 with archive.open(names[0]) as member:
                     return _decompressed(member.read(_HEAD_BYTES))
-        if start[:2] == b"\x1f\x8b":
-            with gzip.open(file) as unpacked:
-                head = unpacked.read(_HEAD_BYTES)
-        elif start == b"\x28\xb5\x2f\xfd":
-            with open_zstandard(file) as unpacked:
-                head = unpacked.read(_HEAD_BYTES)
-        else:
-            head = file.read(_HEAD_BYTES)
+        head: bytes = decompressed(file, start, stack).read(_HEAD_BYTES)
     return _first_of_tar(head) if head[257:262] == b"ustar" else head
 
 
 def _decompressed(head: bytes) -> bytes:
     """As much of a compressed member as its first bytes give."""
-    if head[:2] != b"\x1f\x8b":
+    if head[:2] != GZIP:
         return head
     with gzip.open(io.BytesIO(head)) as unpacked:
         return unpacked.read1(_HEAD_BYTES)

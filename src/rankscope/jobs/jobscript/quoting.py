@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 
 from rankscope.errors import ConfigError
+from rankscope.rundir.plurals import printable
 
 # What sbatch, qsub and flux all take in a comment line without quotes of their own, whose rules differ between them.
 _DIRECTIVE = re.compile(r"[A-Za-z0-9_.,:;@%+/=&|!*()\[\]{}~^-]+")
@@ -85,4 +86,4 @@ def variable_name(text: str) -> str:
 
 def comment(text: str) -> str:
     """Text that stays within one comment."""
-    return "".join(c if c.isprintable() else " " for c in text).strip()
+    return printable(text, " ").strip()

@@ -93,7 +93,7 @@ def launch_latencies(device: torch.device) -> list[int]:
     """Nanoseconds from a kernel's launch to its end with an empty queue, as the host sees it: the launch and the round
     trip to the device. Empty on the CPU.
 
-    The host's clock is right here: the device is synchronised after each launch.
+    The host's clock is right here: the device is synchronized after each launch.
     """
     if device.type == "cpu":
         return []

@@ -66,7 +66,7 @@ STALLS = {
 }
 """The same for a single step."""
 ADVICE = {
-    "slow_device": "Check this device's clocks, temperature and neighbours, or replace it.",
+    "slow_device": "Check this device's clocks, temperature and neighbors, or replace it.",
     "more_work": "Balance the work across ranks: batch sizes, sequence lengths, experts, uneven shards.",
     "data_loading": "Give its data loader more workers, prefetch further, or check the storage it reads from.",
     "slow_host": "Check what else runs on its host, CPU binding, garbage collection and synchronization.",

@@ -27,7 +27,7 @@ from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import (
     Bool,
     Float,
-    centre_and_spread,
+    center_and_spread,
     excess_over_peers,
     mean_known,
     root_mean_square,
@@ -52,7 +52,7 @@ def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | No
     values, total = suspect.excess[suspect.judged], suspect.own[suspect.judged & np.isfinite(suspect.own)]
     if not total.size:
         return None
-    measure, (mean, _), (left, unsure) = suspect.measure, centre_and_spread(values), centre_and_spread(total)
+    measure, (mean, _), (left, unsure) = suspect.measure, center_and_spread(values), center_and_spread(total)
     if values.size == 1 and not (measure.device and measure.once and mean >= limits.left * left):
         return None
     unsure /= math.sqrt(total.size)
@@ -77,7 +77,7 @@ def least_mean(suspect: Suspect, limits: Thresholds) -> float:
     values = suspect.excess[suspect.judged]
     if not suspect.few:
         needed = limits.standard_errors_single if values.size == 1 else limits.standard_errors
-        return needed * math.hypot(suspect.chance(limits), centre_and_spread(values)[1]) / math.sqrt(values.size)
+        return needed * math.hypot(suspect.chance(limits), center_and_spread(values)[1]) / math.sqrt(values.size)
     floor = suspect.floor_few(limits) * suspect.step_ns
     error, freedom = suspect.error(values)
     if suspect.too_few or not freedom or (values.size < TOO_FEW and values.min() <= limits.chance * floor):

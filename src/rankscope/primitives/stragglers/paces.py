@@ -62,7 +62,7 @@ class StepBounds:
             collectives: step (null where not recorded), end_ns, own_ns (own time by the end).
         """
         before, after = pl.col("step").forward_fill(), pl.col("step").backward_fill()
-        # A step whose range was lost, or began before the file, lies next to its neighbours.
+        # A step whose range was lost, or began before the file, lies next to its neighbors.
         guess = pl.when(before.is_null()).then(after - 1).when(after.is_null() | (after == before + 2)).then(before + 1)
         found = (
             collectives.sort("end_ns")

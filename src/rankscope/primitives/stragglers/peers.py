@@ -83,7 +83,7 @@ def _middle(values: Float) -> Float:
     return found
 
 
-def centre_and_spread(values: Float) -> tuple[float, float]:
+def center_and_spread(values: Float) -> tuple[float, float]:
     """Mean and standard deviation; from `MANY` values on, those of the normal distribution with the same quartiles."""
     if values.size < MANY:
         return float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else 0.0

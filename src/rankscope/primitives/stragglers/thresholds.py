@@ -1,7 +1,7 @@
 """The numbers that the detectors decide by, and where each comes from.
 
 Shares are of a step. "Seeds 0–99" means: set on simulated jobs with these seeds, so that less than 1 % of clean runs
-have a finding. "Convention" means that no measurement favours a particular value. `python -m benchmarks.diagnosis
+have a finding. "Convention" means that no measurement favors a particular value. `python -m benchmarks.diagnosis
 ablation` shows what moving each number changes; benchmarks/README.md has its results.
 """
 

@@ -148,10 +148,10 @@ def programs_by_rank(collectives: pl.DataFrame, stage: Mapping[int, int]) -> dic
     if stage and all(rank in stage for rank in ranks):
         return {rank: stage[rank] for rank in ranks}
     ends = pl.col("peers").str.extract_all(r"\d+").cast(pl.List(pl.Int64))
-    towards = (ends.list.sum() - 2 * pl.col("rank")).sign()
+    toward = (ends.list.sum() - 2 * pl.col("rank")).sign()
     kinds = (
         collectives.filter(pl.col("collective").is_in(POINT_TO_POINT))
-        .select("rank", pl.format("{} {}", "collective", towards.fill_null(0)).alias("kind"))
+        .select("rank", pl.format("{} {}", "collective", toward.fill_null(0)).alias("kind"))
         .unique()
         .sort("rank", "kind")
         .group_by("rank", maintain_order=True)

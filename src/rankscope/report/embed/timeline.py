@@ -334,15 +334,7 @@ def _curves(timeline: Timeline, rank: StagedRank) -> bytes:
         cut = at.size > MAX_SAMPLES
         if cut:
             at, value = at[:: -(-at.size // MAX_SAMPLES)], value[:: -(-at.size // MAX_SAMPLES)]
-        meta.append(
-            {
-                "name": curve.name,
-                "unit": curve.unit,
-                "low": int(curve.value.min(initial=0)),
-                "high": int(curve.value.max(initial=0)),
-                "cut": cut,
-            }
-        )
+        meta.append({**curve.description, "cut": cut})
         columns[f"{place}.at"] = steps_of(at)
         columns[f"{place}.value"] = steps_of(value)
     return block(columns, {"counters": meta})

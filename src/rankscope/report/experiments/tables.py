@@ -303,10 +303,7 @@ def _result(name: str, shape: _Shape, rows: list[Any], content: AnyResult) -> Re
     headline = _headline(content) if projection is None else None
     how = _setting(content.setting) if projection is None else _law(projection)
     analysis = Analysis(
-        name=PREFIX + name,
-        doc=f"{shape.doc}\n\n{how}",
-        columns=columns,
-        headline=lambda frame: headline,
+        name=PREFIX + name, doc=f"{shape.doc}\n\n{how}", columns=columns, headline=lambda frame: headline
     )
     return Result(analysis, frame)
 

@@ -64,10 +64,7 @@ def _overhead(result: Overhead) -> list[RenderableType]:
         table.add_row(name, _time(on), _time(off), _time(difference, signed=True))
     verdict = verdict_of(result.measured_overhead, result.sync_cost.blocks, result.setting.confidence)
     headline = f"Gradient synchronization: {_share(result.measured_overhead)} of the step, measured: {verdict}"
-    lines = [
-        _line(headline, bold=True),
-        *([_line(_exposed(result.traced))] if result.traced is not None else []),
-    ]
+    lines = [_line(headline, bold=True), *([_line(_exposed(result.traced))] if result.traced is not None else [])]
     head = (
         f"{result.wrapper.upper()} on {counted(result.world_size, 'rank')}, {result.setting.device or 'device unknown'}"
     )
@@ -115,12 +112,7 @@ def _scaling(result: Scaling) -> list[RenderableType]:
         law = result.projection
         name = "Amdahl's law" if law.model == "amdahl" else "the Universal Scalability Law"
         head = f"Projection, not measured: {name}, {law.formula}; sigma {law.contention:.3g}, kappa {law.coherence:.3g}"
-        parts += [
-            Text(),
-            _line(head),
-            projected,
-            _line(f"Assumed: {'; '.join(law.assumptions)}.", style="dim"),
-        ]
+        parts += [Text(), _line(head), projected, _line(f"Assumed: {'; '.join(law.assumptions)}.", style="dim")]
     return parts
 
 

@@ -15,7 +15,7 @@ export const MARKER = `<script type="application/json" id="rankscope-data">/*RAN
 interface Options {
   /** Name of the page to write. */
   page: string;
-  /** Name of the file that collects the licences of what was bundled. */
+  /** Name of the file that collects the licenses of what was bundled. */
   licenses: string;
 }
 

@@ -40,7 +40,7 @@ def watch(page: Page, where: str, faults: list[str]) -> None:
 
 
 def look(folder: Path, names: list[str]) -> list[str]:
-    """Open every view of some pages in every size and colour scheme; the faults that were found."""
+    """Open every view of some pages in every size and color scheme; the faults that were found."""
     faults: list[str] = []
     shots = folder / "shots"
     shots.mkdir(exist_ok=True)

@@ -40,9 +40,9 @@ test.each([["light", light], ["dark", dark]] as const)("contrast in %s", (_, the
   expect(below(DRAWN, 3)).toEqual([]);
 });
 
-test("the formula is WCAG's: black on white is 21 : 1, #767676 on white is the last grey of AA", () => {
-  const known = new Map([["black", "#000000"], ["white", "#ffffff"], ["grey", "#767676"], ["lighter", "#777777"]]);
+test("the formula is WCAG's: black on white is 21 : 1, #767676 on white is the last gray of AA", () => {
+  const known = new Map([["black", "#000000"], ["white", "#ffffff"], ["gray", "#767676"], ["lighter", "#777777"]]);
   expect(contrast(known, "black", "white")).toBeCloseTo(21, 5);
-  expect(contrast(known, "grey", "white")).toBeGreaterThan(4.5);
+  expect(contrast(known, "gray", "white")).toBeGreaterThan(4.5);
   expect(contrast(known, "lighter", "white")).toBeLessThan(4.5);
 });

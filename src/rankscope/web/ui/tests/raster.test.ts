@@ -103,7 +103,7 @@ test("a pattern tells categories apart in rows that are high enough, and in thos
   expect(draw(16).size).toBe(2);
 });
 
-test("neighbours of one colour have an edge between them", () => {
+test("neighbors of one color have an edge between them", () => {
   const raster = new Raster(20, 1, INKS, ["none", "none", "none"]);
   raster.ground(0, raster.height, WHITE);
   raster.cover.begin();

@@ -1,4 +1,4 @@
-/** One line: the list of views, which run it is, its facts, how far the server is, and the choice of colours. */
+/** One line: the list of views, which run it is, its facts, how far the server is, and the choice of colors. */
 import { button, selector } from "../components/controls.ts";
 import { h, named, type Child } from "../components/dom.ts";
 import type { Payload } from "../data/payload.ts";
@@ -34,7 +34,7 @@ function progress(served: Source): HTMLElement {
 /** What the server is doing, in words. */
 export function phaseText(served: Source): string {
   const { phase, what } = served.state;
-  const words = { reading: "Reading the traces", analysing: "Comparing the ranks", drawing: "Building the timeline" }[phase] ?? "Working";
+  const words = { reading: "Reading the traces", analyzing: "Comparing the ranks", drawing: "Building the timeline" }[phase] ?? "Working";
   return `${words} …${what === "" ? "" : ` ${shownName(what, 120)}`}`;
 }
 

@@ -193,7 +193,7 @@ function fill(node: Node, compared: boolean, most: number): string {
   return dark ? `hsl(${hue} 32% 27%)` : `hsl(${hue} 55% 84%)`;
 }
 
-/** Without colour: rising lines where there is more, level ones where there is less. */
+/** Without color: rising lines where there is more, level ones where there is less. */
 function hatch(context: CanvasRenderingContext2D, node: Node, x: number, y: number, width: number): void {
   const sign = signOf(node);
   if (sign === "same") return;

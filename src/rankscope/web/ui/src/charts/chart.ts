@@ -1,4 +1,4 @@
-/** An ECharts canvas: drawn when it has a size, redrawn when size or colours change, removed with its view. */
+/** An ECharts canvas: drawn when it has a size, redrawn when size or colors change, removed with its view. */
 import { h, styled } from "../components/dom.ts";
 import { onThemeChange } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
@@ -120,13 +120,13 @@ function zoomByKey(drawn: EChartsType, event: KeyboardEvent): void {
   const zoom = zoomOf(drawn);
   if (!zoom || event.ctrlKey || event.metaKey || event.altKey) return;
   const size = zoom.end - zoom.start;
-  const centre = (zoom.start + zoom.end) / 2;
+  const center = (zoom.start + zoom.end) / 2;
   const to = (middle: number, length: number): { start: number; end: number } => {
     const start = Math.min(Math.max(0, middle - length / 2), Math.max(0, 100 - length));
     return { start, end: Math.min(100, start + length) };
   };
-  const next = event.key === "ArrowLeft" ? to(centre - size / 4, size) : event.key === "ArrowRight" ? to(centre + size / 4, size)
-    : event.key === "+" || event.key === "=" ? to(centre, Math.max(2, size / 1.5)) : event.key === "-" ? to(centre, Math.min(100, size * 1.5)) : null;
+  const next = event.key === "ArrowLeft" ? to(center - size / 4, size) : event.key === "ArrowRight" ? to(center + size / 4, size)
+    : event.key === "+" || event.key === "=" ? to(center, Math.max(2, size / 1.5)) : event.key === "-" ? to(center, Math.min(100, size * 1.5)) : null;
   if (!next) return;
   event.preventDefault();
   drawn.dispatchAction({ type: "dataZoom", ...next });

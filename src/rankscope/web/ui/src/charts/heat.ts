@@ -1,4 +1,4 @@
-/** A field of colour, ranks by steps or ranks as they sit in mesh and hosts: an outlier among a thousand shows. A cell links to its place. */
+/** A field of color, ranks by steps or ranks as they sit in mesh and hosts: an outlier among a thousand shows. A cell links to its place. */
 import { h, styled } from "../components/dom.ts";
 import { color, isDark, onThemeChange } from "../theme/theme.ts";
 import { formatDuration } from "../format/units.ts";

@@ -27,7 +27,7 @@ export function scatterChart(context: ViewContext, table: Table, spec: ScatterSp
   if (drawable.length === 0) return null;
   const stride = Math.ceil(drawable.length / DOTS);
   const rows = drawable.filter((_, index) => index % stride === 0);
-  const kinds = [...new Set(rows.map((row) => String(table.cell(row, "collective") ?? "unnamed")))].sort(); // the same colour in every picture of the same collectives
+  const kinds = [...new Set(rows.map((row) => String(table.cell(row, "collective") ?? "unnamed")))].sort(); // the same color in every picture of the same collectives
   const groups = kinds.slice(0, SHAPES.length - 1).map((kind) => ({ label: kind, rows: rows.filter((row) => String(table.cell(row, "collective") ?? "unnamed") === kind) }));
   const rest = new Set(kinds.slice(SHAPES.length - 1));
   if (rest.size > 0) groups.push({ label: "others", rows: rows.filter((row) => rest.has(String(table.cell(row, "collective") ?? "unnamed"))) });

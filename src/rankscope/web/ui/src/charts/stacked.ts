@@ -117,7 +117,7 @@ function option(spec: StackedSpec, segments: readonly Segment[], lying: boolean,
       emphasis: { disabled: true },
       itemStyle: {
         color: color(categoryVariable(segment.category)),
-        borderColor: wide ? surface : color(categoryVariable(segment.category)), // of its own colour: no seams between hair-thin bars
+        borderColor: wide ? surface : color(categoryVariable(segment.category)), // of its own color: no seams between hair-thin bars
         borderWidth: wide ? 1 : 0.7,
         ...(wide ? { decal: decal(CATEGORIES[segment.category].pattern) ?? null } : {}),
       },

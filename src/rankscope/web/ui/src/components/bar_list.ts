@@ -9,7 +9,7 @@ export interface Bar {
   readonly value: number;
   readonly unit: string;
   readonly category: Category;
-  /** Pieces of the bar from its left, in their own colours; what is left of it has the bar's own. */
+  /** Pieces of the bar from its left, in their own colors; what is left of it has the bar's own. */
   readonly pieces?: readonly { readonly value: number; readonly category: Category }[];
   /** The value as it is written; with its unit if absent. */
   readonly text?: string;

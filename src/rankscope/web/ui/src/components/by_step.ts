@@ -7,7 +7,7 @@ import type { ViewContext } from "../views/view.ts";
 import { selector } from "./controls.ts";
 import { h } from "./dom.ts";
 
-/** Column, colour and word of one part of a bar. */
+/** Column, color and word of one part of a bar. */
 export type Part = readonly [string, Category, string];
 
 export interface StepChart {

@@ -31,7 +31,7 @@ export class ServedRun implements Source {
   readonly #analyses = new Map<string, AnalysisPayload>();
   readonly #asked = new Map<string, Promise<void>>();
   readonly #tell = new Set<() => void>();
-  #summarised = -1;
+  #summarized = -1;
 
   constructor(run: string | null) {
     this.api = new ServerApi(run);
@@ -98,7 +98,7 @@ export class ServedRun implements Source {
 
   async #list(): Promise<void> {
     const { runs, shown, place, study } = await this.api.json<{ runs: RunChoice[]; shown: string; place: string; study: boolean }>("runs");
-    if (shown !== this.shown) this.#summarised = -1; // what a link's key stood for while nothing was known was another run
+    if (shown !== this.shown) this.#summarized = -1; // what a link's key stood for while nothing was known was another run
     [this.runs, this.shown, this.place, this.study] = [runs, shown, place, study];
   }
 
@@ -109,10 +109,10 @@ export class ServedRun implements Source {
     // The other runs of a directory are only known once the first has been read: requested after the state, so that its run is in the list.
     if (state.version !== this.state.version || state.phase !== this.state.phase) await this.#list();
     this.state = state;
-    if (state.version !== this.#summarised && state.phase !== "failed") {
+    if (state.version !== this.#summarized && state.phase !== "failed") {
       try {
         this.#take(await this.api.json<Summary>("summary"));
-        this.#summarised = state.version;
+        this.#summarized = state.version;
         if (renewed) await this.#renew();
       } catch (error) {
         // While the first files are read there may be no summary yet.

@@ -14,7 +14,7 @@ const PLUMBING = new Set([
   "func_wrapper_t", "TensorListMetadata", "TensorListScalarListMetadata", "FusedOptimizerTensorListMetadata", "TensorIteratorBase", "TensorIterator", "Tensor",
   "TrivialOffsetCalculator", "OffsetCalculator", "LoadWithoutCast", "StoreWithoutCast", "LoadWithCast", "StoreWithCast", "gpu_kernel_impl", "gpu_kernel_impl_nocast",
 ]);
-/** What names of one kind begin with: next to their colour and lane it tells nothing. */
+/** What names of one kind begin with: next to their color and lane it tells nothing. */
 const COMMON = /^(?:nccl(?:Dev)?Kernel_|nccl:|gloo:|aten::|autograd::engine::evaluate_function: |nn\.Module: |sm\d+_xmma_|cutlass_\d+_|ampere_|triton_(?:poi|red|per|tem)_fused_+(?=\w))/;
 
 /** For a tooltip: `vectorized_elementwise_kernel<CUDAFunctor_add>`, `ncclDevKernel_AllReduce_Sum_f32_RING_LL`. */

@@ -66,7 +66,7 @@ export function formatRatio(ratio: number): string {
   return `${percent.toFixed(percent > 0 && percent < 1 ? 2 : 1)}${NBSP}%`;
 }
 
-/** A value of any column as text. Moments keep their last digits, in which neighbours differ. */
+/** A value of any column as text. Moments keep their last digits, in which neighbors differ. */
 export function formatCell(value: Cell, unit: string, moment = false): string {
   if (value === null) return MISSING;
   if (typeof value === "boolean") return value ? "yes" : "no";

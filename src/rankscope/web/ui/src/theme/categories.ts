@@ -1,8 +1,8 @@
 /**
- * What the time went to: one colour, one pattern and one word for each, the same in every chart, bar and table.
+ * What the time went to: one color, one pattern and one word for each, the same in every chart, bar and table.
  *
- * The hues are Okabe and Ito's, apart under the common colour blindnesses; the patterns tell them apart without any hue.
- * The colours themselves are in theme.css (`--cat-…`), once for light and once for dark.
+ * The hues are Okabe and Ito's, apart under the common color blindnesses; the patterns tell them apart without any hue.
+ * The colors themselves are in theme.css (`--cat-…`), once for light and once for dark.
  */
 export type Category =
   | "compute" | "communication" | "memory" | "memset" | "runtime" | "data_loading" | "host_op" | "python" | "annotation" | "other" | "idle"

@@ -50,7 +50,7 @@ export function startTheme(): void {
   });
 }
 
-/** Calls back when the colours change; returns how to stop. */
+/** Calls back when the colors change; returns how to stop. */
 export function onThemeChange(tell: () => void): () => void {
   listeners.add(tell);
   return () => listeners.delete(tell);

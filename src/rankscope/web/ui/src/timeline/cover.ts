@@ -13,7 +13,7 @@ export const ONE = 1 << 16;
 export const PAD = 2;
 /** The width of an event without duration. */
 const SLIVER = 64;
-/** Events this wide get an edge on their left, so that neighbours of one colour stay apart. */
+/** Events this wide get an edge on their left, so that neighbors of one color stay apart. */
 const EDGE = 4 * ONE;
 /** Makes a fraction of every number, and keeps its sign. */
 const SMALLEST = 2 ** -200;

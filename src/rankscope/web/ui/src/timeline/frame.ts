@@ -1,4 +1,4 @@
-/** What the two canvases of the timeline share: the frame to draw, its colours and its fixed measures. */
+/** What the two canvases of the timeline share: the frame to draw, its colors and its fixed measures. */
 import type { Category } from "../theme/categories.ts";
 import type { Scene } from "./draw.ts";
 import type { Ink } from "./raster.ts";
@@ -17,7 +17,7 @@ export interface Frame {
 
 export interface Palette {
   readonly inks: readonly Ink[];
-  /** The text colour on each ink. */
+  /** The text color on each ink. */
   readonly onInk: readonly string[];
   readonly hatch: Ink & { readonly a: number };
   readonly page: Ink;

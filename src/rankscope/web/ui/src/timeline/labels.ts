@@ -32,7 +32,7 @@ export class Labels {
   readonly #callout: Callout;
   readonly #texts = new Map<number, string>();
   readonly #measured = new Map<number, Words>();
-  #colour = "";
+  #color = "";
   #left = 0;
   /** The middle of the row's upper part and of its lower; one and the same where it is not split. */
   #upper = 0;
@@ -69,7 +69,7 @@ export class Labels {
       c.rect(0, RULER + top, width, bottom - top);
       c.clip();
       c.translate(0, RULER - scroll);
-      this.#colour = "";
+      this.#color = "";
       this.#names(c, frame, first, last);
       this.#counters(c, first, last, palette);
       this.#nameTracks(c, first, last, palette);
@@ -248,8 +248,8 @@ export class Labels {
     const words = this.#words(c, name, Math.floor(room / CHARACTER));
     if (!words) return;
     this.#left--;
-    const colour = this.#palette?.onInk[category] ?? "#000000";
-    if (colour !== this.#colour) c.fillStyle = this.#colour = colour;
+    const color = this.#palette?.onInk[category] ?? "#000000";
+    if (color !== this.#color) c.fillStyle = this.#color = color;
     c.fillText(words.text, left, y, room);
     const free = left + Math.min(room, words.width) + 6;
     if (low) this.#lowerFree = free;
@@ -286,7 +286,7 @@ export class Labels {
   /** The name of a track of one, whole, and the values of a group: there is more room than at the left. */
   #nameTracks(c: CanvasRenderingContext2D, first: number, last: number, palette: Palette): void {
     const { rows, nameTracks, names, groups } = this.#model;
-    c.fillStyle = this.#colour = palette.muted;
+    c.fillStyle = this.#color = palette.muted;
     for (let row = first; row < last; row++) {
       const group = rows.kind[row] === RowKind.Group ? groups?.[rows.of[row]!] : undefined;
       if (group) c.fillText(groupText(group, this.#model.measure, (text) => c.measureText(text).width <= this.#model.width - 8), 4, rows.top[row]! + rows.size[row]! / 2 + 0.5);

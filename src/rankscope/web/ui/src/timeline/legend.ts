@@ -1,4 +1,4 @@
-/** What the colours and marks mean: the colours below the picture, marks beside the ranks. */
+/** What the colors and marks mean: the colors below the picture, marks beside the ranks. */
 import { h } from "../components/dom.ts";
 import { swatch } from "../components/swatch.ts";
 import type { Finding, Severity } from "../data/payload.ts";
@@ -13,9 +13,9 @@ export function corner(layout: Layout): HTMLElement {
   return h("div", { class: "tl-corner", title: title === "" ? null : title }, text);
 }
 
-/** On the first screen: without it the colours have no meaning. */
+/** On the first screen: without it the colors have no meaning. */
 export function legend(layout: Layout): HTMLElement {
-  return h("ul", { class: "legend tl-legend", "aria-label": "Colour legend", tabindex: "0" }, // it scrolls where it does not fit
+  return h("ul", { class: "legend tl-legend", "aria-label": "Color legend", tabindex: "0" }, // it scrolls where it does not fit
     layout.categories.filter(({ category }) => category !== "idle").map(({ category, title }) => h("li", { class: "legend-item" }, swatch(category), title)));
 }
 

@@ -1,5 +1,5 @@
 /**
- * Draws rows of time into the pixels of an ImageData. Each pixel's colour is the mean over the time it covers: a share
+ * Draws rows of time into the pixels of an ImageData. Each pixel's color is the mean over the time it covers: a share
  * of each category, the rest background.
  */
 import type { Pattern } from "../theme/categories.ts";
@@ -42,7 +42,7 @@ export class Raster {
   readonly #inks: readonly Ink[];
   readonly #patterned: Uint8Array;
   readonly #masks: Uint8Array;
-  /** Per pixel the category, plus 1, whose pattern is drawn over it; those pixels in order, and their colours under it. */
+  /** Per pixel the category, plus 1, whose pattern is drawn over it; those pixels in order, and their colors under it. */
   readonly #over: Uint8Array;
   readonly #places: Uint32Array;
   readonly #dyed: Uint32Array;
@@ -78,21 +78,21 @@ export class Raster {
 
   /** Fills lines, to before `bottom`. */
   ground(top: number, bottom: number, ink: Ink): void {
-    const colour = packed(ink.r, ink.g, ink.b);
+    const color = packed(ink.r, ink.g, ink.b);
     const from = Math.max(0, top);
     const to = Math.min(this.height, bottom);
     if (this.cover.first === 0 && this.cover.beyond === this.width) {
-      if (from < to) this.pixels.fill(colour, from * this.width, to * this.width);
-    } else for (let y = from; y < to; y++) this.pixels.fill(colour, y * this.width + this.cover.first, y * this.width + this.cover.beyond);
+      if (from < to) this.pixels.fill(color, from * this.width, to * this.width);
+    } else for (let y = from; y < to; y++) this.pixels.fill(color, y * this.width + this.cover.first, y * this.width + this.cover.beyond);
   }
 
   /** An upright line over what is drawn, as far as it is in the columns that are. */
   upright(x: number, thick: number, top: number, bottom: number, ink: Ink): void {
-    const colour = packed(ink.r, ink.g, ink.b);
+    const color = packed(ink.r, ink.g, ink.b);
     const from = Math.max(this.cover.first, x);
     const to = Math.min(this.cover.beyond, x + thick);
     if (from >= to) return;
-    for (let y = Math.max(0, top); y < Math.min(this.height, bottom); y++) this.pixels.fill(colour, y * this.width + from, y * this.width + to);
+    for (let y = Math.max(0, top); y < Math.min(this.height, bottom); y++) this.pixels.fill(color, y * this.width + from, y * this.width + to);
   }
 
   /**
@@ -130,7 +130,7 @@ export class Raster {
     for (let y = from + 6; y < to; y++) pixels.copyWithin(y * width + first, (y - 6) * width + first, (y - 6) * width + beyond);
   }
 
-  /** The colours of a row of at most three categories, in whole numbers; false where too much is drawn over one pixel for that. */
+  /** The colors of a row of at most three categories, in whole numbers; false where too much is drawn over one pixel for that. */
   #few(line: number, present: readonly number[], background: Ink): boolean {
     const pixels = this.pixels;
     const cover = this.cover.differences;
@@ -141,7 +141,7 @@ export class Raster {
     const at1 = place1! | 0;
     const at2 = place2! | 0;
     const at3 = place3! | 0;
-    // How much each part of a category moves the colour away from the background's, in 65,536ths.
+    // How much each part of a category moves the color away from the background's, in 65,536ths.
     const r1 = (ink1!.r - background.r) | 0;
     const g1 = (ink1!.g - background.g) | 0;
     const b1 = (ink1!.b - background.b) | 0;
@@ -294,7 +294,7 @@ export class Raster {
     return any;
   }
 
-  /** The colours of the pixels that have a pattern, where it is drawn over them. */
+  /** The colors of the pixels that have a pattern, where it is drawn over them. */
   #dye(line: number, hatch: Ink & { readonly a: number }): void {
     const pixels = this.pixels;
     const over = this.#over;

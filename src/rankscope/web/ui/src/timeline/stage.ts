@@ -49,7 +49,7 @@ export class Stage {
   #complete = false;
   /** What the pixels show now, where that is all that belongs there. */
   #shown: Shown | null = null;
-  /** It was moved, not drawn, so that a share that is between two colours may have become the other one. */
+  /** It was moved, not drawn, so that a share that is between two colors may have become the other one. */
   #carried = false;
   #visible = 0;
   readonly #rankOf: ReadonlyMap<number, RankRow>;
@@ -94,12 +94,12 @@ export class Stage {
       styled(canvas, { width: `${width}px`, height: `${tall}px` });
     }
     model.pixels = Math.max(1, this.#pixels.width);
-    this.recolour();
+    this.recolor();
     model.refold();
   }
 
-  /** The colours changed, or the size: what was made for the old ones is rebuilt. */
-  recolour(): void {
+  /** The colors changed, or the size: what was made for the old ones is rebuilt. */
+  recolor(): void {
     const model = this.#model;
     const palette = paletteOf(model);
     this.#palette = palette;

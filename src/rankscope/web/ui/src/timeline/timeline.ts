@@ -120,7 +120,7 @@ export class Timeline {
     const watch = new ResizeObserver(() => stage.resize());
     watch.observe(stage.box);
     watch.observe(stage.element);
-    const stop = onThemeChange(() => stage.recolour());
+    const stop = onThemeChange(() => stage.recolor());
     Object.assign(stage.element, { rankscopeStats: () => stage.stats() });
     context.onPlace((place) => { this.#apply(readAddress(place.params), false); void walk.show(place.params); });
     void walk.show(context.place.params);

@@ -58,7 +58,7 @@ export const diff: View = {
 
 type Query = Readonly<Record<"with" | "ranks", string | undefined>>;
 
-/** The comparison in the address; by default the run before or after this one, else the slowest rank and its neighbour. */
+/** The comparison in the address; by default the run before or after this one, else the slowest rank and its neighbor. */
 function asked(context: ViewContext, served: Source): Query | null {
   const { params } = context.place;
   const others = otherRuns(served);

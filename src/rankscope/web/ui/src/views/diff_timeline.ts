@@ -91,9 +91,9 @@ function pictures(context: ViewContext, sides: readonly [Loaded, Loaded], chosen
     sides.forEach((side, index) => paint(canvases[index]!, side, from, to, chosen()));
     scale.textContent = `${formatDuration(from)} to ${formatDuration(to)} from the step’s start, on one scale: streams, below them the busiest host thread. Ctrl + wheel zooms, a double-click opens the timeline.`;
   };
-  const move = (centre: number, size: number): void => {
+  const move = (center: number, size: number): void => {
     const length = Math.min(whole, Math.max(1000, size));
-    from = Math.min(Math.max(0, centre - length / 2), whole - length);
+    from = Math.min(Math.max(0, center - length / 2), whole - length);
     to = from + length;
     draw();
   };
@@ -122,11 +122,11 @@ function pictures(context: ViewContext, sides: readonly [Loaded, Loaded], chosen
       move(at + ((from + to) / 2 - at) * factor, (to - from) * factor);
     }, { passive: false });
     canvas.addEventListener("keydown", (event) => {
-      const [centre, size] = [(from + to) / 2, to - from];
-      if (event.key === "ArrowLeft") move(centre - size / 5, size);
-      else if (event.key === "ArrowRight") move(centre + size / 5, size);
-      else if (event.key === "+" || event.key === "=") move(centre, size / 1.5);
-      else if (event.key === "-") move(centre, size * 1.5);
+      const [center, size] = [(from + to) / 2, to - from];
+      if (event.key === "ArrowLeft") move(center - size / 5, size);
+      else if (event.key === "ArrowRight") move(center + size / 5, size);
+      else if (event.key === "+" || event.key === "=") move(center, size / 1.5);
+      else if (event.key === "-") move(center, size * 1.5);
       else if (event.key === "Enter") open(index, null);
       else return;
       event.preventDefault();

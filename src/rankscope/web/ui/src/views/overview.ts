@@ -10,7 +10,7 @@ import { tables } from "../components/tables.ts";
 import { formatDuration, formatRatio } from "../format/units.ts";
 import { isLive, leadTo, present, type View, type ViewContext } from "./view.ts";
 
-/** With these, the findings' neighbours fit on a screen. */
+/** With these, the findings' neighbors fit on a screen. */
 const MAP_PX = 128;
 const BARS_PX = 152;
 

@@ -8,7 +8,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from rankscope.primitives.bandwidth import with_waits_and_bandwidth
-from rankscope.primitives.labelled_collectives import for_findings, label_rows, match_labelled, matched_blocks
+from rankscope.primitives.labeled_collectives import for_findings, label_rows, match_labeled, matched_blocks
 from rankscope.primitives.matching import METHODS, match_with_calls
 
 RANKS, STEPS, LAYERS = 6, 3, 5
@@ -58,10 +58,10 @@ def test_labels_change_nothing(seed: int, recorded: bool, on_device: bool) -> No
     blocks = _rows(np.random.default_rng(seed), recorded=recorded, on_device=on_device)
     rows = pl.concat(blocks).with_columns(pl.col("group_ranks").cast(pl.Categorical))
     expected = match_with_calls(rows, {0: "a", 1: "a"})
-    labelled = label_rows(blocks)
-    assert labelled is not None
-    assert labelled.labels.height < rows.height / 2
-    found = match_labelled(labelled, {0: "a", 1: "a"})
+    labeled = label_rows(blocks)
+    assert labeled is not None
+    assert labeled.labels.height < rows.height / 2
+    found = match_labeled(labeled, {0: "a", 1: "a"})
     assert (found.match >= 0).mean() > 0.5
     for name in ("match", "method", "group"):
         assert np.array_equal(getattr(found, name), getattr(expected, name)), name
@@ -72,10 +72,10 @@ def test_labels_change_nothing(seed: int, recorded: bool, on_device: bool) -> No
         pl.select(pl.when(pl.Series(expected.match >= 0)).then(pl.Series(expected.match))).to_series().alias("match"),
         pl.Series("match_method", [METHODS[code] for code in expected.method]),
     )
-    together = pl.concat(list(matched_blocks(blocks, labelled, found, RANKS)))
+    together = pl.concat(list(matched_blocks(blocks, labeled, found, RANKS)))
     assert_frame_equal(together, with_waits_and_bandwidth(matched, RANKS), check_column_order=False)
     assert together["transfer_ns"].null_count() < together.height
-    about = for_findings(labelled, found)
+    about = for_findings(labeled, found)
     for name in ("rank", "step", "group", "collective", "match", "match_method", "start_ns"):
         if name in about.columns:
             assert about[name].cast(together[name].dtype).to_list() == together[name].to_list(), name

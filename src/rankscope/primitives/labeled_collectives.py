@@ -20,7 +20,7 @@ from rankscope.primitives.bandwidth import overlapping, with_transfers
 from rankscope.primitives.communicators import encode_communicators
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.matching import Matching, match_rows
-from rankscope.primitives.matching_state import METHODS, Column, LabelledColumn, MatchingState
+from rankscope.primitives.matching_state import METHODS, Column, LabeledColumn, MatchingState
 
 _LABELS = (
     "rank", "window", "group", "group_ranks", "group_size", "stream", "collective", "name", "dtype", "in_elements",
@@ -37,7 +37,7 @@ Integers = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True)
-class LabelledRows:
+class LabeledRows:
     """The rows of all ranks.
 
     Attributes:
@@ -64,7 +64,7 @@ class LabelledRows:
         return values
 
 
-def label_rows(blocks: Iterable[pl.DataFrame]) -> LabelledRows | None:
+def label_rows(blocks: Iterable[pl.DataFrame]) -> LabeledRows | None:
     """Label rows, if all of them name their group and have run; None otherwise."""
     labels: list[pl.DataFrame] = []
     columns: dict[str, list[pl.Series]] = {
@@ -90,7 +90,7 @@ def label_rows(blocks: Iterable[pl.DataFrame]) -> LabelledRows | None:
         columns["o"].append(block.select(overlapping()).to_series())
     if not labels:
         return None
-    return LabelledRows(
+    return LabeledRows(
         pl.concat(labels, rechunk=True),
         pl.concat(columns["label"]).to_numpy(),
         pl.concat(columns["start_ns"]).to_numpy(),
@@ -109,16 +109,16 @@ def _known(parts: list[pl.Series]) -> Int64:
     return pl.concat([part.fill_null(-1) for part in parts]).to_numpy()
 
 
-def match_labelled(rows: LabelledRows, hosts: Mapping[int, str]) -> Matching:
+def match_labeled(rows: LabeledRows, hosts: Mapping[int, str]) -> Matching:
     """Match the rows of all ranks, as `match_collectives` does."""
     unset = [pl.lit(None, pl.Int64).alias(name) for name in ("start_ns", "end_ns", "step", "recorded")]
     encoded = encode_communicators(rows.labels.with_columns(unset))
     names = ("rank", "communicator", "kind", "full", "stream", "one_sided", "uneven", "p2p", "unnamed")
-    columns: dict[str, Column] = {name: LabelledColumn(encoded[name].to_numpy(), rows.label) for name in names}
+    columns: dict[str, Column] = {name: LabeledColumn(encoded[name].to_numpy(), rows.label) for name in names}
     base = rows.labels["base_ns"].to_numpy()
     columns |= {
-        "start_ns": LabelledColumn(base, rows.label, rows.start),
-        "end_ns": LabelledColumn(base, rows.label, rows.end),
+        "start_ns": LabeledColumn(base, rows.label, rows.start),
+        "end_ns": LabeledColumn(base, rows.label, rows.end),
         "step": rows.step,
         "recorded": rows.recorded,
     }
@@ -126,7 +126,7 @@ def match_labelled(rows: LabelledRows, hosts: Mapping[int, str]) -> Matching:
 
 
 def matched_blocks(
-    blocks: Iterable[pl.DataFrame], rows: LabelledRows, matching: Matching, ranks: int
+    blocks: Iterable[pl.DataFrame], rows: LabeledRows, matching: Matching, ranks: int
 ) -> Iterator[pl.DataFrame]:
     """The blocks, some of their rows at a time, with what matching adds, and with waits and bandwidths.
 
@@ -152,7 +152,7 @@ def matched_blocks(
         yield with_transfers(matched, ranks).drop(found.columns[1:])
 
 
-def _events(rows: LabelledRows, match: Int64) -> pl.DataFrame:
+def _events(rows: LabeledRows, match: Int64) -> pl.DataFrame:
     """What the ranks' rows of each collective have in common: match, from 0, seen, parts, unusable, shortest_ns."""
     matched = match >= 0
     each = pl.DataFrame(
@@ -175,7 +175,7 @@ def _events(rows: LabelledRows, match: Int64) -> pl.DataFrame:
     )
 
 
-def for_findings(rows: LabelledRows, matching: Matching) -> pl.DataFrame:
+def for_findings(rows: LabeledRows, matching: Matching) -> pl.DataFrame:
     """All rows with the columns that findings are about."""
     return rows.labels.select(_FOR_FINDINGS)[rows.label].with_columns(
         _match_column(matching.match),
