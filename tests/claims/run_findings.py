@@ -127,7 +127,8 @@ def unknown_groups(claim: Claim, raw: Raw) -> None:
     claim.require(set(claim.finding.ranks) <= {row.rank for row in nameless}, "ranks without such kernels")
     communicators = claim.number("communicators")
     claim.require(0 < claim.number("their collectives") <= len(nameless), f"there are {len(nameless)}")
-    reasons = {each.name: claim.number(each.name) for each in list(claim.left)}
+    because = "communicators, because "
+    reasons = {each.name.removeprefix(because): claim.number(each.name) for each in list(claim.left)}
     claim.same(sum(reasons.values()), communicators, "the sum of the reasons", within=0)
     claim.require("the number of ranks of the job is not recorded" not in reasons or not raw.world, "it is")
     missing = "ranks of the job have no trace" in reasons

@@ -61,7 +61,8 @@ def _frame(inputs: Inputs, name: str) -> pl.DataFrame | None:
 
 def _gaps(finding: Finding, inputs: Inputs) -> Measured:
     frame = _frame(inputs, "launch_gaps")
-    column = {"launch_bound": "late_ns", "memory_retries": "allocator_ns"}.get(finding.id, "late_short_ns")
+    columns = {"launch_bound": "late_ns", "memory_retries": "allocator_ns", "silent_host": "silent_ns"}
+    column = columns.get(finding.id, "late_short_ns")
     return {} if frame is None else dict(usual(frame, column).iter_rows())
 
 
@@ -115,6 +116,7 @@ _MEASURES: Mapping[str, tuple[Callable[[Finding, Inputs], Measured], bool]] = {
     "launch_bound": (_gaps, False),
     "small_kernels": (_gaps, False),
     "memory_retries": (_gaps, False),
+    "silent_host": (_gaps, False),
     "synchronizing_calls": (_synchronization, False),
     "data_loading": (_data_loading, False),
     "gc_pauses": (_collections, False),

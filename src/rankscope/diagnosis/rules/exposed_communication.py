@@ -28,6 +28,7 @@ from rankscope.diagnosis.step_costs import (
     StepWords,
     mean_of,
     mean_step_ns,
+    megabytes,
     on_device,
     severity_of,
     step_ns,
@@ -189,7 +190,7 @@ def _heaviest(inputs: Inputs) -> str | None:
     if by.is_empty():
         return None
     kind, size, ranks = by.row(0)[:3]
-    return f"{kind}" + (f" of {size / 1e6:.3g} MB" if size else "") + (f" over {ranks} ranks" if ranks else "")
+    return f"{kind}" + (f" of {megabytes(size)}" if size else "") + (f" over {ranks} ranks" if ranks else "")
 
 
 def _advice(job: JobKind) -> str:
