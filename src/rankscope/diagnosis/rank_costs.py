@@ -98,18 +98,15 @@ def _exposed_transfer(finding: Finding, inputs: Inputs) -> Measured:
 
 
 def exposed_waits(inputs: Inputs) -> dict[int, float]:
-    """How much of each rank's exposed communication can be waiting, ns per step: all of it unless waits are known."""
+    """How much of each rank's exposed communication can be waiting, ns per step: all of it unless waits are known.
+
+    Waits that compute overlaps with are longer; what is known to be transfer is none.
+    """
     exposed = usual_per_step(inputs, "exposed_communication_ns")
-    if "collectives" not in inputs.results:
-        return {rank: float(value) for rank, value in exposed.items()}
-    rows = inputs.columns("collectives", "rank", "step", "wait_ns", "duration_ns")
-    if rows.is_empty():
-        return {rank: float(value) for rank, value in exposed.items()}
-    possible = rows.filter(pl.col("step").is_not_null()).select(
-        "rank", pl.coalesce("wait_ns", "duration_ns").alias("possible_ns")
-    )
-    most = per_step(possible, "possible_ns", inputs)
-    return {rank: float(min(value, most.get(rank, value))) for rank, value in exposed.items()}
+    frame = _frame(inputs, "distributed")
+    waits = pl.col("exposed_synchronizing_ns") + pl.col("exposed_unmatched_ns")
+    known = {} if frame is None else dict(usual(frame.with_columns(waits.alias("waits_ns")), "waits_ns").iter_rows())
+    return {rank: float(min(value, known.get(rank, value))) for rank, value in exposed.items()}
 
 
 _MEASURES: Mapping[str, tuple[Callable[[Finding, Inputs], Measured], bool]] = {
