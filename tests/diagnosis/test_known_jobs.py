@@ -350,3 +350,17 @@ def test_waits_that_compute_covers_cost_nothing_and_are_no_transfer(tmp_path: Pa
     assert (first.id, first.ranks) == ("straggler", (2,))
     assert (first.cost_ns or 0) <= max(*waits, first.saving_ns or 0)
     assert "exposed_communication" in {each.id for each in others}
+
+
+def test_a_loader_that_is_slow_in_some_steps_of_a_rank_is_one_cause(tmp_path: Path) -> None:
+    """Rank 2 waits 25 ms for data in every fifth step, as when a worker starts again: it was two causes."""
+
+    def program(job: Job, number: int) -> None:
+        job.load([25_000 if rank == 2 and number % 5 == 4 else 100 for rank in range(4)])
+        computed(job, number, kernels=8, ranks=4)
+        reduced(job)
+
+    first, *others = diagnosed(executed(program, 4, steps=15).write(tmp_path)).findings
+    assert (first.id, first.ranks, first.steps) == ("straggler", (2,), (4, 9, 14))
+    assert "data_loading" in {each.id for each in first.symptoms}
+    assert not {each.id for each in others} & {"data_loading", "synchronizing_calls"}
