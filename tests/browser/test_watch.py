@@ -54,3 +54,23 @@ def test_the_page_follows_a_watched_job(tmp_path: Path, browser: Any, serve: Cal
         assert page.id("watch-hang-value").inner_text() == "Hanging"
     finally:
         page.close()
+
+
+def test_a_watched_job_without_traces_is_shown_by_its_log(
+    tmp_path: Path, browser: Any, serve: Callable[..., str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    SimulatedJob(ranks=2, slow=slow).write(run)
+    page = Page(browser, serve(run, "--follow"), width=1280)
+    try:
+        page.tab.wait_for_selector('[data-testid="chart-watch"][data-drawn="true"]')
+        assert page.id("watch-straggler-value").inner_text() == "Rank 1"
+        write(run / "rank0_iter10_10.trace.json", trace(small_step(number=10), rank=0, world_size=2))
+        page.tab.wait_for_selector('[data-testid="nav-kernels"]')
+        # It stays what is read; the overview is a click away.
+        assert page.id("watch-straggler-value").inner_text() == "Rank 1"
+        page.id("nav-overview").click()
+        page.tab.wait_for_selector('[data-testid="headline-step-time"]')
+    finally:
+        page.close()

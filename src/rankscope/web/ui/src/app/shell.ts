@@ -15,6 +15,8 @@ import { Router, type Place } from "./router.ts";
 /** Where the list of views is beside the content, as in page.css. */
 const LIST_BESIDE = "(min-width: 960px)";
 const LIST_KEY = "rankscope.views";
+/** What the server does while its run has no trace yet. */
+const WAITING = "waiting for the first trace";
 
 /** Whether the list beside the content is to be shown; the choice is kept where the browser lets it be. */
 function listKept(): boolean {
@@ -55,8 +57,12 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
     if (served && beside && beside.name !== "") return `${served.place}: ${beside.name}`;
     return run.name ?? (baseName(run.path) || run.id || (served?.working ? "…" : "unnamed run"));
   };
-  /** What is shown where the address names no view. */
-  const home = (): string => (served?.study ? "scaling" : "overview");
+  let waits = false;
+  /** What is shown where the address names no view; of a watched job without traces its state, also once there is one. */
+  const home = (): string => {
+    waits ||= served?.state.watched === true && served.state.what === WAITING;
+    return served?.study ? "scaling" : waits ? "watch" : "overview";
+  };
   /** The first run goes into the address once its key is known, so that the link stays valid when runs are added. */
   const stay = (): void => {
     const run = served?.live ? chosen() : undefined;
@@ -178,7 +184,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
   function fingerprint(view: View | undefined): string {
     if (!served || !view) return "";
     const states = [...view.shows, ...(view.wants ?? [])].map((name) => served.payload.analyses.get(name)?.away?.state ?? "here");
-    return [served.state.phase === "failed", ...states, ...(view.id === "timeline" ? [served.isReady("timeline")] : [served.generation, served.payload.findings.length, served.payload.diagnosis !== null, served.isReady("heat")])].join();
+    return [view.id, served.state.phase === "failed", ...states, ...(view.id === "timeline" ? [served.isReady("timeline")] : [served.generation, served.payload.findings.length, served.payload.diagnosis !== null, served.isReady("heat")])].join();
   }
 
   served?.onChange(() => {
