@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     parser.add_argument("--host-bound", action="store_true", help="simulated: devices that wait for launches")
     parser.add_argument("--ranks", type=int, help="simulated: jobs of so many ranks instead of those that seeds draw")
     parser.add_argument("--launches", type=int, default=6, help="jobs: how many torchrun launches")
+    parser.add_argument("--nccl", action="store_true", help="jobs: on a GPU, with NCCL instead of Gloo")
     parser.add_argument(
         "--traces", default=os.environ.get(TRACES, ""), help=f"perturbed: where the real sets are ({TRACES})"
     )
@@ -97,7 +98,8 @@ def main(arguments: Sequence[str] | None = ()) -> None:
         elif "perturbed" in wanted:
             print(f"perturbed: no traces; say where they are with {TRACES}")
         if "jobs" in wanted:
-            show("Real gloo jobs", [*run_jobs(given.launches, given.keep)], least=0.0)
+            title = "Real NCCL jobs" if given.nccl else "Real Gloo jobs"
+            show(title, [*run_jobs(given.launches, given.keep, given.nccl)], least=0.0)
 
 
 def _seeds(text: str) -> range:

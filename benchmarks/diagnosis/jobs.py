@@ -1,4 +1,4 @@
-"""Real gloo jobs in which one rank is made slow: torchrun, two or three ranks, one window of eight steps each."""
+"""Real jobs in which one rank is made slow: torchrun, two or more ranks, one window of eight steps each."""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ CAUSES = {
 STALL_MS = 80
 # Two ranks on one core slow each other down: no more ranks than cores.
 LAUNCHES = tuple(
-    each for each in ((2, True), (2, False), (3, False), (3, True)) if each[0] <= max(len(os.sched_getaffinity(0)), 2)
+    each
+    for each in ((2, True), (2, False), (3, False), (3, True), (8, True), (8, False))
+    if each[0] <= max(len(os.sched_getaffinity(0)), 2)
 )
-JOB = Path(__file__).with_name("gloo_job.py")
+JOB = Path(__file__).with_name("training_job.py")
 
 
 @functools.cache
@@ -52,13 +54,13 @@ def own_network() -> tuple[str, ...]:
     return start if subprocess.run([*start, *throttle], capture_output=True).returncode == 0 else ()
 
 
-def plan_of(seed: int, ranks: int, ddp: bool) -> dict[str, Any]:
+def plan_of(seed: int, ranks: int, ddp: bool, nccl: bool) -> dict[str, Any]:
     """The windows of one launch, in random order with clean ones in between."""
     draw = random.Random(seed)
     kinds = ["loader", "sleep", "gc", "batch", "spin", "lock", "stall"]
     if ranks == 2:
         kinds += ["hog"]
-        if not ddp and own_network():
+        if not ddp and not nccl and own_network():
             # Overlapping ranges do not separate transfer from waiting.
             kinds += ["slow_collective"]
     draw.shuffle(kinds)
@@ -69,20 +71,22 @@ def plan_of(seed: int, ranks: int, ddp: bool) -> dict[str, Any]:
         rank = draw.randrange(ranks)
         lost_ms = STALL_MS if kind == "stall" else draw.choice([10, 20, 40])
         windows.append({"name": f"w{len(windows)}_{kind}", "kind": kind, "rank": rank, "ms": lost_ms})
-    return {"ddp": ddp, "ranks": ranks, "windows": windows}
+    return {"ddp": ddp, "nccl": nccl, "ranks": ranks, "windows": windows}
 
 
-def run_launch(number: int, out: Path) -> list[Case]:
-    """Start one job, and diagnose each of its windows."""
-    if not (out / "took.json").exists():
-        ranks, ddp = LAUNCHES[number % len(LAUNCHES)]
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "plan.json").write_text(json.dumps(plan_of(number, ranks, ddp)))
-        command = [*own_network(), sys.executable, "-m", "torch.distributed.run"]
-        command += ["--standalone", f"--nproc-per-node={ranks}"]
-        environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore", GLOO_SOCKET_IFNAME="lo")
-        subprocess.run([*command, str(JOB), str(out), str(out / "plan.json")], check=True, timeout=900, env=environment)
-    return list(cases_of(number, out))
+def start_launch(number: int, out: Path, nccl: bool = False) -> None:
+    """Run one job to its end, unless ``out`` has its recordings already."""
+    if (out / "took.json").exists():
+        return
+    ranks, ddp = LAUNCHES[number % len(LAUNCHES)]
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "plan.json").write_text(json.dumps(plan_of(number, ranks, ddp, nccl)))
+    command = [*(() if nccl else own_network()), sys.executable, "-m", "torch.distributed.run"]
+    command += ["--standalone", f"--nproc-per-node={ranks}"]
+    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore", GLOO_SOCKET_IFNAME="lo")
+    paths = [str(JOB.parents[2]), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(each for each in paths if each)
+    subprocess.run([*command, str(JOB), str(out), str(out / "plan.json")], check=True, timeout=900, env=environment)
 
 
 def cases_of(number: int, out: Path) -> Iterator[Case]:
@@ -121,8 +125,10 @@ def _confirmed(said: Sequence[Said], waits: Sequence[float]) -> bool:
     return all(2e9 * longer(each) >= each.saving_ns > 0 for each in said)
 
 
-def run_jobs(launches: int = len(LAUNCHES), keep: Path | None = None) -> Iterator[Case]:
-    """The cases of several launches."""
+def run_jobs(launches: int = len(LAUNCHES), keep: Path | None = None, nccl: bool = False) -> Iterator[Case]:
+    """The cases of several launches; those that ``keep`` has already are not run again."""
     with tempfile.TemporaryDirectory() as temporary:
         for number in range(launches):
-            yield from run_launch(number, (keep or Path(temporary)) / f"launch{number}")
+            out = (keep or Path(temporary)) / f"launch{number}"
+            start_launch(number, out, nccl)
+            yield from cases_of(number, out)

@@ -26,10 +26,10 @@ class Node:
     rank: int
     category: str
     duration: int
-    waits: Sequence[Wait]
+    waits: Sequence[Wait] = field(repr=False)
     start: int = field(init=False)
     end: int = field(init=False)
-    cause: Wait = field(init=False)
+    cause: Wait = field(init=False, repr=False)
     unclear: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class Program:
 
     events: dict[int, list[kineto.Event]]
     last: dict[int, Node]
-    nodes: list[Node]
+    nodes: list[Node] = field(repr=False)
 
     @property
     def unclear(self) -> bool:

@@ -132,6 +132,23 @@ def test_backward_thread_and_gloo(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_what_was_launched_later_is_not_waited_for(tmp_path: Path) -> None:
+    """A copy starts when the kernel of another stream has ended; a kernel launched after it ended between the two."""
+    events = [
+        kineto.step(1, 0, 60),
+        kineto.launch(0, 2, correlation=1),
+        kineto.kernel("needed", 5, 45, stream=7, correlation=1),
+        kineto.launch(4, 2, correlation=2),
+        kineto.kernel("copies", 52, 48, stream=20, correlation=2),
+        kineto.launch(8, 2, correlation=3),
+        kineto.kernel("launched later", 41, 10, stream=8, correlation=3),
+    ]
+    frame = rankscope.open(kineto.write(tmp_path / "rank0.json", kineto.trace(events))).critical_path()
+    (row,) = frame.select(pl.col(TIMES) // 1000).to_dicts()
+    found = {name.removesuffix("_ns"): value for name, value in row.items() if value}
+    assert found == {"launch": 5, "compute": 45 + 48, "kernel_gap": 2}
+
+
 HTA_SUMS = {101: (94_332, 1_009, 9), 102: (94_587, 1_149, 0), 103: (94_463, 1_107, 0), 104: (94_577, 1_086, 0)}
 
 

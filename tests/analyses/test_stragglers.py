@@ -17,7 +17,7 @@ from rankscope.analyses import get_analysis, stragglers
 from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.stragglers.causes import ADVICE, CAUSES, STALLS, Cause
 from rankscope.primitives.stragglers.stragglers import Straggler
-from rankscope.results import Inputs, Options, Tables
+from rankscope.results import Inputs, Options, Tables, rank_state, without_straggler
 from rankscope.simulate import Fault, Job, Lost, Recording, simulate
 from rankscope.store.cache import CachedTrace
 
@@ -321,6 +321,20 @@ def test_a_stage_of_one_rank_is_held_against_other_stages_and_its_own_steps(
     (finding,) = [each for each in run.findings if each.id == "straggler"]
     assert finding.steps == (steps or ())
     assert finding.saving_ns
+
+
+def test_of_two_stages_of_one_rank_none_is_compared(tmp_path: Path) -> None:
+    """That a rank takes longer in every step may be its program; which rank the other waits for is known."""
+    late = Fault("slow_host", ranks=(1,), magnitude=0.5)
+    simulate(tmp_path, Job(ranks=2, mesh={"pp": 2}, steps=8, layers=1, seed=3, faults=(late,)), costs=False)
+    run = rankscope.open(tmp_path, executor="serial")
+    found = run.stragglers()
+    assert found["significance"].to_list() == [None, None]
+    assert rank_state(found) == "not-compared"
+    text = without_straggler(found).text
+    assert text.startswith(
+        "The ranks cannot be compared: they are alone in their pipeline stages; the longest wait is for"
+    )
 
 
 def test_a_stage_whose_ranks_are_all_as_slow_is_held_against_the_other_stages(tmp_path: Path) -> None:

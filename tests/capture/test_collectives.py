@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rankscope.capture import collectives
+from rankscope.capture import collectives, graph_capture
 from rankscope.capture.collectives import CollectiveCalls
 from rankscope.capture.flight_recorder import read_flight_recorder
 from rankscope.capture.inflight import InFlight
@@ -126,6 +126,7 @@ def test_without_a_recorder_or_with_an_accelerator_nothing_is_read(recorder, mon
     recorder += ring((50, 1))
     assert read_flight_recorder(0, 100) is not None
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(graph_capture, "_exchange_mode", lambda: None)
     assert read_flight_recorder(0, 100) is None
     monkeypatch.undo()
     monkeypatch.setattr(torch._C, "_distributed_c10d", object(), raising=False)

@@ -78,7 +78,8 @@ def test_a_captured_stream_or_another_order_is_unknown(device):
     assert marks.phases() is None
 
 
-def test_without_a_device_nothing_is_recorded():
+def test_without_a_device_nothing_is_recorded(monkeypatch):
+    monkeypatch.setattr(device_marks, "device_in_use", lambda: None)
     marks = DeviceMarks()
     marks.mark("")
     marks.mark("other")

@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import sys
+import threading
 import time
 import typing
 import warnings
@@ -18,6 +19,7 @@ import torch
 from rankscope import Profiler
 from rankscope.capture import CaptureWarning, environment, recording
 from rankscope.capture import profiler as profiler_module
+from rankscope.capture.notices import warn
 from rankscope.errors import ConfigError
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.manifest import read_rank_manifest, read_run_manifest
@@ -234,6 +236,21 @@ def test_torch_that_warns_while_it_prepares_is_no_error(tmp_path, monkeypatch):
     with Profiler(tmp_path, **SHORT, repeat=1) as prof:
         train(prof, 8)
     assert len(traces(tmp_path)) == 1
+
+
+def test_what_the_writer_warns_of_during_the_preparation_is_shown(tmp_path, monkeypatch):
+    """All warnings were ignored meanwhile, also that of a run directory that cannot be written."""
+    prepare = torch.profiler.profile.prepare_trace
+
+    def prepare_trace(self):
+        writer = threading.Thread(target=warn, args=("the run directory cannot be written",))
+        writer.start()
+        writer.join()
+        prepare(self)
+
+    monkeypatch.setattr(torch.profiler.profile, "prepare_trace", prepare_trace)
+    with pytest.warns(CaptureWarning, match="cannot be written"), Profiler(tmp_path, **SHORT, repeat=1) as prof:
+        train(prof, 8)
 
 
 def test_what_could_not_be_prepared_is_not_started(tmp_path, monkeypatch):

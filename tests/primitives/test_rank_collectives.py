@@ -100,9 +100,11 @@ def test_a_launchless_kernel_is_what_its_like_are(tmp_path: Path) -> None:
     assert collectives(tmp_path, events)["collective"].to_list() == ["all_to_all", "all_to_all"]
 
 
-def test_coalesced_calls_are_one_with_their_summed_sizes(tmp_path: Path) -> None:
-    # batch_isend_irecv: each call is recorded, the kernel is launched when the last has ended.
+@pytest.mark.parametrize("ranges", [[], [kineto.annotation("nccl:coalesced", 18, 8)]], ids=["torch 2.4", "torch 2.11"])
+def test_coalesced_calls_are_one_with_their_summed_sizes(tmp_path: Path, ranges: list[kineto.Event]) -> None:
+    # batch_isend_irecv: each call is recorded, the kernel is launched when the last has ended; with a range around it.
     events = [
+        *ranges,
         kineto.op("record_param_comms", 0, 5, external=1, **recorded("send", 100, 100, **{"Dst Rank": 1})),
         kineto.op("record_param_comms", 10, 5, external=2, **recorded("recv", 50, 50, **{"Src Rank": 1})),
         kineto.launch(20, 2, correlation=1),
@@ -113,11 +115,13 @@ def test_coalesced_calls_are_one_with_their_summed_sizes(tmp_path: Path) -> None
         kineto.launch(19, 2, correlation=2, tid=7),
         kineto.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)", 50, 9, correlation=2, stream=20),
     ]
-    found = collectives(tmp_path, events).select("collective", "in_elements", "bytes", "source", "calls", "group")
+    run = rankscope.open(kineto.write(tmp_path / "rank0.json", kineto.trace(events)))
+    found = run.collectives().select("collective", "in_elements", "bytes", "source", "calls", "group")
     assert found.rows() == [
         ("send_recv", 150, 300, "coalesced", 2, "3 mesh_tp"),
         ("all_reduce", 15, 30, "coalesced", 2, "3 mesh_tp"),
     ]
+    assert "collectives-without-kernel" not in {finding.id for finding in run.findings}
 
 
 def test_uneven_calls_count_once(tmp_path: Path) -> None:

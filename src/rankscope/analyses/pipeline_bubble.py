@@ -173,7 +173,9 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None, compu
     if ratio <= REPORTED_EXCESS + (ideal or 0.0):
         return []
     stage = worst["stage"]
-    waits = "The ranks of the pipeline wait" if stage is None else f"Stage {stage} of the pipeline waits"
+    waits = (
+        "The ranks of the pipeline wait for their" if stage is None else f"Stage {stage} of the pipeline waits for its"
+    )
     ranks = rows.filter(pl.col("stage").eq_missing(worst["stage"]))["rank"].unique().sort()
     saving = None
     if ideal is not None:
@@ -195,7 +197,7 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None, compu
         Finding(
             id="pipeline-bubble",
             severity="warning" if ideal is not None else "info",
-            title=f"{waits} for its neighbors for {100 * ratio:.1f} % of the step{ideal_text}",
+            title=f"{waits} neighbors for {100 * ratio:.1f} % of the step{ideal_text}",
             ranks=tuple(ranks),
             evidence=tuple(evidence),
             saving_ns=saving,

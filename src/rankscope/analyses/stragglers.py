@@ -112,7 +112,7 @@ COLUMNS = (
         pl.String,
         "",
         "whether its local time is significantly longer than its peers': `significant`, `not significant` or `too few "
-        "steps to tell`; null where it was not compared",
+        "steps to tell`; null where it was not compared, as a rank that is alone in its pipeline stage",
     ),
     Column("verdict", pl.String, "", "the same with the test and the number of steps"),
     Column("cause", pl.String, "", "why it delays the other ranks; null where its delay is not significant"),
@@ -201,7 +201,8 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     comparison = Comparison(observe(times, work, paces, role, on_host=on_host))
     table, by_step = totals_by_rank_and_step(ranks, attribute_waits(rows, role, collectives, comparison))
     stragglers = comparison.stragglers()
-    verdicts = dict.fromkeys(rows["rank"].unique(), Verdict(Significance.TOO_FEW)) | comparison.verdicts()
+    too_few: dict[int, Verdict | None] = dict.fromkeys(rows["rank"].unique(), Verdict(Significance.TOO_FEW))
+    verdicts = too_few | comparison.verdicts()
     said = [verdicts.get(rank) for rank in table["rank"]]
     table = _with_causes(table, [each for each in stragglers if not each.once]).with_columns(
         pl.Series("significance", [each and each.significance.value for each in said], dtype=pl.String),

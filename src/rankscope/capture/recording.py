@@ -13,7 +13,6 @@ from __future__ import annotations
 import gc
 import inspect
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -98,17 +97,11 @@ class Recording:
         """Begin the warm-up."""
         conflicts.acquire(self)
         try:
-            conflicts.prepare(self._prepare_trace)
+            conflicts.prepare(self._profile.prepare_trace)
         except BaseException:
             conflicts.release(self)
             raise
         self.prepared = True
-
-    def _prepare_trace(self) -> None:
-        # Before 2.12, torch warns in each process of what does not concern it; it would fail where warnings are errors.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._profile.prepare_trace()
 
     def start(self) -> None:
         """Begin to record."""

@@ -99,10 +99,12 @@ class _Host:
 def dependencies(tables: Mapping[str, pl.DataFrame], finals: pl.DataFrame, communication: str | None = None) -> Nodes:
     """The nodes of a file and their predecessors.
 
-    The predecessor of a device event is the last to finish of: the event before it on its stream, its launch (if the
-    stream was idle by then), and the last event to end on the other streams (if more than `STREAMS_APART_NS` later than
-    both). The predecessor of a launch or of a stretch of a host thread is what its thread did before, or the thread
-    that was busy last. That of a call that waits for the device is the last device event that ended during it.
+    The predecessor of a device event is the last to finish of: the event before it on its stream, its launch (if
+    the stream was idle by then), and the last event to end on the other streams (if more than `STREAMS_APART_NS`
+    later than both). An event that was launched later is none of them: a stream waits only for what is enqueued
+    already. The predecessor of a launch or of a stretch of a host thread is what its thread did before, or the
+    thread that was busy last. That of a call that waits for the device is the last device event that ended during
+    it.
 
     Args:
         tables: device_events, host_ops, runtime_calls, annotations.
@@ -117,12 +119,18 @@ def dependencies(tables: Mapping[str, pl.DataFrame], finals: pl.DataFrame, commu
     launch, launched = values_and_validity(device["launch_ns"])
     # If the clocks of host and device differ, launches can seem to come after their events.
     launch = np.minimum(launch, start)
-    on_stream, on_any_stream = _earlier(start, end, stream_numbers(device)), _earlier(start, end, None)
+    streams = stream_numbers(device)
+    on_stream, on_any_stream = _earlier(start, end, streams), _earlier(start, end, None)
     never = np.iinfo(np.int64).min // 2
     own_end, other_end = (np.where(row >= 0, end[row], never) if count else end for row in (on_stream, on_any_stream))
     at_launch = np.where(launched, launch, never)
     explained = np.maximum(own_end, at_launch)
     elsewhere = other_end > explained + STREAMS_APART_NS
+    later = np.flatnonzero(elsewhere & launched & (at_launch[on_any_stream] > at_launch))
+    on_any_stream[later] = _earlier_elsewhere(later, start, end, streams, at_launch)
+    elsewhere[later] = np.where(on_any_stream[later] >= 0, end[on_any_stream[later]], never) > (
+        explained[later] + STREAMS_APART_NS
+    )
     by_launch = np.flatnonzero(~elsewhere & launched & (launch > own_end))
     before = np.where(elsewhere, on_any_stream, on_stream)
     before[by_launch] = count + np.arange(by_launch.size)
@@ -189,6 +197,23 @@ def _earlier(start: Int64, end: Int64, stream: npt.NDArray[np.integer] | None) -
         # An event without duration has ended by its own start: do not let it precede itself.
         last = np.minimum(np.searchsorted(end[order], start[rows], side="right"), position) - 1
         found[rows] = np.where(last >= 0, order[np.maximum(last, 0)], -1)
+    return found
+
+
+def _earlier_elsewhere(rows: Int64, start: Int64, end: Int64, stream: npt.NDArray[np.integer], launch: Int64) -> Int64:
+    """For some events the last event on another stream to end by its start of those launched no later; −1 for none."""
+    found = np.full(rows.size, -1, dtype=np.int64)
+    found_end = np.full(rows.size, np.iinfo(np.int64).min, dtype=np.int64)
+    for number in np.unique(stream) if rows.size else ():
+        # A stream runs its events in the order of their launches.
+        order = np.flatnonzero(stream == number)
+        order = order[np.argsort(end[order], kind="stable")]
+        ended = np.searchsorted(end[order], start[rows], side="right")
+        enqueued = np.searchsorted(np.maximum.accumulate(launch[order]), launch[rows], side="right")
+        last = np.where(stream[rows] == number, 0, np.minimum(ended, enqueued)) - 1
+        row = order[np.maximum(last, 0)]
+        is_later = (last >= 0) & (end[row] > found_end)
+        found[is_later], found_end[is_later] = row[is_later], end[row[is_later]]
     return found
 
 

@@ -105,9 +105,9 @@ def _kernels(
     joined = kernels.join(recorded_metadata.select(pl.col("row").cast(pl.UInt32), *RECORDED), on="row", how="left")
     call = _linked(joined, window["runtime_calls"], calls)
     has_metadata = joined["collective"].is_not_null().to_numpy()
-    call, gathered = _coalesced(joined, has_metadata, call, window["runtime_calls"], calls)
     used = np.zeros(calls.height, dtype=np.bool_)
     used[call[call >= 0]] = True
+    call, gathered = _coalesced(joined, has_metadata, call, window["runtime_calls"], calls)
     used[gathered["orphan"].to_numpy()] = True
     numbered = joined.with_columns(pl.Series("call", call))
     labeled = _from_kernels(numbered, calls) if has_metadata.all() else _from_all(numbered, calls, gathered)
@@ -193,12 +193,16 @@ def _coalesced(
 ) -> tuple[np.ndarray, pl.DataFrame]:
     """Calls that launched nothing themselves, with the kernel of the thread's next launch, which is for all of them.
 
+    The range "nccl:coalesced" that torch writes around that launch does not say what was coalesced.
+
     Returns:
-        the kernels' calls; orphan (row in the calls) and kernel.
+        the kernels' calls, −1 for those that calls were found for; orphan (row in the calls) and kernel.
     """
     launches = kernels["launch_row"]
     name = runtime["name"].gather(launches)
-    known = (call >= 0) | has_metadata
+    says_nothing = ((calls["source"] == "range") & (calls["collective"] == "nccl:coalesced")).to_numpy()
+    known = (call >= 0) & ~says_nothing[call] if calls.height else call >= 0
+    known |= has_metadata
     free = (
         ~known & kernels["launch_ns"].is_not_null().to_numpy() & ~name.str.contains("Graph").fill_null(False).to_numpy()
     )
@@ -229,6 +233,8 @@ def _coalesced(
     coalesced = pl.DataFrame({"orphan": rows[has], "kernel": kernel[has]}).with_columns(
         pl.col("kernel").cast(pl.UInt32)
     )
+    call = call.copy()
+    call[kernel[has]] = -1
     return call, coalesced
 
 

@@ -27,17 +27,16 @@ def rank_state(frame: pl.DataFrame) -> RankState:
     """The state of a run of several ranks.
 
     A rank with a cause is a straggler. Otherwise the rank that the others waited for longest decides: there are too few
-    steps if its delay could not have been significant.
+    steps if its delay could not have been significant, and it is not compared if no other rank runs its program.
 
     Args:
         frame: rows of `stragglers` per rank.
     """
     if frame["cause"].drop_nulls().len():
         return "straggler"
-    compared = _compared(frame)
-    if compared.height < 2 or not compared["waited_ns"].drop_nulls().len():
+    most = _most_waited(frame)
+    if most is None or most["significance"] is None:
         return "not-compared"
-    most = _most_waited(compared)
     too_few = _steps(frame) < ENOUGH_STEPS or most["significance"] == Significance.TOO_FEW.value
     return "too-few-steps" if too_few else "none"
 
@@ -50,14 +49,16 @@ def without_straggler(frame: pl.DataFrame, *, ranks_missing: bool = False) -> He
         ranks_missing: whether the job has ranks without a complete trace: any of them may delay the others.
     """
     state = rank_state(frame)
-    if state == "not-compared":
-        return Headline.of("The ranks cannot be compared: no collective was matched between complete traces.")
     longest, steps = longest_wait(frame), _steps(frame)
-    if state == "too-few-steps":
+    if state == "not-compared" and not steps:
+        return Headline.of("The ranks cannot be compared: no collective was matched between complete traces.")
+    if state == "not-compared":
+        verdict = "The ranks cannot be compared: they are alone in their pipeline stages"
+    elif state == "too-few-steps":
         verdict = f"Too few steps to tell whether a rank delays the others ({counted_steps(steps)})"
     elif longest is None:
         verdict = "No rank delays the others"
-    elif Significance.SIGNIFICANT.value in _compared(frame)["significance"]:
+    elif Significance.SIGNIFICANT.value in frame["significance"]:
         verdict = "No single rank delays the others"
     else:
         verdict = "No significant straggler"
@@ -77,11 +78,8 @@ def longest_wait(frame: pl.DataFrame) -> Headline | None:
     Args:
         frame: rows of `stragglers` per rank.
     """
-    compared = _compared(frame)
-    if compared.is_empty():
-        return None
-    most = _most_waited(compared)
-    if not most["waited_ns"]:
+    most = _most_waited(frame)
+    if most is None or not most["waited_ns"]:
         return None
     text = "the longest wait is for rank {rank}: {waited} in total"
     return Headline.of(text, rank=(most["rank"], ""), waited=(most["waited_ns"], "ns"))
@@ -92,12 +90,12 @@ def counted_steps(steps: int) -> str:
     return f"{{steps}} {plural('step', steps)}"
 
 
-def _compared(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.filter(pl.col("significance").is_not_null())
-
-
-def _most_waited(frame: pl.DataFrame) -> dict[str, Any]:
-    return frame.sort("waited_ns", "rank", descending=[True, False], nulls_last=True).row(0, named=True)
+def _most_waited(frame: pl.DataFrame) -> dict[str, Any] | None:
+    """The rank that the others waited for longest; None if fewer than two ranks have shared collectives."""
+    shared = frame.filter(pl.col("waited_ns").is_not_null())
+    if shared.height < 2:
+        return None
+    return shared.sort("waited_ns", "rank", descending=[True, False]).row(0, named=True)
 
 
 def _steps(frame: pl.DataFrame) -> int:

@@ -11,6 +11,7 @@ In: the starts of torch profilers. Out: calls that end rankscope's recording bef
 from __future__ import annotations
 
 import functools
+import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -51,7 +52,11 @@ def prepare(action: Callable[[], None]) -> None:
     import_before_recording()
     _preparing.append(action)
     try:
-        action()
+        # Before 2.12, torch warns once in each process of what does not concern it; it would fail where warnings are
+        # errors. What other threads warn of meanwhile is still shown.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="(Warning: )?Profiler clears events")
+            action()
     finally:
         _preparing.remove(action)
 

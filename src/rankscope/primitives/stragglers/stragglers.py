@@ -240,18 +240,21 @@ class Comparison:
             or (each.saving_ns >= least and (each.lasting or each.cause.cause != "unclear"))
         ]
 
-    def verdicts(self) -> dict[int, Verdict]:
+    def verdicts(self) -> dict[int, Verdict | None]:
         """For each rank whether it is significantly late, or whether there are too few steps to tell.
 
-        A single stall does not make a rank a straggler.
+        A single stall does not make a rank a straggler. Of a rank that is alone in its program nobody knows whether it
+        takes too long in every step: None if it is not late in some.
         """
         late = {each.row: each for each in self.late if each.kind != stalled_once.__name__}
         lasting = detectable(self.seen, self.limits)
-        found = {}
+        found: dict[int, Verdict | None] = {}
         for row, rank in enumerate(self.seen.ranks.tolist()):
             n = (int(np.isfinite(self.excess[row]).sum()),)
             if row in late:
                 found[rank] = Verdict(Significance.SIGNIFICANT, TESTS[late[row].kind], n)
+            elif self.seen.alone[row]:
+                found[rank] = None
             elif n == (0,) or not lasting[row] <= self.limits.enough * self.seen.step_ns:
                 found[rank] = Verdict(Significance.TOO_FEW, "", n)
             else:

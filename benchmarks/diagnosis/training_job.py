@@ -1,7 +1,8 @@
-"""A small training job under torchrun with one fault per window: ``gloo_job.py OUT PLAN``.
+"""A small training job under torchrun with one fault per window: ``training_job.py OUT PLAN``.
 
 The plan is JSON: a list of windows, each with a name, what goes wrong, on which rank, and how much (ms a step). Every
-window is a run directory of its own, recorded by rankscope's Profiler as any user's would be. A slow network is one of
+window is a run directory of its own, recorded by rankscope's Profiler as any user's would be. With ``"nccl": true`` the
+model is on a GPU, which the ranks share where there is only one. A slow network is one of
 a network namespace of the job's own, whose loopback a token bucket throttles for some steps.
 """
 
@@ -22,12 +23,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tests.gpu.sharing import share_device
 from torch.nn.parallel import DistributedDataParallel
 
 import rankscope
 
 WARMUP, ACTIVE = 2, 8
 WIDTH, LAYERS, BATCH = 512, 4, 48
+ON_GPU = 64  # so many times the batch there
 SLOW_STEPS = (3, 5, 6)  # of the recorded ones: those with a slow network
 STALLED_STEP = 4  # of the recorded ones: the one in which a rank stalls
 USUAL_MS = 12  # that a step's transfers take anyway, with Gloo's threads on the core of their rank
@@ -52,7 +55,8 @@ class Batches(torch.utils.data.Dataset[torch.Tensor]):
 class Trouble:
     """The fault of one window, on the affected rank."""
 
-    def __init__(self, window: dict[str, Any], rank: int) -> None:
+    def __init__(self, window: dict[str, Any], rank: int, usual_batch: int) -> None:
+        self.usual_batch = usual_batch
         self.kind = window["kind"] if rank == window.get("rank") else ""
         self.ms = float(window.get("ms", 0))
         self.hogs: list[subprocess.Popen[bytes]] = []
@@ -79,7 +83,7 @@ class Trouble:
 
     @property
     def batch(self) -> int:
-        return BATCH * 2 if self.kind == "batch" else BATCH
+        return self.usual_batch * (2 if self.kind == "batch" else 1)
 
     def before(self, step: int) -> None:
         """Before a step's forward pass."""
@@ -149,10 +153,12 @@ def waited_for_core() -> float:
         return 0.0
 
 
-def run_window(window: dict[str, Any], out: Path, net: torch.nn.Module, ddp: bool) -> tuple[list[float], float]:
+def run_window(
+    window: dict[str, Any], out: Path, net: torch.nn.Module, device: torch.device, ddp: bool
+) -> tuple[list[float], float]:
     """Train and record; returns the duration of each recorded step and the mean wait for a core per step, seconds."""
     rank = dist.get_rank()
-    trouble = Trouble(window, rank)
+    trouble = Trouble(window, rank, BATCH if device.type == "cpu" else BATCH * ON_GPU)
     loader = torch.utils.data.DataLoader(
         Batches(WARMUP + ACTIVE + 1, trouble.loader_s, trouble.batch), batch_size=None, num_workers=0
     )
@@ -165,7 +171,7 @@ def run_window(window: dict[str, Any], out: Path, net: torch.nn.Module, ddp: boo
         begun = time.perf_counter()
         for step, batch in enumerate(loader):
             trouble.before(step)
-            loss = net(batch).square().mean()
+            loss = net(batch.to(device)).square().mean()
             loss.backward()
             if not ddp:
                 for gradient in gradients(net):
@@ -190,16 +196,21 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"]) % len(cores)]})
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    device = torch.device("cpu")
+    if plan.get("nccl"):
+        share_device(rank := int(os.environ["RANK"]))
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    dist.init_process_group("gloo" if device.type == "cpu" else "nccl")
     gc.collect()
     gc.freeze()
-    net = model()
+    net = model().to(device)
     trained: torch.nn.Module = DistributedDataParallel(net) if plan["ddp"] else net
     took, off_core = {}, {}
     for window in plan["windows"]:
-        times, waited = run_window(window, out, trained, plan["ddp"])
-        off_core[window["name"]] = [torch.zeros(1) for _ in range(dist.get_world_size())]
-        dist.all_gather(off_core[window["name"]], torch.tensor([waited]))
+        times, waited = run_window(window, out, trained, device, plan["ddp"])
+        off_core[window["name"]] = [torch.zeros(1, device=device) for _ in range(dist.get_world_size())]
+        dist.all_gather(off_core[window["name"]], torch.tensor([waited], device=device))
         # A fault's cost is that of a step which it strikes.
         struck = {"slow_collective": SLOW_STEPS, "stall": (STALLED_STEP,)}.get(window["kind"], range(len(times)))
         took[window["name"]] = statistics.median(times[step] for step in struck)
