@@ -45,6 +45,17 @@ def _loading(load: float, *, item: bool) -> Program:
     return step
 
 
+def _silent(time: float, *, item: bool) -> Program:
+    def step(job: Job) -> None:
+        job.silent(time)
+        for _ in range(4):
+            job.launch(1000)
+        if item:
+            job.synchronize()
+
+    return step
+
+
 def _host_before_kernels(count: int, host: float, time: float) -> Program:
     def step(job: Job) -> None:
         for _ in range(count):
@@ -290,6 +301,8 @@ def _blocks(blocks: int, time: float) -> Program:
 CASES = (
     Case("data_loading", "the loader is always ready", _loading(3000, item=True), _loading(0, item=True)),
     Case("data_loading", "the same, the host runs ahead", _loading(6000, item=False), _loading(0, item=False)),
+    Case("silent_host", "no Python between steps", _silent(3000, item=True), _silent(0, item=True)),
+    Case("silent_host", "the same, the host runs ahead", _silent(6000, item=False), _silent(0, item=False)),
     Case("launch_bound", "a CUDA graph", _host_before_kernels(40, 50, 30), _graph(40, 30)),
     Case("small_kernels", "fused into one", _host_before_kernels(200, 12, 4), _fused(800)),
     Case("synchronizing_calls", "no .item()", _item_in_the_middle(item=True), _item_in_the_middle(item=False)),
@@ -338,6 +351,7 @@ CASES = (
     ),
 )
 QUIET = (
+    Case("silent_host", "hidden behind the device", _silent(3000, item=False), _silent(0, item=False)),
     Case("gc_pauses", "hidden behind the device", _collecting(1500, ahead=True), _collecting(0, ahead=True)),
     Case("data_loading", "hidden behind the device", _loading(2000, item=False), _loading(0, item=False)),
     Case("graph_breaks", "hidden behind the device", _compiled(4, ahead=True), _compiled(1, ahead=True)),

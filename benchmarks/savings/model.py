@@ -71,6 +71,11 @@ class Job:
             rank.events.append(kineto.op(name, rank.host, taken))
             rank.host += taken
 
+    def silent(self, time: Time) -> None:
+        """Python, or another library, of which nothing is recorded."""
+        for number, rank in enumerate(self._ranks):
+            rank.host += self._of(time, number)
+
     def load(self, time: Time) -> None:
         """Wait for the data loader."""
         for number, rank in enumerate(self._ranks):

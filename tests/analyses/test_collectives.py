@@ -235,7 +235,8 @@ def test_without_all_ranks_of_the_job_a_group_is_not_inferred(tmp_path: Path) ->
     assert result.frame["group_size"].null_count() == result.frame.height
     assert result.frame["wait_ns"].null_count() == result.frame.height
     by_id = {finding.id: finding for finding in result.findings}
-    assert "ranks of the job have no trace" in {each.name for each in by_id["unknown-groups"].evidence}
+    because = "communicators, because ranks of the job have no trace"
+    assert because in {each.name for each in by_id["unknown-groups"].evidence}
 
 
 def unmatched(result: rankscope.Result) -> dict[str, object]:

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from tests.claims.claim import Claim
 from tests.claims.device_rules import PAGEABLE, launched_in_steps, number_of, overlapped, product_kernels, products
-from tests.claims.host_rules import MEMORY, collections, late_gaps, left_out, memory_time, short_pieces, waits
+from tests.claims.host_rules import (
+    MEMORY,
+    collections,
+    late_gaps,
+    left_out,
+    memory_time,
+    short_pieces,
+    silent_time,
+    waits,
+)
 from tests.claims.raw import LOADING, File, Raw
 from tests.claims.spans import less, union, within
 from tests.plain_reading import DEVICE, Event, category, loading_of
@@ -24,7 +33,7 @@ COMPILER = re.compile(r"TorchDynamo Cache Lookup|AOTDispatcher Runtime Wrapper P
 WITHOUT = frozenset(
     (
         # About settings, files, or the state of an allocator.
-        "memory_fragmentation", "profiler_cost", "too_few_steps",
+        "memory_fragmentation", "numa_binding", "profiler_cost", "shared_device", "too_few_steps",
     )
 )  # fmt: skip
 """Rules whose findings have no event."""
@@ -45,6 +54,12 @@ def late_launches(place: Place) -> Costs:
     out = left_out(file)
     costs = [(event, gap, gap[1] - gap[0] - within(out, *gap)) for event, gap in late_gaps(file)]
     # A gap with mostly other causes would prove those.
+    return [(event, cost) for event, gap, cost in costs if 2 * cost >= gap[1] - gap[0]]
+
+
+def after_silence(place: Place) -> Costs:
+    silent = silent_time(place.file)
+    costs = [(event, gap, within(silent, *gap)) for event, gap in late_gaps(place.file)]
     return [(event, cost) for event, gap, cost in costs if 2 * cost >= gap[1] - gap[0]]
 
 
@@ -146,6 +161,7 @@ KINDS: dict[str, tuple[Callable[[Place], Costs], bool]] = {
     "host-device-clock-skew": (early, True),
     "imbalance": (computing, False),
     "launch_bound": (late_launches, True),
+    "silent_host": (after_silence, True),
     "low_occupancy": (unfilled, True),
     "memory_growth": (steps, False),
     "memory_limit": (operators, False),

@@ -12,6 +12,11 @@ NS = 1.5
 """Sums are exact; means and medians are rounded once, and shares of them once more."""
 
 
+def number_in(text: str) -> float:
+    """A number as titles write it, with commas between thousands."""
+    return float(text.replace(",", ""))
+
+
 class FalseClaimError(AssertionError):
     """What a finding says is not what the trace has."""
 

@@ -7,7 +7,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
-from tests.claims.claim import Claim
+from tests.claims.claim import Claim, number_in
 from tests.claims.exchanges import LOOSE, WIDTHS, Exchange, Exchanges
 from tests.claims.host_rules import recurs, saves_at_most, step_count, step_of
 from tests.claims.raw import Raw, mean
@@ -116,14 +116,14 @@ def _heaviest(claim: Claim, known: Exchanges, steps: tuple[int, ...]) -> None:
     claim.require(
         mine and max(mine.values()) >= 0.9 * max(time.values()), f"most of it is in {max(time, key=time.__getitem__)}"
     )
-    size = re.search(r" of ([\d.e+]+) MB", said)
+    size = re.search(r" of ([\d.,e-]+) MB", said)
     if size is not None:
         sizes = {b for _, b in mine if b is not None}
         if kind == "all_gather":
             # Gloo's ranges tell what a rank gives; what is gathered is as much of each rank.
             sizes |= {b * len(known.raw.ranks) for b in sizes}
         claim.require(
-            any(abs(b / 1e6 - float(size[1])) <= 0.006 * float(size[1]) for b in sizes),
+            any(abs(b / 1e6 - number_in(size[1])) <= 0.006 * number_in(size[1]) for b in sizes),
             f"no {kind} has this size, but {set(mine)}",
         )
 
@@ -190,7 +190,7 @@ def slow_network(claim: Claim, raw: Raw) -> None:
     steps = claim.finding.steps
     step = step_of(claim, raw)
     known = Exchanges.of(raw)
-    said = re.match(r"(\S+) of ([\d.e+]+) MB in group (.*) moves ", claim.finding.title)
+    said = re.match(r"(\S+) of ([\d.,]+) MB in group (.*) moves ", claim.finding.title)
     claim.require(said, "the title names no group")
     assert said is not None
     rates: dict[tuple[str, str, int, str | None], list[float]] = defaultdict(list)
@@ -208,7 +208,9 @@ def slow_network(claim: Claim, raw: Raw) -> None:
     kind, group = said[1], said[3]
     claim.is_ranks({row.rank for row in known.rows if row.group == group})
     own = [
-        k for k in rates if k[0] == kind and k[1] == group and abs(k[2] / 1e6 - float(said[2])) <= 0.006 * k[2] / 1e6
+        k
+        for k in rates
+        if k[0] == kind and k[1] == group and abs(k[2] / 1e6 - number_in(said[2])) <= 0.006 * k[2] / 1e6
     ]
     claim.require(own, f"no {kind} of group {group} of that size")
     (key,) = own

@@ -139,6 +139,22 @@ def left_out(file: File) -> list[Span]:
     return union(file.loading, file.waiting, host_only, silent, long, stands, memory_time(file))
 
 
+EXPLAINED = re.compile(
+    r"^gc: generation |^Python GC$|^gloo:|dynamo_timed\)$|^entire_(frame|backward)_compile|^inductor_compile$"
+    r"|^(TorchDynamo Cache Lookup|AOTDispatcher Runtime Wrapper Prologue|Pregraph bytecode)"
+)
+"""Ranges of the host with rules of their own."""
+
+
+def silent_time(file: File) -> list[Span]:
+    """When the host records neither an operator nor a call for longer than a launch takes, and no range says why."""
+    if not file.plain.operators:
+        return []
+    silent = [gap for gap in between(file.recorded) if gap[1] - gap[0] > SILENCE]
+    named = union(event.span for event in file.plain.named if EXPLAINED.search(event.name))
+    return less(silent, union(file.loading, named))
+
+
 def memory_time(file: File) -> list[Span]:
     """When the host allocates or frees memory in the driver."""
     return union(call.span for call in file.plain.calls if MEMORY.search(call.name))
@@ -180,6 +196,7 @@ def launches_by_step(raw: Raw, rank: int, steps: tuple[int, ...]) -> dict[tuple[
     gaps = {id(file): late_gaps(file) for file in raw.files[rank]}
     unavoidable = {id(file): left_out(file) for file in raw.files[rank]}
     memory = {id(file): memory_time(file) for file in raw.files[rank]}
+    silence = {id(file): silent_time(file) for file in raw.files[rank]}
     ends = {id(file): [(a, b) for _, a, b in file.windows] for file in raw.files[rank]}
     shorts = {id(file): short_pieces(file) for file in raw.files[rank]}
     for file, number, begin, end in windows_of_pieces(raw, rank, steps):
@@ -204,6 +221,7 @@ def launches_by_step(raw: Raw, rank: int, steps: tuple[int, ...]) -> dict[tuple[
             "short_ns": sum(event.end - event.start for event in short),
             "late_ns": within(less(union(gap for _, gap in late), free), begin, end),
             "late_short_ns": within(less(union(brief), free), begin, end),
+            "silent_ns": within(common(union(gap for _, gap in late), silence[id(file)]), begin, end),
             "allocator_ns": within(common(union(gap for _, gap in late), memory[id(file)]), begin, end),
         }
         rows[id(file), number] = {**row, "cost": row["short_ns"] + row["late_short_ns"]}
@@ -267,6 +285,31 @@ def launch_bound(claim: Claim, raw: Raw) -> None:
         claim.require(said == most, f"{name} has {said} ns of it, another {most}")
     saves(claim, late[worst], step)
     claim.is_ranks(worth_it(late, step))
+    claim.share(step)
+
+
+@checks("silent_host")
+def silent_host(claim: Claim, raw: Raw) -> None:
+    """Nothing runs, what comes next was not launched yet, and the host records nothing for longer than 100 µs."""
+    if re.search(r"no operator in \d+ of \d+ steps", claim.finding.title):
+        step, worst = mean_step_and_worst(claim, raw)
+        rows = {number: row["silent_ns"] for (_, number), row in launches_by_step(raw, worst, ()).items()}
+        slow = {number: lost for number, lost in rows.items() if lost >= 0.05 * raw.step_ns()}
+        claim.require(set(claim.finding.steps) == set(slow), f"steps {slow}")
+        claim.require(2 <= len(slow) < len(rows) / 2, "it happens once, or in most steps")
+        claim.is_near("device idle while the host records no operator", sum(slow.values()))
+        per = claim.is_near("mean over all steps", sum(slow.values()) / len(rows))
+        claim.require(f"in {len(slow)} of {len(rows)} steps" in claim.finding.title, "the title's steps")
+        saves_at_most(claim, per, step)
+        return
+    steps, step = claim.finding.steps, step_of(claim, raw)
+    lost = {rank: row["silent_ns"] for rank in raw.ranks if raw.on_device and (row := launches(raw, rank, steps))}
+    worst = worst_of(claim, lost)
+    claim.is_near("device idle while the host records no operator", lost[worst])
+    own = launches_by_step(raw, worst, steps)
+    left_out_steps(claim, {number: row["silent_ns"] for (_, number), row in own.items()}, step)
+    saves(claim, lost[worst], step)
+    claim.is_ranks(worth_it(lost, step))
     claim.share(step)
 
 
@@ -536,6 +579,38 @@ def profiler_cost(claim: Claim, raw: Raw) -> None:
     said = re.search(r"takes (\d+) % longer", claim.finding.title)
     claim.require(said and abs(float(said[1]) - 100 * shares[worst]) <= 0.51, f"the title's share: {shares[worst]}")
     claim.require(claim.finding.saving_ns is None, "the profiler's cost is no saving")
+
+
+@checks("shared_device")
+def shared_device(claim: Claim, raw: Raw) -> None:
+    """The manifests of these ranks have one device."""
+    on: dict[object, set[int]] = defaultdict(set)
+    for each in raw.manifests:
+        device = each.get("device") or {}
+        key = device.get("uuid") or (device.get("pci_bus_id") and (each.get("host"), device["pci_bus_id"]))
+        on[key, each.get("restart_count", 0)].add(each["rank"])
+    shared = [ranks for (key, _), ranks in on.items() if key and len(ranks) > 1]
+    claim.is_ranks(set().union(*shared))
+    claim.is_near("devices with several ranks", len(shared))
+    name = claim.take("device").value
+    claim.require(name in {(each.get("device") or {}).get("name") for each in raw.manifests}, f"no {name}")
+    said = {int(rank) for rank in re.findall(r"\d+", claim.finding.title.partition(" more")[0])}
+    claim.require(any(said <= ranks for ranks in shared) or "more" in claim.finding.title, f"{said} share none")
+
+
+@checks("numa_binding")
+def numa_binding(claim: Claim, raw: Raw) -> None:
+    """The manifests of these ranks have cores of other nodes than the device's."""
+    far = {}
+    for each in raw.manifests:
+        near, nodes = (each.get("device") or {}).get("numa_node"), (each.get("environment") or {}).get("numa_nodes")
+        spans = [part.partition("-") for part in (nodes or "").split(",")]
+        own = {n for low, _, high in spans if low for n in range(int(low), int(high or low) + 1)}
+        if near is not None and own and near not in own:
+            far[each["rank"]] = near, nodes
+    claim.is_ranks(far)
+    claim.is_near("NUMA node of the device", far[min(far)][0])
+    claim.require(claim.take("NUMA nodes of its cores").value == far[min(far)][1], "other nodes")
 
 
 @checks("too_few_steps")

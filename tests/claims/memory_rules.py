@@ -7,7 +7,7 @@ import re
 import statistics
 from collections import defaultdict
 
-from tests.claims.claim import Claim
+from tests.claims.claim import Claim, number_in
 from tests.claims.host_rules import launches_by_step
 from tests.claims.raw import Allocation, File, Raw
 from tests.claims.registry import checks
@@ -97,10 +97,10 @@ def memory_growth(claim: Claim, raw: Raw) -> None:
                     claim.is_near("steps until the device is full", room / said, within=1)
     claim.require(growing, "no device grows in every step")
     claim.is_ranks(growing)
-    said_mb = re.search(r"by ([\d.e+]+) MB", claim.finding.title)
+    said_mb = re.search(r"by ([\d.,e-]+) MB", claim.finding.title)
     claim.require(said_mb, "the title's growth")
     assert said_mb is not None
-    claim.same(float(said_mb[1]), max(growing.values()) / 1e6, "the title's growth", relative=0.006, within=0)
+    claim.same(number_in(said_mb[1]), max(growing.values()) / 1e6, "the title's growth", relative=0.006, within=0)
 
 
 def _running(rows: list[Allocation]) -> list[int]:

@@ -6,7 +6,7 @@ import re
 import statistics
 from collections import defaultdict
 
-from tests.claims.claim import Claim
+from tests.claims.claim import MEAN_STEP, Claim
 from tests.claims.exchanges import LOOSE, P2P, ROOM_NS, Exchanges, offsets
 from tests.claims.raw import File, Raw, mean
 from tests.claims.registry import checks
@@ -127,7 +127,8 @@ def unknown_groups(claim: Claim, raw: Raw) -> None:
     claim.require(set(claim.finding.ranks) <= {row.rank for row in nameless}, "ranks without such kernels")
     communicators = claim.number("communicators")
     claim.require(0 < claim.number("their collectives") <= len(nameless), f"there are {len(nameless)}")
-    reasons = {each.name: claim.number(each.name) for each in list(claim.left)}
+    because = "communicators, because "
+    reasons = {each.name.removeprefix(because): claim.number(each.name) for each in list(claim.left)}
     claim.same(sum(reasons.values()), communicators, "the sum of the reasons", within=0)
     claim.require("the number of ranks of the job is not recorded" not in reasons or not raw.world, "it is")
     missing = "ranks of the job have no trace" in reasons
@@ -245,11 +246,21 @@ def stall(claim: Claim, raw: Raw) -> None:
     claim.require((claim.finding.saving_ns or 0) <= said * 1.1 + ROOM_NS, "the saving exceeds what it is late by")
 
 
+def of_seldom_steps(claim: Claim, raw: Raw) -> None:
+    """What fewer than half of the steps have is a part of the mean step, and of the median step otherwise."""
+    steps = len({(file.path, number) for file in raw.files[raw.ranks[0]] for number, _, _ in file.windows})
+    seldom = 0 < 2 * len(claim.finding.steps) < steps and bool(claim.finding.saving_ns)
+    claim.require(claim.of_mean == seldom, f"{len(claim.finding.steps)} of {steps} steps")
+    if claim.of_mean:
+        claim.is_near(MEAN_STEP, raw.mean_step_ns())
+
+
 @checks("straggler")
 def straggler(claim: Claim, raw: Raw) -> None:
     """Its own time per step exceeds the others'; they wait for it; and what is called the cause takes longer on it."""
     ranks = set(claim.finding.ranks)
     claim.take("significance test")
+    of_seldom_steps(claim, raw)
     times = local_times(raw)
     excess = excess_of(claim, raw, times)
     compared = claim.number("steps compared")
@@ -366,6 +377,7 @@ def slow_links(claim: Claim, raw: Raw) -> None:
     more = claim.number("transfers are slower by")
     expected = claim.number("expected transfer time")
     claim.take("groups it is compared with")
+    of_seldom_steps(claim, raw)
     claim.require(more > 0 and expected > 0, "no transfer is slower")
     known = Exchanges.of(raw)
     said = re.match(r"Group (.*) transfers", claim.finding.title)

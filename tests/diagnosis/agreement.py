@@ -22,7 +22,14 @@ from rankscope.timeline.heat_map import heat_of
 
 WORDS = {
     "straggler": ("delays the other ranks", "delay the other ranks", "is the straggler", "are stragglers"),
-    "none": ("none significant", "no significant straggler", "no rank delays", "no single rank delays"),
+    "none": (
+        "none significant",
+        "no significant straggler",
+        "no rank delays",
+        "no single rank delays",
+        "show why",
+        "cause unclear",
+    ),
     "too-few-steps": ("too few steps to tell",),
     "not-compared": ("not compared", "cannot be compared", "could not be compared"),
     "one-rank": ("one rank: ",),

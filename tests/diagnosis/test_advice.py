@@ -42,6 +42,17 @@ def test_one_wrapper_is_not_told_of_the_other() -> None:
     assert "start each transfer" in for_communication(JobKind()).lower()
 
 
+def test_advice_is_about_the_collective_with_most_time() -> None:
+    """FSDP's reductions cannot be prefetched, and smaller buckets of DDP shorten no exchange of embeddings."""
+    fsdp, ddp = JobKind("training", "fsdp"), JobKind("training", "ddp", embeddings=True)
+    assert "prefetch" in for_communication(fsdp, ("all_gather", None, 8)).lower()
+    assert "prefetch" not in for_communication(fsdp, ("reduce_scatter", None, 8)).lower()
+    assert "bucket_cap_mb" in for_communication(ddp, ("all_reduce", None, 8))
+    exchange = for_communication(ddp, ("all_to_all", None, 8))
+    assert "bucket_cap_mb" not in exchange
+    assert "embeddings" in exchange
+
+
 def test_embeddings_only_where_there_are_some() -> None:
     assert "embedding" not in for_imbalance(JobKind("training", "ddp"))
     assert "embedding tables" in for_imbalance(JobKind("training", "ddp", embeddings=True))

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import polars as pl
 import pytest
 from benchmarks.savings.model import Job
 from tests import kineto
@@ -328,3 +329,38 @@ def test_a_slow_loader_is_one_cause(tmp_path: Path) -> None:
     assert first.saving_ns == pytest.approx(3_000_000, rel=0.02)
     assert {each.id for each in first.symptoms} >= {"data_loading"}
     assert diagnosis.saving_ns <= 3_350_000
+
+
+def test_waits_that_compute_covers_cost_nothing_and_are_no_transfer(tmp_path: Path) -> None:
+    """Rank 2 launches 9 ms late, the others compute for a part of that time, and then all transfer for 4 ms.
+
+    It was said that all their exposed communication is waiting, and that the transfer is the same time.
+    """
+
+    def program(job: Job, number: int) -> None:
+        computed(job, number, kernels=1, time=3000, ranks=4)
+        job.host([9000 if rank == 2 else 1 for rank in range(4)], "aten::nonzero")
+        job.reduce(1000, 1 << 22)
+        computed(job, number, ranks=4)
+        reduced(job, 3000, 1 << 24)
+
+    run = rankscope.open(executed(program, 4).write(tmp_path), executor="serial")
+    first, *others = run.diagnosis().findings
+    waits = run.distributed().select(pl.col("exposed_synchronizing_ns") + pl.col("exposed_unmatched_ns")).to_series()
+    assert (first.id, first.ranks) == ("straggler", (2,))
+    assert (first.cost_ns or 0) <= max(*waits, first.saving_ns or 0)
+    assert "exposed_communication" in {each.id for each in others}
+
+
+def test_a_loader_that_is_slow_in_some_steps_of_a_rank_is_one_cause(tmp_path: Path) -> None:
+    """Rank 2 waits 25 ms for data in every fifth step, as when a worker starts again: it was two causes."""
+
+    def program(job: Job, number: int) -> None:
+        job.load([25_000 if rank == 2 and number % 5 == 4 else 100 for rank in range(4)])
+        computed(job, number, kernels=8, ranks=4)
+        reduced(job)
+
+    first, *others = diagnosed(executed(program, 4, steps=15).write(tmp_path)).findings
+    assert (first.id, first.ranks, first.steps) == ("straggler", (2,), (4, 9, 14))
+    assert "data_loading" in {each.id for each in first.symptoms}
+    assert not {each.id for each in others} & {"data_loading", "synchronizing_calls"}

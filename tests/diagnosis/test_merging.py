@@ -35,11 +35,13 @@ def stragglers(ranks: int, *late: tuple[int, str, int, int]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def waits(*by_rank: int | None, duration: int = 300) -> pl.DataFrame:
-    """A collective on each rank, with its wait."""
-    rows = [(rank, 1, wait, duration) for rank, wait in enumerate(by_rank)]
-    schema = {"rank": pl.Int64, "step": pl.Int64, "wait_ns": pl.Int64, "duration_ns": pl.Int64}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+def waits(*by_rank: int | None, exposed: int = 300) -> pl.DataFrame:
+    """How much of each rank's exposed communication is waiting: None if that is not known, 0 if it has none."""
+    rows = [
+        (rank, wait or 0, exposed - wait if wait else 0, exposed * (wait is None)) for rank, wait in enumerate(by_rank)
+    ]
+    names = ("rank", "exposed_synchronizing_ns", "exposed_transfer_ns", "exposed_unmatched_ns")
+    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
 
 
 def gaps(*late: int) -> pl.DataFrame:
@@ -127,10 +129,10 @@ def test_exposed_communication_is_waiting_where_there_is_no_room_for_both() -> N
     late_rank = stragglers(3, (0, "slow_host", 250, 250))
     exposed = found("exposed_communication", 200, 1, 2)
     # Waits are not known: of 300 exposed, 250 can be waiting, and the 300 stated as transfer cannot be beside it.
-    unknown = inputs({"exposed_communication_ns": 0}, {}, {}, stragglers=late_rank, collectives=waits(None, None, None))
+    unknown = inputs({"exposed_communication_ns": 0}, {}, {}, stragglers=late_rank, distributed=waits(0, None, None))
     assert tree(merged(unknown, late(0, 250), exposed)) == {STRAGGLER: ["exposed_communication"]}
     # They are known, and not part of what is stated as transfer: there is room for both.
-    known = inputs({"exposed_communication_ns": 0}, {}, {}, stragglers=late_rank, collectives=waits(0, 100, 100))
+    known = inputs({"exposed_communication_ns": 0}, {}, {}, stragglers=late_rank, distributed=waits(0, 100, 100))
     assert tree(merged(known, late(0, 100), exposed)) == {"exposed_communication": [], STRAGGLER: []}
 
 
@@ -150,8 +152,8 @@ def test_two_late_ranks_explain_together_what_neither_explains_alone() -> None:
 def test_several_stragglers_together_explain_no_more_waiting_than_there_is() -> None:
     late_ranks = stragglers(4, (0, "slow_host", 100, 150), (1, "slow_device", 100, 150))
     own, waiting = {"exposed_communication_ns": 0}, {"exposed_communication_ns": 250}
-    known = waits(0, 0, 150, 150)
-    run = inputs(own, own, waiting, waiting, stragglers=late_ranks, collectives=known)
+    known = waits(0, 0, 150, 150, exposed=250)
+    run = inputs(own, own, waiting, waiting, stragglers=late_ranks, distributed=known)
     # Of 250, 150 are waiting for either: the other 100 are transfer.
     findings = merged(run, late(0, 100), late(1, 100), found("exposed_communication", 100, 2, 3))
     assert tree(findings)["exposed_communication"] == []

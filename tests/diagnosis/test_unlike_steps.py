@@ -12,6 +12,7 @@ import pytest
 from benchmarks.savings.model import Job
 from tests import kineto
 from tests.claims.check import false_claims
+from tests.diagnosis.agreement import agree
 
 import rankscope
 from rankscope.report.formatting import sentence
@@ -195,6 +196,8 @@ def test_a_checkpoint_of_one_rank_delays_the_others_in_some_steps(tmp_path: Path
     assert finding.steps == (3, 6, 9)
     # Eleven steps are compared: of the first, the beginning is not known.
     assert finding.saving_ns == pytest.approx(3 * 20_000_000 / 11, rel=0.02)
+    # A mean over all steps, it was said to be a share of the median step.
+    assert "of the 13.4 ms mean step (40.5 %) can be saved" in sentence(run.diagnosis().headline)
 
 
 @pytest.mark.parametrize("jump", [50_000, -3_000])
@@ -241,3 +244,23 @@ def test_a_rank_without_steps_is_not_one_step(tmp_path: Path) -> None:
     overview = run.overview().row(0, named=True)
     assert overview["exposed_communication_ns"] == pytest.approx(2_000_000, rel=0.01)
     assert run.diagnosis().not_judged[0].what == "Ranks 1, 2: time per step"
+
+
+def test_a_rank_that_evaluates_alone_in_every_fourth_step_is_not_nobody(tmp_path: Path) -> None:
+    """The others wait for it 20 ms in the steps after; it was said that "No single rank delays the others"."""
+
+    def program(job: Job, number: int) -> None:
+        for part in range(8):
+            job.launch([1000 + (number * 3 + part + 5 * rank) % 7 for rank in range(4)])
+        job.reduce(500)
+        job.wait()
+        if number % 4 == 3:
+            for _ in range(20):
+                job.launch(1000, by=(0,))
+        job.synchronize()
+
+    run = rankscope.open(executed(program, ranks=4).write(tmp_path), executor="serial")
+    agree(run)
+    verdict = run.diagnosis().stragglers
+    assert (verdict.state, verdict.label) == ("none", "rank 0 in some steps, cause unclear")
+    assert sentence(verdict.sentence).startswith("Rank 0 delays the others in some steps, but these traces do not")

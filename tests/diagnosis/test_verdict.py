@@ -179,7 +179,10 @@ def test_the_most_costly_note_is_the_one_that_saves_most() -> None:
     late = Finding("straggler", "info", "Rank 5 delays the other ranks", ranks=(5,), saving_ns=17, cost_ns=400)
     waits = Finding("synchronizing_calls", "info", "Calls wait", saving_ns=250)
     found = _headline([late, waits], StepWords("step", "a step", "per step", "step time"), 10_000, False)
-    assert sentence(found) == "No warnings. The most costly note: Calls wait (up to 2.5 % of the 10.0 µs step)."
+    assert (
+        sentence(found)
+        == "No performance warnings. The most costly note: Calls wait (up to 2.5 % of the 10.0 µs step)."
+    )
 
 
 def headline_from(findings: list[Finding], step: int | None = 10_000) -> str:
@@ -205,7 +208,9 @@ def test_a_known_saving_comes_before_a_cost_and_a_warning_before_both() -> None:
     note = Finding("copies", "info", "Copies run", saving_ns=90)
     warning = Finding("damage", "warning", "A file is cut")
     saving = Finding("loading", "warning", "Data is late", saving_ns=2500)
-    assert headline_from([costly, note]).startswith("No warnings. The most costly note: Copies run (up to 0.90 %")
+    assert headline_from([costly, note]).startswith(
+        "No performance warnings. The most costly note: Copies run (up to 0.90 %"
+    )
     assert headline_from([warning, costly, note]) == "A file is cut."
     said = headline_from(by_severity([warning, saving, costly, note]))
     assert said == "Data is late. Up to 2.50 µs of the 10.0 µs recorded span (25.0 %) can be saved."

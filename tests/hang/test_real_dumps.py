@@ -48,6 +48,10 @@ def test_both_ranks_with_a_failed_gpu_are_found(shared_traces):
     assert verdict.collective is not None
     assert (verdict.collective.group, verdict.collective.sequence) == ("74", 20537)
     assert (verdict.collective.missing, verdict.collective.arrived) == ((12,), (13, 14, 15))
+    # Rank 14's device is in an earlier call than the one in which rank 12 is missing: it waits for no rank.
+    shown = {each.rank: each for each in verdict.ranks}
+    waits = [(shown[rank].waits_in.group, shown[rank].waits_in.sequence, shown[rank].waits_for) for rank in (12, 14)]
+    assert waits == [("41", 42806, ()), ("42", 42806, ())]
 
 
 @pytest.mark.parametrize(("case", "culprits"), [(GPU_ERROR, (12, 14)), (LOCK_GIL, (9, 14))])

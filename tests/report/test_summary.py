@@ -86,6 +86,16 @@ def test_a_step_divides_into_what_the_device_did(tmp_path: Path) -> None:
     assert line(lines, "traces") == "traces      no problems found"
 
 
+def test_a_step_that_stands_out_is_named(tmp_path: Path) -> None:
+    """Step 3 of five writes a checkpoint for 20 ms: the mean step has 4 ms of that, and the median none."""
+    events, at = [], 0.0
+    for number, length in enumerate((1000, 1000, 1000, 21_000, 1000)):
+        events += [kineto.step(number, at, length), *kineto.small_step(at, number, correlation=10 * number + 1)[1:]]
+        at += length
+    lines = of_ranks(tmp_path, {0: events})
+    assert line(lines, "step ") == "step        1.00 ms  median over 5 steps; step 3: 21.0 ms"
+
+
 def test_figures_are_those_of_the_analyses(tmp_path: Path) -> None:
     run = rankscope.open(write_reference(tmp_path), executor="serial")
     overview = run.overview().row(0, named=True)

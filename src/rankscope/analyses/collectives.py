@@ -288,7 +288,7 @@ def _unknown_groups(rows: pl.DataFrame, inferred: pl.DataFrame) -> list[Finding]
             evidence=(
                 Evidence("communicators", unknown.height, "count"),
                 Evidence("their collectives, over all ranks", affected.height, "count"),
-                *(Evidence(why, number, "count") for why, number in reasons.iter_rows()),
+                *(Evidence(f"communicators, because {why}", number, "count") for why, number in reasons.iter_rows()),
             ),
             advice="Record all ranks of the job, with rankscope.Profiler (it records the number of ranks) and torch "
             "2.3 or newer (NCCL's kernels then name their group).",

@@ -9,13 +9,15 @@ the host was late: the next piece's launch began after the device had become idl
     memory                 driver calls that allocate or free memory (`allocator_ns`, the rule `memory_retries`)
     long runtime calls     longer than 100 µs: the driver loads code or creates a context
     unrecorded intervals   longer than 100 µs, in which the host recorded neither an operator nor a runtime call:
-                           asleep, descheduled, or user code that no faster launch would shorten
+                           asleep, descheduled, or user code that no faster launch would shorten (`silent_ns`)
     first calls            longer than 10 ms, in which neither an operator nor a runtime call began or ended: inside
                            one operator a library is loaded, or code compiled
     communication          without a device: Gloo's ranges
 
     late        = |gaps in the step's window − the parts above|
     allocator   = |gaps in the step's window in which the host allocates or frees memory|
+    silent      = |gaps in the step's window ∩ unrecorded intervals, without data loading, garbage collection,
+                  compiling and Gloo's ranges|
     late_short  = Σ gaps before a compute kernel shorter than 10 µs, or an operator whose name has a median duration
                   below 20 µs, if the gap is at most 100 µs: launching takes less, so a longer gap has another cause
 
@@ -46,6 +48,7 @@ COLUMNS = (
     Column("late_ns", pl.Int64, "ns", "gaps due to a late launch of the next piece"),
     Column("late_short_ns", pl.Int64, "ns", "of these, before short pieces and at most 100 µs long"),
     Column("allocator_ns", pl.Int64, "ns", "gaps due to driver calls that allocate or free memory"),
+    Column("silent_ns", pl.Int64, "ns", "gaps due to an unrecorded interval on the host; 0 without operators"),
     Column("allocations", pl.Int64, "count", "driver calls that allocate device memory in the window"),
     Column("frees", pl.Int64, "count", "driver calls that free device memory in the window"),
     Column("pinned", pl.Int64, "count", "driver calls that allocate, free or register pinned host memory"),
@@ -96,6 +99,7 @@ def _window_gaps(window: Tables, inputs: Inputs) -> pl.DataFrame:
             pl.Series("late_ns", late.within(starts, ends)),
             pl.Series("late_short_ns", (late & before_short(gaps, work.left_out)).within(starts, ends)),
             pl.Series("allocator_ns", (waiting & work.memory).within(starts, ends)),
+            pl.Series("silent_ns", (waiting & work.silent).within(starts, ends)),
             pl.lit(work.on_device).alias("on_device"),
         )
     )

@@ -116,8 +116,12 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     }
     if most["fragmentation"] is None:
         return Headline.of("Rank {rank}’s allocator reserves {reserved}, of which {allocated} is in use.", **values)
-    text = "Rank {rank}’s allocator reserves {reserved}: {allocated} in use, the rest {fragmentation} fragmented."
-    return Headline.of(text, fragmentation=(most["fragmentation"], "ratio"), **values)
+    # What is pending is neither.
+    text = (
+        "Rank {rank}’s allocator reserves {reserved}: {allocated} in use, {free} free and {fragmentation} fragmented."
+    )
+    values |= {"free": (most["free"], "bytes"), "fragmentation": (most["fragmentation"], "ratio")}
+    return Headline.of(text, **values)
 
 
 analysis = Analysis(

@@ -40,6 +40,8 @@ COLUMNS = (
         "to its last device event (without a device, all of it)",
     ),
     Column("step_ns", pl.Int64, "ns", "step time: median over steps of the slowest rank's window"),
+    Column("longest_step", pl.Int64, "", "the longest step; null without steps"),
+    Column("longest_step_ns", pl.Int64, "ns", "its slowest rank's window"),
     Column("mean_step_ns", pl.Int64, "ns", "mean window over all ranks and steps: the sum of the parts below"),
     Column("compute_ns", pl.Int64, "ns", "compute, mean per rank and step"),
     Column(
@@ -94,7 +96,8 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         # Where other ranks have steps, a file without any is not one step.
         steps = steps.filter(pl.col("step").is_not_null())
         device = device.filter(pl.col("rank").is_in(steps["rank"].unique().implode()))
-    slowest = steps.group_by("step", "window").agg(pl.col("window_ns").max())["window_ns"].median()
+    slowest = steps.group_by("step", "window").agg(pl.col("window_ns").max())
+    longest = slowest.drop_nulls("step").sort("window_ns", "step", "window", descending=[True, False, False])
     rows = max(steps.height, 1)
     communication = int(device["communication_ns"].sum())
     window = int(steps["window_ns"].sum())
@@ -104,7 +107,9 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         "world_size": inputs.world_size,
         "ranks": inputs.results["device_time"].height,
         "steps": count_steps(steps),
-        "step_ns": _rounded(slowest),
+        "step_ns": _rounded(slowest["window_ns"].median()),
+        "longest_step": longest["step"].first(),
+        "longest_step_ns": longest["window_ns"].first(),
         "mean_step_ns": round(window / rows) if steps.height else None,
         "communication_ns": communication // rows,
         "overlap_ratio": int(device["overlap_ns"].sum()) / communication if communication else None,

@@ -43,6 +43,7 @@ SLOW_LINKS = Effect("slow_network", "these transfers take longer")
 BUCKETS = Effect("bucket_size", "these buckets are the exposed communication")
 SMALL_SYNCS = Effect("small_collectives", "these collectives are the exposed communication")
 LATE_AFTER_WAITS = Effect("synchronizing_calls", "the host launches late because it waited for the device", same=True)
+SILENT_AFTER_WAITS = Effect("synchronizing_calls", "the host had waited until the device ran out of work", same=True)
 LOADING = Effect("data_loading", "the device is idle while the host loads data")
 
 

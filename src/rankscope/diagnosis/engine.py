@@ -13,6 +13,7 @@ import polars as pl
 
 from rankscope.diagnosis.anchors import with_anchors
 from rankscope.diagnosis.merging import merge
+from rankscope.diagnosis.recurring_costs import of_mean_step
 from rankscope.diagnosis.step_costs import step_ns
 from rankscope.diagnosis.verdict import Diagnosis, diagnosis_of
 from rankscope.errors import describe_error
@@ -65,8 +66,8 @@ def diagnose(rules: Iterable[Rule], with_findings: Iterable[str], analyze: Analy
         except FAILURES as error:
             # A failing rule, perhaps of another package, must not take the others' findings with it.
             stated.append(_not_diagnosed(rule.name, error))
-    stated = each_once(stated)
     known = replace(inputs, results=frames)
+    stated = [of_mean_step(each, known) for each in each_once(stated)]
     try:
         stated = with_anchors(stated, known)
     except FAILURES as error:

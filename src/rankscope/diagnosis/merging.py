@@ -156,6 +156,7 @@ def _straggler(finding: Finding, capacity: Mapping[int, Parts], inputs: Inputs, 
         # It happened once: it costs the steps to come nothing.
         shown = finding
     else:
+        step, _ = step_of(finding, step)
         cost = min(round(max(saving, *waits.values(), 0.0)), step)
         severity = finding.severity if finding.severity == "error" else severity_of(cost, step) or "info"
         shown = replace(finding, severity=severity, cost_ns=cost or None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import per_step, usual, usual_per_step
+from rankscope.diagnosis.step_costs import MEAN_STEP, per_step, usual, usual_per_step
 from rankscope.primitives.annotation_origin import garbage_collections
 from rankscope.results import Finding, Inputs
 
@@ -59,10 +59,21 @@ def _frame(inputs: Inputs, name: str) -> pl.DataFrame | None:
     return None if frame is None or frame.is_empty() else frame
 
 
+def _per_step(frame: pl.DataFrame, column: str, finding: Finding) -> Measured:
+    """What a step of each rank has: the mean step where the finding is about that, otherwise the median one.
+
+    Of what only some steps have, the median has nothing, or as much on each rank.
+    """
+    if not any(each.name == MEAN_STEP.length for each in finding.evidence):
+        return dict(usual(frame, column).iter_rows())
+    return dict(frame.group_by("rank").agg(pl.col(column).mean()).drop_nulls().sort("rank").iter_rows())
+
+
 def _gaps(finding: Finding, inputs: Inputs) -> Measured:
     frame = _frame(inputs, "launch_gaps")
-    column = {"launch_bound": "late_ns", "memory_retries": "allocator_ns"}.get(finding.id, "late_short_ns")
-    return {} if frame is None else dict(usual(frame, column).iter_rows())
+    columns = {"launch_bound": "late_ns", "memory_retries": "allocator_ns", "silent_host": "silent_ns"}
+    column = columns.get(finding.id, "late_short_ns")
+    return {} if frame is None else _per_step(frame, column, finding)
 
 
 def _synchronization(finding: Finding, inputs: Inputs) -> Measured:
@@ -71,7 +82,8 @@ def _synchronization(finding: Finding, inputs: Inputs) -> Measured:
 
 
 def _data_loading(finding: Finding, inputs: Inputs) -> Measured:
-    return usual_per_step(inputs, "data_loading_ns")
+    frame = _frame(inputs, "step_time")
+    return {} if frame is None else _per_step(frame, "data_loading_ns", finding)
 
 
 def _collections(finding: Finding, inputs: Inputs) -> Measured:
@@ -93,28 +105,26 @@ def _exposed_transfer(finding: Finding, inputs: Inputs) -> Measured:
     if frame is None:
         return usual_per_step(inputs, "exposed_communication_ns")
     transfer = pl.col("exposed_transfer_ns") + pl.col("exposed_unmatched_ns")
-    return dict(usual(frame.with_columns(transfer.alias("open_ns")), "open_ns").iter_rows())
+    return _per_step(frame.with_columns(transfer.alias("open_ns")), "open_ns", finding)
 
 
 def exposed_waits(inputs: Inputs) -> dict[int, float]:
-    """How much of each rank's exposed communication can be waiting, ns per step: all of it unless waits are known."""
+    """How much of each rank's exposed communication can be waiting, ns per step: all of it unless waits are known.
+
+    Waits that compute overlaps with are longer; what is known to be transfer is none.
+    """
     exposed = usual_per_step(inputs, "exposed_communication_ns")
-    if "collectives" not in inputs.results:
-        return {rank: float(value) for rank, value in exposed.items()}
-    rows = inputs.columns("collectives", "rank", "step", "wait_ns", "duration_ns")
-    if rows.is_empty():
-        return {rank: float(value) for rank, value in exposed.items()}
-    possible = rows.filter(pl.col("step").is_not_null()).select(
-        "rank", pl.coalesce("wait_ns", "duration_ns").alias("possible_ns")
-    )
-    most = per_step(possible, "possible_ns", inputs)
-    return {rank: float(min(value, most.get(rank, value))) for rank, value in exposed.items()}
+    frame = _frame(inputs, "distributed")
+    waits = pl.col("exposed_synchronizing_ns") + pl.col("exposed_unmatched_ns")
+    known = {} if frame is None else dict(usual(frame.with_columns(waits.alias("waits_ns")), "waits_ns").iter_rows())
+    return {rank: float(min(value, known.get(rank, value))) for rank, value in exposed.items()}
 
 
 _MEASURES: Mapping[str, tuple[Callable[[Finding, Inputs], Measured], bool]] = {
     "launch_bound": (_gaps, False),
     "small_kernels": (_gaps, False),
     "memory_retries": (_gaps, False),
+    "silent_host": (_gaps, False),
     "synchronizing_calls": (_synchronization, False),
     "data_loading": (_data_loading, False),
     "gc_pauses": (_collections, False),

@@ -6,10 +6,11 @@ In: results of analyses, as totals of files or one row per step. Out: costs of t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
+from rankscope.diagnosis.effects import SLOW_GROUP, STRAGGLER
 from rankscope.diagnosis.step_costs import (
     AGAIN,
     MEAN_STEP,
@@ -18,6 +19,7 @@ from rankscope.diagnosis.step_costs import (
     Worst,
     average_step,
     mean_step_ns,
+    number_of_steps,
     per_step,
     severity_of,
     step_counts,
@@ -154,6 +156,21 @@ def in_bursts(frame: pl.DataFrame, column: str, inputs: Inputs) -> Bursts | None
     steps = slow.filter(pl.col("rank") == worst["rank"])["step"].sort().to_list()
     ranks = tuple(rows["rank"].sort().to_list())
     return Bursts(worst["rank"], ranks, tuple(steps), worst["of"], worst["total"], saving, severity, mean)
+
+
+def of_mean_step(finding: Finding, inputs: Inputs) -> Finding:
+    """A finding that an analysis states, with the mean step as evidence if its saving is a part of that.
+
+    Late in fewer than half of the steps, a rank or group costs the median step nothing.
+
+    Args:
+        inputs: with the result of `step_time`.
+    """
+    mean = mean_step_ns(inputs)
+    seldom = 0 < 2 * len(finding.steps) < number_of_steps(inputs)
+    if finding.id not in (STRAGGLER, SLOW_GROUP) or not finding.saving_ns or not seldom or mean is None:
+        return finding
+    return replace(finding, evidence=(*finding.evidence, Evidence(MEAN_STEP.length, mean, "ns")))
 
 
 def larger_share(usually: list[Finding], in_some: list[Finding], step: int) -> list[Finding]:

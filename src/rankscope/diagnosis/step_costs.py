@@ -148,6 +148,12 @@ def unrecorded_ranks(inputs: Inputs) -> int:
     return max(0, size - len({info.rank for info in inputs.traces} - cut))
 
 
+def megabytes(size: float) -> str:
+    """A size, bytes, for a title: `4.19 MB`, `1,074 MB`."""
+    shown = size / 1e6
+    return f"{shown:,.0f} MB" if shown >= 99.5 else f"{shown:.3g} MB"
+
+
 def mean_of(values: pl.Series) -> float:
     """The mean of the non-null values; 0 without any."""
     known = values.drop_nulls()

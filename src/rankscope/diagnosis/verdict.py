@@ -30,6 +30,7 @@ from rankscope.results import (
     RankState,
     Result,
     incomplete_ranks,
+    late_unexplained,
     longest_wait,
     rank_state,
     without_straggler,
@@ -57,6 +58,7 @@ class RankVerdict:
         ranks: the stragglers, those of the most costly finding first.
         sentence: the same in words.
         longest: for which rank the others waited longest, as a clause: an indication; None if they waited for none.
+        unexplained: the rank that is significantly late in some steps, if these traces do not show why; else None.
         ranks_missing: whether the job has ranks without a complete trace, which no state is about.
     """
 
@@ -65,10 +67,13 @@ class RankVerdict:
     sentence: Headline
     longest: Headline | None = None
     ranks_missing: bool = False
+    unexplained: int | None = None
 
     @property
     def label(self) -> str:
         """The state in a few words, as a line begins; empty where stragglers are named instead."""
+        if self.unexplained is not None:
+            return f"rank {self.unexplained} in some steps, cause unclear"
         return _LABELS[self.state] + (AMONG_RECORDED if self.ranks_missing and self.state == "none" else "")
 
     def to_json(self) -> dict[str, Any]:
@@ -208,7 +213,9 @@ def _headline(findings: Sequence[Finding], unit: StepWords, step: int | None, sn
     saving = top.saving_ns or 0
     values |= {"saving": (saving, "ns"), "share": (saving / step, "ratio")}
     if small:
-        text = f"No warnings. The most costly note: {{finding}} (up to {{share}} of the {{step}} {unit.noun})."
+        text = (
+            f"No performance warnings. The most costly note: {{finding}} (up to {{share}} of the {{step}} {unit.noun})."
+        )
         return Headline.of(text, step=values["step"], finding=values["finding"], share=values["share"])
     text = f"up to {{saving}} of the {{step}} {unit.noun} ({{share}}) can be saved."
     if top.id != STRAGGLER or top.weight_ns <= 2 * saving:
@@ -238,7 +245,9 @@ def _rank_verdict(findings: Sequence[Finding], inputs: Inputs) -> RankVerdict:
         return RankVerdict("not-compared", (), sentence)
     missing = unrecorded_ranks(inputs) > 0
     sentence = without_straggler(frame, ranks_missing=missing)
-    return RankVerdict(rank_state(frame), (), sentence, longest, missing)
+    state = rank_state(frame)
+    unexplained = late_unexplained(frame) if state == "none" else None
+    return RankVerdict(state, (), sentence, longest, missing, unexplained)
 
 
 def _straggler_sentence(found: Sequence[Finding], unit: StepWords) -> Headline:

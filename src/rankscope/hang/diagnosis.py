@@ -255,6 +255,9 @@ def _rank_verdicts(case: _Case, verdict: HangVerdict) -> tuple[RankVerdict, ...]
     first: dict[int, Stuck] = {}
     targets: dict[int, set[int]] = {}
     for wait in case.waits.waits:
+        if wait.rank in case.stopped:
+            # Its device is in an earlier call, whichever rank it would wait for next.
+            continue
         if first.setdefault(wait.rank, wait.stuck) is wait.stuck:
             targets.setdefault(wait.rank, set()).add(wait.waits_for)
     for stuck in case.stuck:

@@ -24,6 +24,12 @@ _COMPILED = re.compile(
     r"## Call CompiledFxGraph |Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo Cache"
 )
 
+COMPILER_RANGES = (
+    r"^(TorchDynamo Cache Lookup|AOTDispatcher Runtime Wrapper Prologue|Pregraph bytecode)"
+    r"| \(dynamo_timed\)$|^entire_(frame|backward)_compile|^inductor_compile$"
+)
+"""Ranges in which the compiler works on the host: it looks up graphs, checks guards, or compiles."""
+
 USER, TORCH = "user", "torch"
 # Python's garbage collections: as rankscope's capture names them, and torch (`record_python_gc_info`).
 _GC_RANGES, _GC_FRAME = "gc: generation ", "Python GC"

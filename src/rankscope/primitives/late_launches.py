@@ -20,7 +20,9 @@ from rankscope.primitives.activity import (
     with_category,
 )
 from rankscope.primitives.allocations import ALLOCATOR_CALLS
-from rankscope.primitives.intervals import IntervalSet
+from rankscope.primitives.annotation_origin import COMPILER_RANGES, garbage_collections
+from rankscope.primitives.columns import constant
+from rankscope.primitives.intervals import EMPTY, IntervalSet
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.primitives.synchronization import host_waits
 
@@ -45,6 +47,8 @@ class LateLaunches:
         left_out: time that does not count as waiting for a launch, including the allocator's.
         allocator: the runtime calls that allocate or free memory.
         memory: the time in them.
+        silent: time in which the host recorded neither an operator nor a runtime call for longer than 100 µs, and
+            nothing else explains it; empty if the file has no operators.
     """
 
     on_device: bool
@@ -53,6 +57,7 @@ class LateLaunches:
     left_out: IntervalSet
     allocator: pl.DataFrame
     memory: IntervalSet
+    silent: IntervalSet
 
     @classmethod
     def of(cls, window: Mapping[str, pl.DataFrame], communication: str | None) -> LateLaunches:
@@ -81,8 +86,10 @@ class LateLaunches:
         )
         allocator = window["runtime_calls"].filter(pl.col("name").str.contains(ALLOCATOR_CALLS))
         memory = covered_time(allocator)
-        left_out = _left_out(window, gloo, on_device) | memory
-        return cls(on_device, pieces, _gaps(pieces), left_out, allocator, memory)
+        silence = _silence(window)
+        left_out = _left_out(window, gloo, on_device) | silence | memory
+        silent = (silence if window["host_ops"].height else EMPTY) - _named_time(annotations, gloo)
+        return cls(on_device, pieces, _gaps(pieces), left_out, allocator, memory, silent)
 
 
 def _left_out(window: Mapping[str, pl.DataFrame], gloo: pl.DataFrame, on_device: bool) -> IntervalSet:
@@ -92,16 +99,28 @@ def _left_out(window: Mapping[str, pl.DataFrame], gloo: pl.DataFrame, on_device:
     known = data_loading_time(window["annotations"]) | covered_time(host_waits(calls)) | covered_time(long)
     if not on_device:
         known = known | covered_time(gloo)
-    recorded = covered_time(window["host_ops"]) | covered_time(calls)
-    if not len(recorded):
-        return known
-    unrecorded = recorded.complement(int(recorded.starts[0]), int(recorded.ends[-1]))
-    asleep = unrecorded.ends - unrecorded.starts > SILENCE_NS
-    known = known | IntervalSet(unrecorded.starts[asleep], unrecorded.ends[asleep])
     events = [frame[end].to_numpy() for frame in (window["host_ops"], calls) for end in ("start_ns", "end_ns")]
     instants = np.sort(np.concatenate(events), kind="stable")
     standstill = np.diff(instants) > STANDSTILL_NS
     return known | IntervalSet(instants[:-1][standstill], instants[1:][standstill])
+
+
+def _silence(window: Mapping[str, pl.DataFrame]) -> IntervalSet:
+    """Longer intervals in which the host recorded neither an operator nor a runtime call."""
+    recorded = covered_time(window["host_ops"]) | covered_time(window["runtime_calls"])
+    if not len(recorded):
+        return EMPTY
+    unrecorded = recorded.complement(int(recorded.starts[0]), int(recorded.ends[-1]))
+    long = unrecorded.ends - unrecorded.starts > SILENCE_NS
+    return IntervalSet(unrecorded.starts[long], unrecorded.ends[long])
+
+
+def _named_time(annotations: pl.DataFrame, gloo: pl.DataFrame) -> IntervalSet:
+    """Time in ranges that explain why the host launches nothing: loading, garbage collection, compiling, Gloo."""
+    host = annotations.filter(~pl.col("on_device"))
+    collections = garbage_collections(host.with_columns(constant("rank", 0, pl.Int32, host.height)))
+    compiling = host.filter(pl.col("name").str.contains(COMPILER_RANGES).fill_null(False))
+    return data_loading_time(annotations) | covered_time(collections) | covered_time(compiling) | covered_time(gloo)
 
 
 def _gaps(pieces: pl.DataFrame) -> pl.DataFrame:

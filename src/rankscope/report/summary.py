@@ -44,6 +44,8 @@ _UNITS = "(?:%|ns|µs|ms|s|B|kB|MB|GB|TB|GB/s)"
 _TOGETHER = "\N{NO-BREAK SPACE}"
 _LABEL = 12
 _BAR = 30
+_UNUSUAL = 2
+"""Times the median: a longer step stands out, and mean figures include it."""
 _SHOWN = 3
 _TITLE = 3
 """Most lines of a finding's title, and of the advice on the first."""
@@ -119,12 +121,14 @@ def _line(label: str, *parts: tuple[str, str] | str) -> Text:
 
 
 def step_basis(overview: Mapping[str, Any]) -> str:
-    """What the step time was taken over: `of the slowest rank, median over 4 steps`."""
+    """What the step time was taken over: `of the slowest rank, median over 4 steps`, and a step that stands out."""
     count = overview["steps"]
     rank = "of the slowest rank" if overview["ranks"] > 1 else ""
     over = "the recorded span: no steps are marked"
     if count:
         over = f"median over {counted(count, 'step')}" if count > 1 else "the only step"
+        if overview["longest_step_ns"] > _UNUSUAL * overview["step_ns"]:
+            over += f"; step {overview['longest_step']}: {cell(overview['longest_step_ns'], 'ns')}"
     return ", ".join(filter(None, (rank, over)))
 
 

@@ -49,7 +49,7 @@ def without_straggler(frame: pl.DataFrame, *, ranks_missing: bool = False) -> He
         ranks_missing: whether the job has ranks without a complete trace: any of them may delay the others.
     """
     state = rank_state(frame)
-    longest, steps = longest_wait(frame), _steps(frame)
+    longest, steps, unexplained = longest_wait(frame), _steps(frame), late_unexplained(frame)
     if state == "not-compared" and not steps:
         return Headline.of("The ranks cannot be compared: no collective was matched between complete traces.")
     if state == "not-compared":
@@ -58,6 +58,8 @@ def without_straggler(frame: pl.DataFrame, *, ranks_missing: bool = False) -> He
         verdict = f"Too few steps to tell whether a rank delays the others ({counted_steps(steps)})"
     elif longest is None:
         verdict = "No rank delays the others"
+    elif unexplained is not None:
+        verdict = f"Rank {unexplained} delays the others in some steps, but these traces do not show why"
     elif Significance.SIGNIFICANT.value in frame["significance"]:
         verdict = "No single rank delays the others"
     else:
@@ -68,6 +70,20 @@ def without_straggler(frame: pl.DataFrame, *, ranks_missing: bool = False) -> He
     if longest is None:
         return Headline(f"{verdict}.", values)
     return Headline(f"{verdict}; {longest.text}.", (*longest.values, *values))
+
+
+def late_unexplained(frame: pl.DataFrame) -> int | None:
+    """The rank that the others waited for longest, if that is significant, costs them time, and has no clear cause.
+
+    Args:
+        frame: rows of `stragglers` per rank, without a cause.
+    """
+    most = _most_waited(frame)
+    if most is None:
+        return None
+    # Where others are as late in the same steps, it would save nothing alone.
+    costs = 2 * (most["saving_ns"] or 0) > (most["lateness_ns"] or 0)
+    return int(most["rank"]) if costs and most["significance"] == Significance.SIGNIFICANT.value else None
 
 
 def longest_wait(frame: pl.DataFrame) -> Headline | None:

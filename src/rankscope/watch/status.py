@@ -198,7 +198,7 @@ def _least_delay(compared: Comparison, verdicts: Mapping[int, Verdict]) -> int |
 def _late_ranks(
     compared: Comparison, times: LocalTimes, history: LocalTimes, step_time: StepTime | None
 ) -> tuple[tuple[LateRank, ...], dict[int, Verdict]]:
-    verdicts = {times.ranks[row]: verdict for row, verdict in compared.verdicts().items()}
+    verdicts = {times.ranks[row]: verdict for row, verdict in compared.verdicts().items() if verdict is not None}
     found = []
     for each in compared.stragglers():
         if len(each.ranks) != 1:

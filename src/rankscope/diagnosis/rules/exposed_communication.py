@@ -28,6 +28,7 @@ from rankscope.diagnosis.step_costs import (
     StepWords,
     mean_of,
     mean_step_ns,
+    megabytes,
     on_device,
     severity_of,
     step_ns,
@@ -82,7 +83,7 @@ def find(inputs: Inputs) -> list[Finding]:
         _evidence(average, of_least, inputs),
         saving,
         inputs,
-        _advice(job_of(inputs)),
+        _advice(job_of(inputs), _heaviest(inputs)),
     )
     shown = least["rank"] if least["rank"] in ranks else min(ranks, default=least["rank"])
     return [replace(found, anchor=exposed_anchor(inputs, shown, _REASON))]
@@ -151,8 +152,12 @@ def _evidence(average: _Average, more: list[Evidence], inputs: Inputs) -> list[E
     )
     evidence += [Evidence(text, round(value), "ns") for name, text in parts if (value := mean_of(costs[name]))]
     evidence += [*more, Evidence(unit.length, average.step_ns, "ns")]
-    named = _heaviest(inputs)
-    return evidence if named is None else [*evidence, Evidence("most of it in", named)]
+    heaviest = _heaviest(inputs)
+    if heaviest is None:
+        return evidence
+    kind, size, ranks = heaviest
+    named = kind + (f" of {megabytes(size)}" if size else "") + (f" over {ranks} ranks" if ranks else "")
+    return [*evidence, Evidence("most of it in", named)]
 
 
 def _finding(
@@ -176,8 +181,8 @@ def _finding(
     )
 
 
-def _heaviest(inputs: Inputs) -> str | None:
-    """The collectives of steps that take most time, in words."""
+def _heaviest(inputs: Inputs) -> tuple[str, int | None, int | None] | None:
+    """The collectives of steps that take most time: their kind, bytes and number of ranks."""
     if "collectives" not in inputs.results:
         return None
     keys, time = ("collective", "bytes", "group_size"), pl.coalesce("transfer_ns", "duration_ns")
@@ -189,16 +194,29 @@ def _heaviest(inputs: Inputs) -> str | None:
     if by.is_empty():
         return None
     kind, size, ranks = by.row(0)[:3]
-    return f"{kind}" + (f" of {size / 1e6:.3g} MB" if size else "") + (f" over {ranks} ranks" if ranks else "")
+    return str(kind), size, ranks
 
 
-def _advice(job: JobKind) -> str:
-    """Ways to overlap communication, or to send less, in this kind of job."""
+def _advice(job: JobKind, heaviest: tuple[str, int | None, int | None] | None = None) -> str:
+    """Ways to overlap communication, or to send less, in this kind of job.
+
+    Args:
+        heaviest: what takes most of the time.
+    """
     ways = []
-    if job.trains_with(DDP):
+    kind = None if heaviest is None else heaviest[0]
+    reduces = kind in ("reduce_scatter", "all_reduce")
+    # Of a job that exchanges embeddings too, the gradients may be the smaller part.
+    of_ddp = job.trains_with(DDP) and (reduces or kind is None)
+    if of_ddp:
         ways.append("start DDP's all-reduces earlier: smaller buckets (bucket_cap_mb), static_graph")
     if job.trains_with(FSDP):
-        ways.append("prefetch FSDP's next module (set_modules_to_forward_prefetch, set_modules_to_backward_prefetch)")
+        ways.append(
+            # Prefetching is of parameters.
+            "reduce FSDP's gradients once for several micro-batches (no_sync, set_requires_gradient_sync)"
+            if reduces
+            else "prefetch FSDP's next module (set_modules_to_forward_prefetch, set_modules_to_backward_prefetch)"
+        )
     if TENSOR in job.parallel:
         ways.append(
             "all-reduces made for small messages (one-shot, or fused with the norm), or fewer tensor-parallel ranks"
@@ -213,7 +231,7 @@ def _advice(job: JobKind) -> str:
         )
     if job.infers:
         return any_of([*ways, "more requests per batch; if the batch is large enough, alternate between two halves"])
-    if job.trains_with(DDP):
+    if of_ddp:
         ways.append("send less: a bf16 compression hook, gradient accumulation under no_sync")
     if not ways:
         # Nothing shows what communicates: what helps any job.

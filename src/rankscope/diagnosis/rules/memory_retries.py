@@ -34,8 +34,8 @@ from rankscope.results import Evidence, Finding, Inputs, Rule, Severity
 
 _ADVICE = (
     "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PYTORCH_HIP_ALLOC_CONF on ROCm), unset "
-    "PYTORCH_NO_CUDA_MEMORY_CACHING, take torch.cuda.empty_cache() out of the loop, let sizes change less (pad or "
-    "bucket the batches), and use less memory "
+    "PYTORCH_NO_CUDA_MEMORY_CACHING (PYTORCH_NO_HIP_MEMORY_CACHING), take torch.cuda.empty_cache() out of the loop, "
+    "let sizes change less (pad or bucket the batches), and use less memory "
 )
 _SERVING, _TRAINING = "(fewer requests at once).", "(a smaller batch, activation checkpointing)."
 _A_FEW = 10

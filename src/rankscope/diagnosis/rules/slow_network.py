@@ -14,7 +14,14 @@ import polars as pl
 
 from rankscope.diagnosis.anchors import collective_anchor, collectives_of
 from rankscope.diagnosis.effects import SLOW_TRANSFERS
-from rankscope.diagnosis.step_costs import average_step, number_of_steps, severity_of, steps_of, within_available
+from rankscope.diagnosis.step_costs import (
+    average_step,
+    megabytes,
+    number_of_steps,
+    severity_of,
+    steps_of,
+    within_available,
+)
 from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule
 
 _LARGE = 1_000_000
@@ -66,7 +73,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"{worst['collective']} of {worst['bytes'] / 1e6:.3g} MB in group {worst['group']} moves "
+            f"{worst['collective']} of {megabytes(worst['bytes'])} in group {worst['group']} moves "
             f"{worst['bus_bandwidth']:.3g} GB/s where smaller ones reach {worst['best']:.3g} GB/s",
             ranks=_ranks(inputs, worst["group"]),
             steps=steps_of(inputs),
