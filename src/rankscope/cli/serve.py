@@ -171,8 +171,6 @@ def _has_browser() -> bool:
 
 def _leave() -> None:
     """Exit now: reading in the background would keep the interpreter running until its last task ends."""
-    for child in multiprocessing.active_children():
-        child.terminate()
     # Release the pool's semaphores, else Python's resource tracker warns. A normal exit does this; there is no public
     # name for it.
     finalize = getattr(util, "_run_finalizers", None)
@@ -180,4 +178,7 @@ def _leave() -> None:
         finalize(0)
     sys.stdout.flush()
     sys.stderr.flush()
+    # Last: the reading thread would replace a pool whose workers end, with new semaphores.
+    for child in multiprocessing.active_children():
+        child.terminate()
     os._exit(0)
