@@ -11,7 +11,7 @@ compared, because stages run different programs and arrive at different times.
 
 The straggler is identified by its local time, step by step, from the last collective of one step to that of the next
 (without a device, from the beginning of the step's range to its end, because Gloo's threads may end the range of a
-collective long after the step went on):
+collective only in the next step):
 
     local time = elapsed − exposed communication        excess = local time − median of its peers' local time
 

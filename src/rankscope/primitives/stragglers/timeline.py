@@ -84,7 +84,7 @@ def cumulative_parts(tables: Mapping[str, pl.DataFrame], instants: Int64, extra:
 def cut_at_steps(own: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
     """The collectives of a host without a device, with ``cut_ns``, where they cut its time: the end of their step.
 
-    Not their own end: Gloo's threads end a range when they get a core, which may be long after the step went on. The
+    Not their own end: Gloo's threads end a range when they get a core, which may be in the next step. The
     first of several in a step cuts at its beginning.
 
     Args:
