@@ -116,13 +116,13 @@ def cases_of(number: int, out: Path) -> Iterator[Case]:
 
 
 def _confirmed(said: Sequence[Said], waits: Sequence[float]) -> bool:
-    """Whether the ranks of all findings waited longer for their cores, by half of the saving, than the others did."""
-
-    def longer(each: Said) -> float:
-        own = min(waits[rank] for rank in each.ranks)
-        return own - max((wait for rank, wait in enumerate(waits) if rank not in each.ranks), default=own)
-
-    return all(2e9 * longer(each) >= each.saving_ns > 0 for each in said)
+    """Whether the ranks of all findings but stalls waited longer for their cores, by half of the saving, than ranks
+    without a finding did."""
+    lasting = [each for each in said if not each.stall]
+    accused = {rank for each in lasting for rank in each.ranks}
+    others = [wait for rank, wait in enumerate(waits) if rank not in accused]
+    longer = [min(waits[rank] for rank in each.ranks) - max(others, default=0.0) for each in lasting]
+    return bool(others) and all(2e9 * by >= each.saving_ns > 0 for each, by in zip(lasting, longer, strict=True))
 
 
 def run_jobs(launches: int = len(LAUNCHES), keep: Path | None = None, nccl: bool = False) -> Iterator[Case]:

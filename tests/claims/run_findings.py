@@ -195,7 +195,10 @@ def doubtful_matches(claim: Claim, raw: Raw) -> None:
 
 
 def local_times(raw: Raw) -> dict[int, dict[int, int]]:
-    """By step and rank: from the end of the last collective of one step to that of the next, less what is exposed."""
+    """By step and rank: from the end of the last collective of one step to that of the next, less what is exposed.
+
+    Without a device from the beginning of the step's range to its end, as Gloo's threads end a collective's late.
+    """
     known = Exchanges.of(raw)
     ends: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rows in known.matches.values():
@@ -207,8 +210,12 @@ def local_times(raw: Raw) -> dict[int, dict[int, int]]:
     found: dict[int, dict[int, int]] = defaultdict(dict)
     for rank, by_step in ends.items():
         for file in raw.files[rank]:
-            steps = sorted(n for n, _, _ in file.plain.steps if n in by_step)
-            for number in steps:
+            for number, begin, end in file.plain.steps:
+                if number not in by_step:
+                    continue
+                if not raw.on_device and len(by_step[number]) > 1:
+                    found[number][rank] = end - begin - within(file.exclusive["exposed_communication"], begin, end)
+                    continue
                 until = max(by_step[number])
                 since = max(by_step[number - 1]) if number - 1 in by_step else min(by_step[number])
                 if until > since:

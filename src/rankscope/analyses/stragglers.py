@@ -9,7 +9,9 @@ where its local time in that step does not explain half of its lateness, and tha
 wait is attributed to that one. Where several stages share a collective, only the ranks of the last stage to arrive are
 compared, because stages run different programs and arrive at different times.
 
-The straggler is identified by its local time, step by step, from the last collective of one step to that of the next:
+The straggler is identified by its local time, step by step, from the last collective of one step to that of the next
+(without a device, from the beginning of the step's range to its end, because Gloo's threads may end the range of a
+collective only in the next step):
 
     local time = elapsed − exposed communication        excess = local time − median of its peers' local time
 
@@ -73,6 +75,7 @@ from rankscope.primitives.stragglers.timeline import (
     PARTS,
     WAITING,
     cumulative_parts,
+    cut_at_steps,
     programs_by_rank,
     step_work,
 )
@@ -141,19 +144,25 @@ def per_rank(tables: Tables, inputs: Inputs) -> dict[str, pl.DataFrame]:
 
 
 def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -> dict[str, pl.DataFrame]:
+    on_host = window["device_events"].is_empty()
     ended = np.sort(own["end_ns"].to_numpy())
     own = own.filter(pl.col("match").is_not_null() & ~pl.col("collective").is_in(POINT_TO_POINT))
     own = own.sort("start_ns", "end_ns")
-    end = own["end_ns"].to_numpy()
+    if on_host:
+        own = cut_at_steps(own, window["annotations"])
+        ended = np.sort(own["cut_ns"].to_numpy())
+    else:
+        own = own.with_columns(cut_ns="end_ns")
+    end = own["cut_ns"].to_numpy()
     extra = inputs.options.communication
     at, code = device_places(window["device_events"], window["host_ops"], window["annotations"], extra)
     until = cumulative_parts(window, np.concatenate([end, at]), extra)
     by_end = {part: each[: end.size] for part, each in until.items()}
-    collectives = own.select("match", "step", "start_ns", "end_ns").with_columns(
+    collectives = own.select("match", "step", "start_ns", "end_ns", "cut_ns").with_columns(
         # How much was recorded before the first collective of a group differs between ranks.
         (pl.col("start_ns") >= own.select(pl.col("end_ns").min().over("group")).to_series()).alias("settled"),
         pl.Series("count", np.searchsorted(ended, end, side="right"), pl.Int64),
-        pl.lit(window["device_events"].is_empty()).alias("on_host"),
+        pl.lit(on_host).alias("on_host"),
         *(pl.Series(name, by_end[part], pl.Int64) for name, part in zip(ENDED, PARTS, strict=True)),
     )
     of_rank = step_paces(at, code, at - until[WAITING][end.size :], _bounds(own, end, end - by_end[WAITING]))

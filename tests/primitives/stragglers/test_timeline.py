@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.stragglers.timeline import PARTS, local_times, programs_by_rank
+from rankscope.primitives.stragglers.timeline import PARTS, cut_at_steps, local_times, programs_by_rank
 
 
 def row(rank: int, step: int | None, end: int, count: int, compute: int, waiting: int, whole: bool = True) -> dict:  # type: ignore[type-arg]
@@ -55,3 +55,17 @@ def test_who_runs_the_same_program() -> None:
         {"rank": [0, 1], "collective": ["all_reduce"] * 2, "peers": pl.Series([None, None], dtype=pl.String)}
     )
     assert len(set(programs_by_rank(alike, {0: 0}).values())) == 1
+
+
+def test_a_step_of_a_host_is_cut_at_its_range() -> None:
+    # Gloo's thread ends step 1's second range at 130, when the host is in the next step already.
+    own = pl.DataFrame({"step": [1, 1, 2, None, 3, 3, 3], "end_ns": [60, 130, 190, 205, 230, 240, 250]})
+    ranges = pl.DataFrame(
+        {
+            "start_ns": [0, 100, 210, 0],
+            "end_ns": [100, 200, 300, 999],
+            "on_device": [False, False, False, True],
+            "step": [1, 2, 3, 1],
+        }
+    )
+    assert cut_at_steps(own, ranges)["cut_ns"].to_list() == [0, 100, 200, 205, 210, 300, 300]

@@ -123,6 +123,9 @@ def observe(
     # once, and which of them ends first costs no rank anything.
     count = pl.col("collectives" if on_host else "count")
     placed = placed.with_columns((count != count.mode().min().over("role", "step")).cast(pl.Int64).alias("lossy"))
+    if on_host:
+        # Its steps are cut at their ranges, the first one, too.
+        placed = placed.with_columns(first=pl.lit(False))
     alike = placed.filter(pl.col("lossy") == 0)
     # A step that is cut at its beginning lacks data loading, among other things.
     length = alike.filter(~pl.col("first"))["elapsed_ns"].median() or alike["elapsed_ns"].median()
@@ -131,12 +134,15 @@ def observe(
     cut_alike = pl.col("elapsed_ns").is_between(CUT * step_ns, step_ns / CUT, closed="none")
     none_whole = ~((pl.col("lossy") == 0) & ~pl.col("first")).any().over("rank") & (not on_host)
     compared = placed.filter((pl.col("lossy") == 0) | none_whole)
-    compared = compared.filter(~pl.col("first") | cut_alike)
+    compared = compared.filter(~pl.col("first") | cut_alike).sort("rank", "step")
     number = pl.len().over("role", "step")
-    off = (pl.col("elapsed_ns") - pl.col("elapsed_ns").median().over("role", "step")).abs()
+    compared = compared.with_columns(
+        (pl.col("elapsed_ns") - pl.col("elapsed_ns").median().over("role", "step")).alias("off")
+    )
+    off = _lasting(pl.col("off")) if on_host else pl.col("off").abs()
     # The median is also of the rank itself: of two ranks it is half as far.
     jumped = (off * number > JUMP * step_ns * (number - 1)) & (number > 1)
-    frame = compared.filter(pl.col("first") | ~jumped).sort("rank", "step")
+    frame = compared.filter(pl.col("first") | ~jumped)
     ranks: Int64 = frame["rank"].unique().sort().to_numpy()
     steps: Int64 = frame["step"].unique().sort().to_numpy()
     shape = ranks.size, steps.size
@@ -177,6 +183,17 @@ def observe(
         np.where(known, matrix(own, "steady_ns"), np.nan),
         matrix(host, "steady_ns"), matrix(host, "pace_ns"), waits, launched,
     )  # fmt: skip
+
+
+def _lasting(off: pl.Expr) -> pl.Expr:
+    """By how much a rank's clock is off from a step on, ns: more than it is at any time before, or less.
+
+    On a host steps do not end with a collective: what a rank does after its last one makes its next step shorter.
+    """
+    now = off.cum_sum()
+    before = now.shift(1, fill_value=0)
+    more, less = now.cum_min(reverse=True) - before.cum_max(), before.cum_min() - now.cum_max(reverse=True)
+    return pl.max_horizontal(more, less, 0).over("rank")
 
 
 def _work(

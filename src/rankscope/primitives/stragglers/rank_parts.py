@@ -25,7 +25,7 @@ _OF_ARRIVALS = (*_OF_STRETCHES, "arrival_ns", "residual_ns")
 # What a rank gives: its matched collectives, what its steps launched, and the paces of its steps.
 PARTS_OF_RANK = {
     "collectives": pl.Schema(
-        dict.fromkeys(("rank", "window", "match", "step", "start_ns", "end_ns", "count", *ENDED), pl.Int64)
+        dict.fromkeys(("rank", "window", "match", "step", "start_ns", "end_ns", "cut_ns", "count", *ENDED), pl.Int64)
         | {"settled": pl.Boolean, "on_host": pl.Boolean}
     ),
     "launched": pl.Schema(dict.fromkeys(("rank", "window", "step", "work", *_WORK), pl.Int64)),
@@ -94,7 +94,7 @@ def local_times_of(
         events = events.with_columns(pl.lit(0, pl.Int64).alias("step"))
     whole = pl.col("ranks") == pl.col("ranks").max().over("group", "group_ranks")
     events = events.select("match", "step", whole.alias("whole")).sort("match")
-    columns = [pl.col("rank", "window", "match", "end_ns", "count")]
+    columns = [pl.col("rank", "window", "match", "count"), pl.col("cut_ns").alias("end_ns")]
     columns += [pl.col(name).alias(part) for part, name in zip(PARTS, ENDED, strict=True)]
     found = []
     for part in blocks:

@@ -81,6 +81,24 @@ def cumulative_parts(tables: Mapping[str, pl.DataFrame], instants: Int64, extra:
     return found
 
 
+def cut_at_steps(own: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
+    """The collectives of a host without a device, with ``cut_ns``, where they cut its time: the end of their step.
+
+    Not their own end: Gloo's threads end a range when they get a core, which may be in the next step. The
+    first of several in a step cuts at its beginning.
+
+    Args:
+        own: step (null where not known, then the own end counts), end_ns; in the order of starts.
+        annotations: start_ns, end_ns, name, on_device, step.
+    """
+    steps = host_steps(annotations).unique("step", keep="last")
+    begin_and_end = steps.select("step", pl.col("start_ns").alias("begin_ns"), pl.col("end_ns").alias("cut_ns"))
+    found = own.join(begin_and_end, on="step", how="left", maintain_order="left")
+    first = (pl.int_range(pl.len()).over("step") == 0) & (pl.len().over("step") > 1)
+    cut = pl.when(first).then("begin_ns").otherwise("cut_ns")
+    return found.with_columns(pl.coalesce(cut, "end_ns").alias("cut_ns")).drop("begin_ns")
+
+
 def local_times(rows: pl.DataFrame) -> pl.DataFrame:
     """What each rank did in each step.
 
