@@ -21,7 +21,7 @@ chance); the findings say which. Hosts stall at random, so a further measure is 
 time of a step, in which each place of the program counts with at most twice its usual time. Where hosts run ahead of
 their devices, a rank can fall behind by chance and stay behind, so that its device is idle: it is identified only if
 its host itself takes longer in the mean of these steps. Of a single complete step no host is judged (one hiccup looks
-the same), and of two ranks nothing is judged by fewer than four steps: record at least four. `saving_ns` is the
+the same), and of two ranks no host is judged by fewer than four steps: record at least four. `saving_ns` is the
 potential saving per step if the rank were as fast as the slowest of the others; more work is assumed to be balanced, so
 with n ranks it saves (n − 1) / n.
 Stragglers that fill a slice of the mesh or a host with the same cause are one finding. A rank that is alone in its

@@ -39,6 +39,11 @@ class Measure:
     steady: bool = False
     of_host: bool = False
 
+    @property
+    def quiet(self) -> bool:
+        """Whether hiccups of hosts do not show in it."""
+        return self.device or self.once
+
 
 def measures(seen: Observations) -> list[Measure]:
     """The measures that are known of these ranks."""

@@ -19,7 +19,7 @@ from rankscope.primitives.intervals import Int64
 from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.stragglers.causes import CAUSES_OF_SEVERAL, STALLS, Cause, compare_work, find_cause
 from rankscope.primitives.stragglers.detectors import TESTS, always_late, detectable, find_late_ranks, stalled_once
-from rankscope.primitives.stragglers.measures import LOCAL
+from rankscope.primitives.stragglers.measures import ALLOCATION, LOCAL
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import Bool, Float, excess_over_peers, usual
 from rankscope.primitives.stragglers.suspects import Late
@@ -274,7 +274,9 @@ class Comparison:
             peers = seen.ranks[(seen.role == seen.role[late.row]) & ~self._out].tolist()
             launched, peers = self._other_steps(rank, steps) if seen.alone[late.row] else (seen.launched, peers)
             beside = compare_work(launched, rank, peers, steps)
-            cause = find_cause(int(late.weight), more, others, beside, on_host=seen.on_host)
+            cause = find_cause(
+                int(late.weight), more, others, beside, on_host=seen.on_host, by_calls=late.measure == ALLOCATION
+            )
         compared = int(np.isfinite(late.excess).sum())
         return Straggler(
             (rank,),
