@@ -26,7 +26,8 @@ potential saving per step if the rank were as fast as the slowest of the others;
 with n ranks it saves (n − 1) / n.
 Stragglers that fill a slice of the mesh or a host with the same cause are one finding. A rank that is alone in its
 stage is compared with its other steps and, by the kernels that other stages launch too, with these stages; so is a
-stage whose ranks are all equally slow, if there are three stages or more.
+stage whose ranks are all equally slow, if there are three stages or more. If the device of a rank alone in its stage
+waits for data for 5 % of every step, that is a straggler, too.
 
 The cause is the part of its late steps that exceeds the peers':
 

@@ -222,10 +222,22 @@ def test_a_device_slower_by_two_percent_shows_in_its_part() -> None:
     own, compute = chance(7, 8, 6), np.full((8, 6), 5_000_000, dtype=np.int64)
     compute[3] += 200_000
     own[3] += 200_000
-    assert [(each.row, each.measure) for each in find_late_ranks(observed(own, compute=compute), LIMITS)] == [
-        (3, "compute")
-    ]
+    # Whether its device computes or copies longer.
+    for part in ("compute", "copies"):
+        late = find_late_ranks(observed(own, **{part: compute}), LIMITS)
+        assert [(each.row, each.measure) for each in late] == [(3, "device")]
     assert find(own) == []
+
+
+def test_a_stage_of_one_rank_that_waits_for_data_in_every_step() -> None:
+    # Two stages of one rank each take 10 ms; the first waits for data for 0.6 ms in each of three steps, then not once.
+    for last, ranks in ((600_000, [0]), (0, [])):
+        loading = np.array([[600_000, 600_000, last], [0, 0, 0]])
+        seen = Observations.of({"compute": np.full((2, 3), 9_000_000), "data_loading": loading}, STEP)
+        found = Comparison(replace(seen, role=np.array([0, 1]))).stragglers()
+        assert [(each.ranks[0], each.cause.cause, each.saving_ns) for each in found] == [
+            (rank, "data_loading", 600_000) for rank in ranks
+        ]
 
 
 def hiccups(seed: int, late_ns: int) -> Observations:
