@@ -48,7 +48,9 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     parser.add_argument(
         "--traces", default=os.environ.get(TRACES, ""), help=f"perturbed: where the real sets are ({TRACES})"
     )
-    parser.add_argument("--draw", type=int, help="perturbed: magnitudes drawn by this seed; else the usual ones")
+    parser.add_argument(
+        "--draw", type=int, help="perturbed: magnitudes drawn by this seed; stages: seeds from 1000 times this"
+    )
     parser.add_argument("--sets", nargs="+", help="perturbed: only these sets")
     parser.add_argument("--keep", type=Path, help="where files are kept, to be used again")
     parser.add_argument("--workers", type=int, default=2)
@@ -88,7 +90,7 @@ def main(arguments: Sequence[str] | None = ()) -> None:
             print("\nClean runs:\n")
             print("\n".join(clean_by_steps(cases)))
         if "stages" in wanted:
-            show("Simulated pipelines", [*run_stages(given.keep, given.workers)])
+            show("Simulated pipelines", [*run_stages(given.keep, given.workers, given.draw or 0)])
         if "perturbed" in wanted and given.traces:
             traces, keep = Path(given.traces), given.keep or Path(temporary)
             cases = [*run_sets(traces, keep, given.workers, given.sets or SETS, given.draw)]

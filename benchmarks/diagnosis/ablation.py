@@ -54,7 +54,7 @@ def rules() -> Variants:
         found[f"without {detector.__name__}"] = [(detectors, "DETECTORS", rest)]
     made = measures.measures
     for name in (
-        "compute", "allocation", "data_loading", "host", "nothing", "work", "slower", "steady", "host_steady",
+        "device", "allocation", "data_loading", "host", "nothing", "work", "slower", "steady", "host_steady",
     ):  # fmt: skip
         found[f"without measure {name}"] = [
             (detectors, "measures", lambda seen, name=name: [each for each in made(seen) if each.name != name])

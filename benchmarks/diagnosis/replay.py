@@ -7,11 +7,12 @@ faults; the other parts write them to `records` under `--keep`. `ablation` score
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import polars as pl
 
 import rankscope
@@ -21,7 +22,11 @@ from rankscope.analyses import stragglers as analysis
 from rankscope.primitives.mesh import mesh_slices
 from rankscope.primitives.stragglers import stragglers
 from rankscope.primitives.stragglers.observations import Observations
+from rankscope.primitives.stragglers.peers import excess_over_peers
 from rankscope.results import Inputs, Options, Part
+
+FEW = 4
+"""Values of other ranks; from fewer, random variation is not known."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,35 @@ class Prepared:
             for each in compared.by_slice(compared.stragglers(), self.slices)
         ]
         return tuple(sorted([*found, *self.networks], key=lambda each: -each.saving_ns))
+
+
+def standard_error(seen: Observations, struck: Sequence[int], steps: int) -> float:
+    """The standard error of a mean of ``steps`` steps' local time, as a share of a step: what chance alone moves it by.
+
+    A step varies by the root mean square of the excesses of the ranks that nothing was done to; of two ranks, and where
+    ranks have no peers, by that of each rank's excess about its own median.
+    """
+    local = np.where(seen.known, seen.local, np.nan)
+    out = np.isin(seen.ranks, struck)
+    excess = excess_over_peers(local, seen.role, out)[~out]
+    if np.isfinite(excess).sum() < FEW:
+        excess = local if seen.alone.all() else local - np.nanmedian(local, axis=0)
+        excess = excess - np.nanmedian(excess, axis=1, keepdims=True)
+    return float(np.sqrt(np.nanmean(excess**2) / steps) / seen.step_ns)
+
+
+def with_errors(record: Record) -> tuple[Done, ...]:
+    """A simulated run's faults with their standard errors; without for networks, whose transfers are judged."""
+    seen = Prepared.of(record).seen
+    struck = sorted(set().union(*(each.ranks for each in record.done)))
+    if seen is None or not seen.enough:
+        return record.done
+    return tuple(
+        each
+        if "slow_network" in each.causes
+        else replace(each, error=standard_error(seen, struck, min(int(each.when.split()[0]), seen.steps.size)))
+        for each in record.done
+    )
 
 
 def scores(records: Iterable[Prepared]) -> list[Case]:

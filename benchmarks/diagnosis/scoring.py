@@ -23,6 +23,8 @@ class Done:
         kind: what to list it under.
         when: in how many of the recorded steps: `2 of 6 steps`.
         stall: whether it comes once, and must be named so.
+        error: the standard error of the local time in as many steps (`replay.standard_error`), as a share of a step;
+            None: not known. A fault that costs less than three of it is counted with all others, and apart.
     """
 
     ranks: frozenset[int]
@@ -31,6 +33,12 @@ class Done:
     kind: str
     when: str = ""
     stall: bool = False
+    error: float | None = None
+
+    @property
+    def in_the_noise(self) -> bool:
+        """Whether it costs less than three standard errors."""
+        return self.error is not None and self.cost < 3 * self.error
 
 
 @dataclass(frozen=True)
@@ -138,6 +146,12 @@ def summary(cases: Sequence[Case], least: float = 0.05) -> list[str]:
         f"- faults that cost {least:.0%} of a step or more: {len(dear)}; rank right {_share(dear, 'rank')}, "
         f"cause right {_share(dear, 'cause')}"
     ]
+    apart = [v for v in dear if v.done.in_the_noise]
+    if apart:
+        lines.append(
+            f"- of these, less than three standard errors of the local time: {len(apart)}; rank right "
+            f"{_share(apart, 'rank')}, cause right {_share(apart, 'cause')}"
+        )
     if accusations:
         lines.append(
             f"- accusations: {len(accusations)}, of a rank that something was done to: {_part(fair, len(accusations))}"

@@ -18,7 +18,7 @@ import numpy as np
 
 import rankscope
 from benchmarks.diagnosis.replay import keep as keep_record
-from benchmarks.diagnosis.replay import record_of_run
+from benchmarks.diagnosis.replay import record_of_run, with_errors
 from benchmarks.diagnosis.scoring import Case, Done, said_of
 from rankscope.simulate import Fault, Job, Lost, Recording, Truth, simulate, simulate_timing
 from rankscope.simulate.faults import affected_groups, affected_ranks
@@ -191,8 +191,10 @@ def case_of_job(name: str, job: Job, keep: Path | None = None) -> Case:
         run = rankscope.open(out / "run", executor="serial")
         run.stragglers()
         said = said_of(run.findings)
+        record = record_of_run(run, name, done_to(job, truth), steps=job.steps)
+        done = with_errors(record)
         if keep is not None:
-            keep_record(record_of_run(run, name, done_to(job, truth), steps=job.steps), keep / "records")
+            keep_record(replace(record, done=done), keep / "records")
     finally:
         if keep is None:
             shutil.rmtree(out.parent)
@@ -201,7 +203,7 @@ def case_of_job(name: str, job: Job, keep: Path | None = None) -> Case:
         f"{f.kind}/{f.style} {f.ranks or dict(f.where)} {f.magnitude:.2f} steps {f.steps} {f.dim}" for f in job.faults
     )
     note, seconds = f"{sizes} {faults}", time.process_time() - begun
-    return Case(name, done_to(job, truth), said, note, seconds, job.steps)
+    return Case(name, done, said, note, seconds, job.steps)
 
 
 def run_seeds(seeds: Iterable[int], keep: Path | None = None, workers: int = 2, **drawn: Any) -> Iterator[Case]:

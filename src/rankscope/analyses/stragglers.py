@@ -23,12 +23,13 @@ chance); the findings say which. Hosts stall at random, so a further measure is 
 time of a step, in which each place of the program counts with at most twice its usual time. Where hosts run ahead of
 their devices, a rank can fall behind by chance and stay behind, so that its device is idle: it is identified only if
 its host itself takes longer in the mean of these steps. Of a single complete step no host is judged (one hiccup looks
-the same), and of two ranks nothing is judged by fewer than four steps: record at least four. `saving_ns` is the
+the same), and of two ranks no host is judged by fewer than four steps: record at least four. `saving_ns` is the
 potential saving per step if the rank were as fast as the slowest of the others; more work is assumed to be balanced, so
 with n ranks it saves (n − 1) / n.
 Stragglers that fill a slice of the mesh or a host with the same cause are one finding. A rank that is alone in its
 stage is compared with its other steps and, by the kernels that other stages launch too, with these stages; so is a
-stage whose ranks are all equally slow, if there are three stages or more.
+stage whose ranks are all equally slow, if there are three stages or more. If the device of a rank alone in its stage
+waits for data for 5 % of every step, that is a straggler, too.
 
 The cause is the part of its late steps that exceeds the peers':
 

@@ -71,6 +71,16 @@ def test_a_slow_host_allocates_slowly_too() -> None:
     assert find_cause(150, {"allocation": 150}, usual, None, on_host=False).cause == "memory"
 
 
+def test_a_call_for_memory_that_no_other_rank_makes_counts_with_the_wait_that_it_causes() -> None:
+    more = {"allocation": 20, "runtime": 30, "operators": 40}
+    for usual, by_calls, cause in (
+        ({}, True, "memory"),
+        ({}, False, "slow_host"),
+        ({"allocation": 5}, True, "slow_host"),
+    ):
+        assert find_cause(100, more, usual, None, on_host=False, by_calls=by_calls).cause == cause
+
+
 def test_the_evidence_says_no_more_than_the_numbers() -> None:
     # Where the hosts compute there is no device that could sit idle.
     on_host = find_cause(100, {"data_loading": 90}, {}, None, on_host=True).evidence

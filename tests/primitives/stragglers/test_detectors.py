@@ -76,6 +76,24 @@ def test_two_or_three_steps_of_two_ranks_tell_nothing(detector: Detector) -> Non
     assert detector(suspect(*more[detector]), LIMITS) is not None
 
 
+def test_two_or_three_steps_of_two_devices_tell() -> None:
+    # No hiccup of a host shows in how long kernels take: 3 ms more of 10, three times, with a spread of 0.1 ms.
+    unknown = [[np.nan] * 3]
+    assert always_late(suspect([3.0, 3.1, 2.9], unknown, "slower", device=True, once=True), LIMITS) is not None
+    # A spread of 1 ms: the standard error is 0.58 ms, and Student's t of two degrees of freedom 22.
+    assert always_late(suspect([3.0, 4.0, 2.0], unknown, "slower", device=True, once=True), LIMITS) is None
+
+
+def test_of_two_devices_the_usual_steps_tell_what_is_chance() -> None:
+    # Three steps of six: chance is that of the others, 0.1 ms, or 1 % of a step, 0.1 ms: six times that is 0.6 ms.
+    unknown = [[np.nan] * 6]
+    for more, late in ((3.0, True), (0.5, False)):
+        steps = suspect([0.1, more, 0.0, more, -0.1, more], unknown, "slower", device=True, once=True)
+        assert (late_at_times(steps, LIMITS) is not None) is late
+    # The same of hosts, whose hiccups may be as long.
+    assert late_at_times(suspect([0.1, 3.0, 0.0, 3.0, -0.1, 3.0], unknown), LIMITS) is None
+
+
 def test_late_at_times_are_steps_of_six_times_chance() -> None:
     # Chance is 0.1 ms: a step of 0.61 ms is late, if chance would not have it twice in four steps.
     many = QUIET * 5
@@ -204,10 +222,22 @@ def test_a_device_slower_by_two_percent_shows_in_its_part() -> None:
     own, compute = chance(7, 8, 6), np.full((8, 6), 5_000_000, dtype=np.int64)
     compute[3] += 200_000
     own[3] += 200_000
-    assert [(each.row, each.measure) for each in find_late_ranks(observed(own, compute=compute), LIMITS)] == [
-        (3, "compute")
-    ]
+    # Whether its device computes or copies longer.
+    for part in ("compute", "copies"):
+        late = find_late_ranks(observed(own, **{part: compute}), LIMITS)
+        assert [(each.row, each.measure) for each in late] == [(3, "device")]
     assert find(own) == []
+
+
+def test_a_stage_of_one_rank_that_waits_for_data_in_every_step() -> None:
+    # Two stages of one rank each take 10 ms; the first waits for data for 0.6 ms in each of three steps, then not once.
+    for last, ranks in ((600_000, [0]), (0, [])):
+        loading = np.array([[600_000, 600_000, last], [0, 0, 0]])
+        seen = Observations.of({"compute": np.full((2, 3), 9_000_000), "data_loading": loading}, STEP)
+        found = Comparison(replace(seen, role=np.array([0, 1]))).stragglers()
+        assert [(each.ranks[0], each.cause.cause, each.saving_ns) for each in found] == [
+            (rank, "data_loading", 600_000) for rank in ranks
+        ]
 
 
 def hiccups(seed: int, late_ns: int) -> Observations:
@@ -388,3 +418,17 @@ def test_neither_finding_of_a_rank_is_lost_where_slices_are_merged() -> None:
     compared = Comparison(observed(own))
     found = compared.by_slice(compared.stragglers(), [("tp=2", frozenset([4, 5]))])
     assert sorted((each.ranks, each.kind) for each in found) == [((5,), "always_late"), ((5,), "stalled_once")]
+
+
+def test_calls_for_memory_make_a_rank_late_though_its_host_is_no_slower() -> None:
+    # 0.2 ms of calls that no other rank makes, after which the device waits 0.3 ms for launches, in all of four steps.
+    calls, waits = (np.zeros((4, 4), dtype=np.int64) for _ in range(2))
+    calls[2], waits[2] = 200_000, 300_000
+    host: dict[str, Any] = {
+        "host_steady": np.array([[0.0, 10e3, 0, 10e3]] * 4),
+        "host_waits": np.zeros(4, dtype=np.bool_),
+    }
+    seen = replace(Observations.of({"allocation": calls, "runtime": waits}, STEP), **host)
+    assert [(each.row, each.measure) for each in find_late_ranks(seen, LIMITS)] == [(2, "allocation")]
+    without = replace(Observations.of({"runtime": calls + waits}, STEP), **host)
+    assert find_late_ranks(without, LIMITS) == []

@@ -175,6 +175,7 @@ def find_cause(
     work: WorkDifference | None,
     *,
     on_host: bool,
+    by_calls: bool = False,
 ) -> Cause:
     """The cause that explains a rank's lateness.
 
@@ -184,10 +185,12 @@ def find_cause(
         usual: by part, the time of its peers in these steps, ns.
         work: what it launched in these steps, compared with its peers.
         on_host: whether the job computes on the CPU, where slow operators mean a slow host.
+        by_calls: whether it stands out most by its calls for memory.
     """
     if late <= 0:
         return Cause("unclear", 0.0, "it never arrived last on its own account")
-    found = [*_by_work(late, more, work, on_host=on_host), *_by_parts(late, _of_host(more, usual), on_host=on_host)]
+    parts = _of_calls(more) if by_calls and not usual.get("allocation") else _of_host(more, usual)
+    found = [*_by_work(late, more, work, on_host=on_host), *_by_parts(late, parts, on_host=on_host)]
     peculiar = [each for each in found if each.cause != "slow_host" and each.share >= PECULIAR]
     chosen = max(peculiar or found, key=lambda each: each.share, default=None)
     if chosen is None:
@@ -195,6 +198,13 @@ def find_cause(
     if not peculiar and chosen.share < EXPLAINS:
         return Cause("unclear", chosen.share, f"at most {100 * chosen.share:.0f} % is explained: {chosen.evidence}")
     return chosen
+
+
+def _of_calls(more: Mapping[str, int]) -> dict[str, int]:
+    """Count the host's excess as allocation: a call that no other rank makes stops the device, which then waits."""
+    host = ("runtime", "operators", "nothing")
+    caused = sum(max(more.get(part, 0), 0) for part in host)
+    return {**more, **dict.fromkeys(host, 0), "allocation": more.get("allocation", 0) + caused}
 
 
 def _of_host(more: Mapping[str, int], usual: Mapping[str, int]) -> dict[str, int]:

@@ -247,6 +247,8 @@ def _judge_rank(
             late, score = result
             lost = mean_known(excess[row, late]) if measure.name == "steady" else 0.0
             each = Late(row, measure.name, late, detector.__name__, own, score, lost)
-            if measure.of_host or detector is stalled_once or caused_by_host(each, seen, out, limits):
+            # Calls for memory that no other rank makes stop the device, which then waits for launches.
+            known = measure.of_host or measure.name == ALLOCATION or detector is stalled_once
+            if known or caused_by_host(each, seen, out, limits):
                 found.append((-order, score, each))
     return [each[2] for each in sorted(found, key=lambda each: each[:2], reverse=True)]

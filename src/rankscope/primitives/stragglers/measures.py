@@ -39,6 +39,11 @@ class Measure:
     steady: bool = False
     of_host: bool = False
 
+    @property
+    def quiet(self) -> bool:
+        """Whether hiccups of hosts do not show in it."""
+        return self.device or self.once
+
 
 def measures(seen: Observations) -> list[Measure]:
     """The measures that are known of these ranks."""
@@ -46,9 +51,9 @@ def measures(seen: Observations) -> list[Measure]:
     of_host: Int64 = np.sum([seen.parts.get(part, zero) for part in HOST_PARTS], axis=0)
     parts: dict[str, tuple[Int64, bool, bool]] = {
         LOCAL: (seen.local, False, False),
-        # `work` and `slower` say more, but need the launches. A shifted boundary moves kernels into another step, so a
-        # single step of `compute` is no evidence.
-        "compute": (seen.parts.get("compute", zero), True, False),
+        # `work` and `slower` say more of kernels, but need the launches. A shifted boundary moves kernels into another
+        # step, so a single step of `device` is no evidence.
+        "device": (seen.parts.get("compute", zero) + seen.parts.get("copies", zero), True, False),
         ALLOCATION: (seen.parts.get(ALLOCATION, zero), False, True),
         # Without it, slow loading is found by `steady` alone, whose excess differs from that of the local time.
         "data_loading": (seen.parts.get("data_loading", zero), False, False),

@@ -91,6 +91,14 @@ def center_and_spread(values: Float) -> tuple[float, float]:
     return float(middle), float(high - low) / 1.349
 
 
+def below_widest_gap(values: Float) -> Float:
+    """The smaller half of some values, and those that follow up to the widest gap, ascending."""
+    ordered = np.sort(values)
+    half = (ordered.size + 1) // 2
+    gaps = np.diff(ordered[half - 1 :])
+    return ordered[: half + int(gaps.argmax())] if gaps.size else ordered
+
+
 def root_mean_square(values: Float) -> float:
     """√ of the mean of the squares of what is not nan; 0 of nothing."""
     known = values[np.isfinite(values)]

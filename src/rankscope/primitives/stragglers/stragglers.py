@@ -19,13 +19,15 @@ from rankscope.primitives.intervals import Int64
 from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.stragglers.causes import CAUSES_OF_SEVERAL, STALLS, Cause, compare_work, find_cause
 from rankscope.primitives.stragglers.detectors import TESTS, always_late, detectable, find_late_ranks, stalled_once
-from rankscope.primitives.stragglers.measures import LOCAL
+from rankscope.primitives.stragglers.measures import ALLOCATION, LOCAL
 from rankscope.primitives.stragglers.observations import Observations
-from rankscope.primitives.stragglers.peers import Bool, Float, excess_over_peers, usual
+from rankscope.primitives.stragglers.peers import Bool, Float, excess_over_peers, mean_known, usual
 from rankscope.primitives.stragglers.suspects import Late
 from rankscope.primitives.stragglers.thresholds import Thresholds
 
 SHARED = "more_work"
+HOST = "host_steady"
+LOADING = "data_loading"
 SHARED_BY = 3
 """So many ranks must launch a piece of work for its usual pace to be known: of two, either could be the slow one."""
 ALIKE = 0.5
@@ -102,20 +104,22 @@ class Comparison:
     def __init__(self, seen: Observations, limits: Thresholds | None = None) -> None:
         """Compare them."""
         self.seen, self.limits = seen, limits or Thresholds()
-        self._slow: dict[int, float] = {}
+        self._told: dict[int, Cause] = {}
         self.late: list[Late] = []
         if seen.enough:
             self.late = find_late_ranks(seen, self.limits)
             self.late += self._late_alone()
             self.late += self._slow_programs()
+            self.late += self._loading_alone()
             self.late.sort(key=lambda each: -each.weight)
+        self._slow_hosts = {each.row for each in self.late if each.measure == HOST and each.lasting}
         self._out: Bool = np.zeros(seen.ranks.size, dtype=np.bool_)
         self._out[[each.row for each in self.late]] = True
         self.is_late: Bool = np.zeros(seen.known.shape, dtype=np.bool_)
         self.excess: Float = self._excess(seen.local)
         for each in self.late:
             self.is_late[each.row] |= each.steps
-            if each.row in self._slow:
+            if each.row in self._told:
                 self.excess[each.row] = each.excess
 
     def _found_in(self, value: Float, rows: Int64) -> list[Late]:
@@ -152,9 +156,25 @@ class Comparison:
         found = []
         for each in self._found_in(value, np.array([rows[0] for rows in members])):
             if each.lasting and each.row not in taken:
-                rows = members[each.row]
-                self._slow |= {int(row): float(np.nanmedian(ratio[row])) for row in rows}
-                found += [replace(each, row=int(row)) for row in rows]
+                for row in members[each.row].tolist():
+                    longer = 100 * (float(np.nanmedian(ratio[row])) - 1)
+                    words = f"the kernels that other stages launch too take {longer:.1f} % longer on it"
+                    self._told[row] = Cause("slow_device", 1.0, words)
+                    found.append(replace(each, row=row))
+        return found
+
+    def _loading_alone(self) -> list[Late]:
+        """Ranks alone in their program that wait for data in every step: that is no work, so it needs no peers."""
+        seen, taken = self.seen, {each.row for each in self.late}
+        waits = np.where(seen.known, seen.parts.get(LOADING, 0), np.nan)
+        least = self.limits.enough * seen.step_ns
+        found = []
+        for row in np.flatnonzero(seen.alone & (seen.known & seen.whole).any(axis=1)).tolist():
+            shortest = waits[row, seen.known[row] & seen.whole[row]].min()
+            if shortest > least and row not in taken:
+                words = f"its device waits for data for at least {100 * shortest / seen.step_ns:.1f} % of every step"
+                self._told[row] = Cause(LOADING, 1.0, words)
+                found.append(Late(row, LOADING, seen.known[row], always_late.__name__, waits[row], shortest / least))
         return found
 
     def _pace(self) -> tuple[Float, Float]:
@@ -186,7 +206,7 @@ class Comparison:
         ratio[place], taken[place] = middle["ratio"].to_numpy(), middle["all"].to_numpy()
         return np.where(seen.known, (ratio - 1) * taken, np.nan), ratio
 
-    def _excess(self, value: Int64) -> Float:
+    def _excess(self, value: Int64 | Float) -> Float:
         """Time above the peers' median; for a rank without peers, above its own usual step."""
         known = np.where(self.seen.known, value, np.nan)
         found = excess_over_peers(known, self.seen.role, self._out)
@@ -217,6 +237,12 @@ class Comparison:
             return float(np.maximum(theirs - taken[others].max(axis=0, initial=0.0), 0.0).sum())
 
         gain, alone = beyond(~inside), beyond(~inside & ~self._out)
+        if gain < self.limits.least_saving * self.seen.step_ns * len(steps) and self._slow_hosts.issuperset(rows):
+            # What the others lack by chance in one step they make up for in the next; a slow host does not.
+            host = self._excess(self.seen.host_steady)
+            usual_ns = np.array([np.nan_to_num(mean_known(each)) for each in host])
+            beside = usual_ns[inside].max() - usual_ns[~inside].max(initial=0.0)
+            gain = max(gain, len(steps) * min(beside, theirs.mean()))
         as_late = self._out & ~inside & (2 * taken.sum(axis=1) >= theirs.sum())
         too = self.seen.ranks[as_late].tolist() if alone > 2 * gain else []
         if cause == SHARED:
@@ -264,11 +290,8 @@ class Comparison:
     def _straggler(self, late: Late) -> Straggler:
         seen, rank = self.seen, int(self.seen.ranks[late.row])
         steps = tuple(int(step) for step in seen.steps[late.steps])
-        if late.row in self._slow:
-            longer = 100 * (self._slow[late.row] - 1)
-            words = f"the kernels that other stages launch too take {longer:.1f} % longer on it"
-            cause = Cause("slow_device", 1.0, words)
-        else:
+        cause = self._told.get(late.row)
+        if cause is None:
             more = {
                 part: int(np.nansum(self._excess(value)[late.row][late.steps])) for part, value in seen.parts.items()
             }
@@ -277,7 +300,9 @@ class Comparison:
             peers = seen.ranks[(seen.role == seen.role[late.row]) & ~self._out].tolist()
             launched, peers = self._other_steps(rank, steps) if seen.alone[late.row] else (seen.launched, peers)
             beside = compare_work(launched, rank, peers, steps)
-            cause = find_cause(int(late.weight), more, others, beside, on_host=seen.on_host)
+            cause = find_cause(
+                int(late.weight), more, others, beside, on_host=seen.on_host, by_calls=late.measure == ALLOCATION
+            )
         compared = int(np.isfinite(late.excess).sum())
         return Straggler(
             (rank,),

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankscope.primitives.statistics import student_quantile
 from rankscope.primitives.stragglers.measures import Measure
-from rankscope.primitives.stragglers.peers import Bool, Float, root_mean_square
+from rankscope.primitives.stragglers.peers import Bool, Float, below_widest_gap, root_mean_square
 from rankscope.primitives.stragglers.thresholds import Thresholds
 
 ALWAYS = "always_late"
@@ -91,8 +92,8 @@ class Suspect:
 
     @property
     def too_few(self) -> bool:
-        """Whether its excess cannot be distinguished from random variation."""
-        return self.of_two and bool(np.isfinite(self.excess).sum() < TOO_FEW)
+        """Whether its excess cannot be distinguished from a host's random variation."""
+        return self.of_two and not self.measure.quiet and bool(np.isfinite(self.excess).sum() < TOO_FEW)
 
     @property
     def judged(self) -> Bool:
@@ -121,14 +122,21 @@ class Suspect:
         """The values from which the random variation between a rank and its peers is estimated, ns."""
         pool: Float = self.others[np.isfinite(self.others)]
         if self.few:
-            # From how the rank itself varies from step to step.
+            # From how the rank itself varies from step to step; where hosts have no part, between its usual steps.
             values = self.excess[self.judged]
+            if self.measure.quiet:
+                values = below_widest_gap(self.excess[np.isfinite(self.excess)])
             pool = np.concatenate([pool, values - np.median(values)])
         return pool
 
     def chance(self, limits: Thresholds) -> float:
         """The random variation between a rank and its peers, ns."""
-        floor = limits.floor_device if self.measure.device or self.measure.once else limits.floor_host
+        floor = limits.floor_device if self.measure.quiet else limits.floor_host
         if self.few:
             floor = max(floor, self.floor_few(limits))
-        return max(root_mean_square(self.pool), floor * self.step_ns)
+        pool = self.pool
+        spread = root_mean_square(pool)
+        if self.few and self.measure.quiet:
+            # Of two or three usual steps the spread is hardly known.
+            spread *= max(student_quantile(pool.size - 1, 1 - 2 * limits.by_chance) / limits.chance, 1)
+        return max(spread, floor * self.step_ns)
