@@ -104,7 +104,7 @@ class Comparison:
     def __init__(self, seen: Observations, limits: Thresholds | None = None) -> None:
         """Compare them."""
         self.seen, self.limits = seen, limits or Thresholds()
-        self._told: dict[int, Cause] = {}
+        self._known_causes: dict[int, Cause] = {}
         self.late: list[Late] = []
         if seen.enough:
             self.late = find_late_ranks(seen, self.limits)
@@ -119,7 +119,7 @@ class Comparison:
         self.excess: Float = self._excess(seen.local)
         for each in self.late:
             self.is_late[each.row] |= each.steps
-            if each.row in self._told:
+            if each.row in self._known_causes:
                 self.excess[each.row] = each.excess
 
     def _found_in(self, value: Float, rows: Int64) -> list[Late]:
@@ -159,7 +159,7 @@ class Comparison:
                 for row in members[each.row].tolist():
                     longer = 100 * (float(np.nanmedian(ratio[row])) - 1)
                     words = f"the kernels that other stages launch too take {longer:.1f} % longer on it"
-                    self._told[row] = Cause("slow_device", 1.0, words)
+                    self._known_causes[row] = Cause("slow_device", 1.0, words)
                     found.append(replace(each, row=row))
         return found
 
@@ -173,7 +173,7 @@ class Comparison:
             shortest = waits[row, seen.known[row] & seen.whole[row]].min()
             if shortest > least and row not in taken:
                 words = f"its device waits for data for at least {100 * shortest / seen.step_ns:.1f} % of every step"
-                self._told[row] = Cause(LOADING, 1.0, words)
+                self._known_causes[row] = Cause(LOADING, 1.0, words)
                 found.append(Late(row, LOADING, seen.known[row], always_late.__name__, waits[row], shortest / least))
         return found
 
@@ -290,7 +290,7 @@ class Comparison:
     def _straggler(self, late: Late) -> Straggler:
         seen, rank = self.seen, int(self.seen.ranks[late.row])
         steps = tuple(int(step) for step in seen.steps[late.steps])
-        cause = self._told.get(late.row)
+        cause = self._known_causes.get(late.row)
         if cause is None:
             more = {
                 part: int(np.nansum(self._excess(value)[late.row][late.steps])) for part, value in seen.parts.items()
