@@ -37,8 +37,8 @@ def test_no_number_is_cut_at_any_width(tmp_path: Path, width: int, name: str) ->
     nulls = {name for name in result.frame.columns if result.frame[name].null_count() == result.frame.height}
     assert {name.removesuffix("_ns") for name in nulls} == set(silent.replace(",", " ").split())
     called = {column.name: column.name.removesuffix("_ns") for column in result.analysis.columns}
-    # Of a number of windows and a window's length one has to be called something else.
-    called |= {name: "window_time" for name in called if name == "window_ns" and "window" in called}
+    # Of a step's number and its length one has to be called something else.
+    called |= {name: f"{short}_time" for name, short in called.items() if short != name and short in called}
     assert {name for column, name in called.items() if column not in nulls} == set(headings)
     assert all(len(block) == result.frame.height + 1 for block in blocks)
     for column in result.analysis.columns:
