@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 
@@ -146,7 +147,13 @@ def test_the_real_clock_moves():
     assert found.end_step(0, time.perf_counter_ns(), profiled=False).backward > 0
 
 
-def test_compiled_code_is_as_without_the_watch(watched):
+@pytest.fixture
+def dynamo():
+    """Loaded, as it is once a job has made its optimizer: rankscope keeps what it wraps from being compiled then."""
+    importlib.import_module("torch._dynamo")
+
+
+def test_compiled_code_is_as_without_the_watch(dynamo, watched):
     """`--watch` ended a job whose step was in a graph that must be one, and torch warned of what it could not trace."""
 
     class Own(torch.optim.Optimizer):
