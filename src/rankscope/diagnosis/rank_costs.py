@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import MEAN_STEP, per_step, usual, usual_per_step
+from rankscope.diagnosis.step_costs import per_step, step_of, usual, usual_per_step
 from rankscope.primitives.annotation_origin import garbage_collections
 from rankscope.results import Finding, Inputs
 
@@ -64,7 +64,8 @@ def _per_step(frame: pl.DataFrame, column: str, finding: Finding) -> Measured:
 
     Of what only some steps have, the median has nothing, or as much on each rank.
     """
-    if not any(each.name == MEAN_STEP.length for each in finding.evidence):
+    _, is_mean = step_of(finding, 0)
+    if not is_mean:
         return dict(usual(frame, column).iter_rows())
     return dict(frame.group_by("rank").agg(pl.col(column).mean()).drop_nulls().sort("rank").iter_rows())
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import SLOW_GROUP, STRAGGLER
 from rankscope.diagnosis.step_costs import (
     AGAIN,
@@ -20,6 +21,7 @@ from rankscope.diagnosis.step_costs import (
     average_step,
     mean_step_ns,
     number_of_steps,
+    on_worst_rank,
     per_step,
     severity_of,
     step_counts,
@@ -120,16 +122,33 @@ class Bursts:
     severity: Severity
     step_ns: int
 
-    @property
-    def title(self) -> str:
-        """How often: `3 of 10 steps`."""
-        return f"{len(self.steps)} of {self.of} steps"
+    def finding(
+        self, rule: str, what: str, evidence: Sequence[Evidence], reason: str, advice: str, inputs: Inputs
+    ) -> list[Finding]:
+        """A rule's one finding about these steps.
 
-    @property
-    def evidence(self) -> tuple[Evidence, ...]:
-        """The saving, and the step that it is a part of."""
+        Args:
+            rule: its name.
+            what: what happens, as the title begins: `The job waits for data`.
+            evidence: what the steps cost; the saving and the step follow.
+            reason: of the event that the finding leads to (`evidence_events`).
+            advice: what to do.
+            inputs: the results.
+        """
         saving = Evidence("mean over all steps", self.saving_ns, "ns")
-        return saving, Evidence(MEAN_STEP.length, self.step_ns, "ns")
+        return [
+            Finding(
+                rule,
+                self.severity,
+                f"{what} in {len(self.steps)} of {self.of} steps{on_worst_rank(inputs, self.rank, self.ranks)}",
+                ranks=self.ranks,
+                steps=self.steps,
+                evidence=(*evidence, saving, Evidence(MEAN_STEP.length, self.step_ns, "ns")),
+                saving_ns=self.saving_ns,
+                anchor=event_anchor(inputs, reason, self.rank, steps=self.steps),
+                advice=advice,
+            )
+        ]
 
 
 def in_bursts(frame: pl.DataFrame, column: str, inputs: Inputs) -> Bursts | None:

@@ -73,19 +73,8 @@ def _in_bursts(frame: pl.DataFrame, inputs: Inputs) -> list[Finding]:
     if found is None:
         return []
     loading = f"data loading, nothing else running, {named_steps(found.steps)}"
-    return [
-        Finding(
-            rule.name,
-            found.severity,
-            f"The job waits for data in {found.title}{on_worst_rank(inputs, found.rank, found.ranks)}",
-            ranks=found.ranks,
-            steps=found.steps,
-            evidence=(Evidence(loading, found.total_ns, "ns"), *found.evidence),
-            saving_ns=found.saving_ns,
-            anchor=event_anchor(inputs, "data_loading", found.rank, steps=found.steps),
-            advice=_ADVICE,
-        )
-    ]
+    evidence = (Evidence(loading, found.total_ns, "ns"),)
+    return found.finding(rule.name, "The job waits for data", evidence, "data_loading", _ADVICE, inputs)
 
 
 rule = Rule("data_loading", __doc__, ("step_time", "evidence_events"), find, parts=("data",), symptom_of=(LATE_DATA,))

@@ -84,25 +84,12 @@ def _in_bursts(late: pl.DataFrame, inputs: Inputs) -> list[Finding]:
     short = int(slow["late_short_ns"].sum())
     if short > found.total_ns / 2:
         return []
-    evidence = [
+    evidence = (
         Evidence(f"device idle until a late launch, {named_steps(found.steps)}", found.total_ns, "ns"),
         Evidence("of it before kernels shorter than 10 µs", short, "ns"),
-        *found.evidence,
-    ]
-    return [
-        Finding(
-            rule.name,
-            found.severity,
-            "The device waits for the host to launch kernels in "
-            f"{found.title}{on_worst_rank(inputs, found.rank, found.ranks)}",
-            ranks=found.ranks,
-            steps=found.steps,
-            evidence=tuple(evidence),
-            saving_ns=found.saving_ns,
-            anchor=event_anchor(inputs, "late_launch", found.rank, steps=found.steps),
-            advice=_advice(inputs),
-        )
-    ]
+    )
+    what = "The device waits for the host to launch kernels"
+    return found.finding(rule.name, what, evidence, "late_launch", _advice(inputs), inputs)
 
 
 def _advice(inputs: Inputs) -> str:

@@ -71,20 +71,8 @@ def _in_bursts(frame: pl.DataFrame, inputs: Inputs) -> list[Finding]:
     found = in_bursts(frame, "silent_ns", inputs)
     if found is None:
         return []
-    whose = on_worst_rank(inputs, found.rank, found.ranks)
-    return [
-        Finding(
-            rule.name,
-            found.severity,
-            f"{_TITLE} in {found.title}{whose}",
-            ranks=found.ranks,
-            steps=found.steps,
-            evidence=(Evidence(f"{_LOST}, {named_steps(found.steps)}", found.total_ns, "ns"), *found.evidence),
-            saving_ns=found.saving_ns,
-            anchor=event_anchor(inputs, "silent_host", found.rank, steps=found.steps),
-            advice=_advice(inputs),
-        )
-    ]
+    evidence = (Evidence(f"{_LOST}, {named_steps(found.steps)}", found.total_ns, "ns"),)
+    return found.finding(rule.name, _TITLE, evidence, "silent_host", _advice(inputs), inputs)
 
 
 def _advice(inputs: Inputs) -> str:
