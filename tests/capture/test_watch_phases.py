@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
+import subprocess
+import sys
 import threading
 import time
 
@@ -147,13 +148,28 @@ def test_the_real_clock_moves():
     assert found.end_step(0, time.perf_counter_ns(), profiled=False).backward > 0
 
 
-@pytest.fixture
-def dynamo():
-    """Loaded, as it is once a job has made its optimizer: rankscope keeps what it wraps from being compiled then."""
-    importlib.import_module("torch._dynamo")
+WATCHED_BEFORE_DYNAMO = """
+import sys, torch
+from rankscope.capture.watch.phases import StepPhases, watch_phases
+
+watch_phases(StepPhases(0))
+assert "torch._dynamo" not in sys.modules, "the watch loads Dynamo, which takes seconds"
+weight = torch.ones(2, requires_grad=True)
+
+@torch.compile(backend="eager")
+def backward(x):
+    (weight * x).sum().backward()
+
+backward(torch.ones(2))
+"""
 
 
-def test_compiled_code_is_as_without_the_watch(dynamo, watched):
+def test_code_compiled_after_the_watch_began_is_as_without_it():
+    """A job without an optimizer loads Dynamo later than the watch, whose wrapper Dynamo then traced, with warnings."""
+    subprocess.run([sys.executable, "-W", "error", "-c", WATCHED_BEFORE_DYNAMO], check=True)
+
+
+def test_compiled_code_is_as_without_the_watch(watched):
     """`--watch` ended a job whose step was in a graph that must be one, and torch warned of what it could not trace."""
 
     class Own(torch.optim.Optimizer):

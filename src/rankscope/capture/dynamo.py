@@ -9,7 +9,6 @@ In: rankscope's functions that run inside the job's code. Out: the graphs that t
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -19,9 +18,16 @@ _wrap_graph: list[Callable[[Any, Callable[..., Any]], Callable[..., Any]]] = []
 
 def never_compile(function: Callable[..., Any]) -> None:
     """Keep Dynamo from compiling this function on its own, as it does with functions that are called after a graph
-    break. Has no effect before Dynamo is loaded, which is slow; creating an optimizer loads it."""
+    break. Works before Dynamo is loaded, which is slow: torch's C extension keeps the mark with the code."""
     with suppress(Exception):
-        sys.modules["torch._dynamo.eval_frame"].skip_code(function.__code__)
+        from torch._C._dynamo import eval_frame
+
+        frames: Any = eval_frame
+        if skip := getattr(frames, "skip_code", None):  # an older torch
+            skip(function.__code__)
+        else:
+            action = frames._FrameAction
+            frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
 
 
 def wrap_graphs_with_steps(wrap: Callable[[Any, Callable[..., Any]], Callable[..., Any]]) -> None:
