@@ -348,6 +348,35 @@ def test_a_rank_that_hangs_ends_with_the_given_status(tmp_path):
     assert (verdict["culprits"], verdict["cause"]) == ([0, 1], "python_code")
 
 
+BEFORE_THE_FIRST_STEP = {**BY_REQUEST, "RANKSCOPE_HANG_EXIT_STATUS": "7"}
+SOON = "from rankscope.capture import startup; startup.BEFORE_TIMEOUT = 0.003"
+LATE = f"""{SOON}
+if rank == 1:
+    while not os.path.exists("run/hang/rank0.json"): time.sleep(0.1)
+    import rankscope.hang
+    open("verdict.txt", "w").write(rankscope.hang.read("run").summary)
+"""
+
+
+def test_a_rank_that_does_not_come_to_init_process_group_is_named(tmp_path):
+    ended = finish(start(job(before=LATE, steps=20), tmp_path, **BEFORE_THE_FIRST_STEP))
+    assert [each.code for each in ended] == [0, 0], ended[0].errors[-3000:] + ended[1].errors[-3000:]
+    verdict = (tmp_path / "verdict.txt").read_text()
+    assert verdict.startswith("Rank 1 is missing from init_process_group, where the others wait"), verdict
+    assert "No hang found" in rankscope(tmp_path, "hang", "run").stdout  # it has made steps since
+
+
+def test_a_hang_in_the_first_step_is_noticed_and_the_job_goes_on(tmp_path):
+    waiting = (
+        "if rank == 1 and step == 0:\n"
+        "        while not all(os.path.exists(f'run/hang/rank{r}.json') for r in (0, 1)): time.sleep(0.1)"
+    )
+    ended = finish(start(job(before=SOON, inside=waiting, steps=20), tmp_path, **BEFORE_THE_FIRST_STEP))
+    assert [each.code for each in ended] == [0, 0], ended[0].errors[-3000:] + ended[1].errors[-3000:]
+    assert "the first step has not ended after" in ended[0].errors
+    assert "No hang found" in rankscope(tmp_path, "hang", "run").stdout
+
+
 ON_THEIR_OWN = """
 import os, time
 import torch

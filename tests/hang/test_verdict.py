@@ -446,3 +446,36 @@ def test_each_culprit_is_where_it_is(tmp_path):
     assert "Ranks 1-2 did not arrive at all_reduce" in verdict.summary
     assert "rank 1 is in Python code outside of torch.distributed, at main (/job/t.py:8)" in verdict.summary
     assert "rank 2 is waiting for the job's store, at main (/job/t.py:9)" in verdict.summary
+
+
+CONNECTING = (
+    Frame("/lib/torch/distributed/rendezvous.py", 9, "_create_c10d_store", "return TCPStore("),
+    Frame("/lib/torch/distributed/distributed_c10d.py", 8, "init_process_group", ""),
+    Frame("/job/t.py", 7, "main", "dist.init_process_group()"),
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "beats", "culprits", "cause"),
+    [
+        ({0: "", 1: ""}, (0, 1), (2,), Cause.ABSENT),
+        ({0: "", 1: "", 2: "time.sleep(9)"}, (0, 1, 2), (2,), Cause.PYTHON_CODE),
+        # All have come: they do not reach the store, or rank 2 has another address.
+        ({0: "", 1: "", 2: ""}, (0, 1, 2), (0, 1, 2), Cause.NETWORK),
+        ({0: "", 1: ""}, (0, 1, 2), (0, 1), Cause.NETWORK),
+    ],
+)
+def test_ranks_that_wait_in_init_process_group(tmp_path, lines, beats, culprits, cause):
+    for rank, line in lines.items():
+        frames = (Frame("/job/t.py", 3, "main", line),) if line else CONNECTING
+        stack = ThreadStack(frames, "MainThread", training=True)
+        dump = HangDump(DUMP_FORMAT, rank, world_size=3, threads=(stack,), reason="no step", time_ns=10)
+        write_atomic(tmp_path / "hang" / f"rank{rank}.json", dump.to_json())
+    for rank in beats:
+        beat = Heartbeat(HEARTBEAT_FORMAT, rank, time_ns=10, interval_ns=10**10, world_size=3)
+        write_atomic(tmp_path / "hang" / f"rank{rank}.heartbeat.json", beat.to_json())
+    verdict = read(tmp_path)
+    assert (verdict.culprits, verdict.cause) == (culprits, cause), verdict.summary
+    if cause is Cause.ABSENT:
+        assert "missing from init_process_group" in verdict.summary
+        assert "MASTER_ADDR" in verdict.advice[0]

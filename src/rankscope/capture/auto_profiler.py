@@ -22,9 +22,8 @@ from rankscope.capture.notices import warn
 from rankscope.capture.optimizers import PrimaryOptimizer, watch_steps
 from rankscope.capture.script_profilers import conflicts, interception
 from rankscope.capture.script_profilers.adopted_window import AdoptedWindow
-from rankscope.errors import ConfigError
+from rankscope.capture.startup import StartupWatch, options, watch_process_group
 from rankscope.rundir.capture_files import BY_RUN, HOOK_VARIABLE
-from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.manifest import ScriptProfiler
 from rankscope.rundir.names import RUN_MANIFEST
 from rankscope.rundir.schedule import AUTO_START_STEP
@@ -54,6 +53,7 @@ class _StepCounter:
         self.disabled = False
         self.script_has_profiler = False
         self.own_profilers: dict[str, list[str]] = {}
+        self.startup = StartupWatch()
 
     def after_step(self, optimizer: object) -> None:
         """The outermost step of an optimizer is over."""
@@ -64,6 +64,7 @@ class _StepCounter:
             return
         interception.training_stepped()
         if self.profiler is None:
+            self.startup.end()
             self._start()
         else:
             if self.primary.changed:
@@ -100,6 +101,7 @@ class _StepCounter:
     def disable(self) -> None:
         """The script has a ``Profiler`` of its own: stop counting."""
         self.disabled = self.script_has_profiler = True
+        self.startup.end()
         profiler, self.profiler = self.profiler, None
         if profiler is not None:
             profiler.stop()
@@ -110,6 +112,7 @@ class _StepCounter:
         """A profiler of the script begins its warm-up."""
         self.own_profilers.setdefault(source, [])
         if self.profiler is None and not self.disabled:
+            self.startup.end()
             try:
                 self.profiler = self._make_profiler(deferring=True)
                 if self.profiler is not None:
@@ -161,7 +164,10 @@ def install(module: Any) -> None:
     earlier_starts()  # notes this one, which may end before its first step
     watch_steps(module, _after_step, wrapped=_optimizer_created)
     conflicts.before_script_profiler(_disable)
-    if _takes_over():
+    config = options()
+    if config.watch and config.hang_timeout:
+        watch_process_group(lambda: _counter.startup)
+    if config.take_over:
         interception.take_over()
     else:
         adopter: Any = _CurrentCounter()
@@ -169,13 +175,6 @@ def install(module: Any) -> None:
     atexit.register(_warn_if_nothing_written, os.getpid())
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_reset_in_child)
-
-
-def _takes_over() -> bool:
-    try:
-        return CaptureConfig.resolve({}).take_over
-    except ConfigError:
-        return False  # reported when the profiler starts
 
 
 def _after_step(optimizer: object) -> None:

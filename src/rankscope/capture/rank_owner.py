@@ -34,20 +34,36 @@ def claim(save_dir: str | None, rank: int = 0, world_size: int = 1) -> int | Non
     Returns:
         The ancestor's process id; ``None`` if this process is the owner.
     """
-    written_to = os.path.abspath(save_dir) if save_dir else ""  # noqa: PTH100  # compared only, and links stay
-    job = f"{world_size} {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}" if world_size > 1 else ""
-    # Without a temporary directory there is nothing to compare with.
-    with suppress(OSError):
-        folder = Path(user_folder(tempfile.gettempdir()))
-        for pid, started in _ancestors():
-            with suppress(OSError, ValueError):
-                its_rank, its_job, its_directory = (folder / _file(pid, started)).read_text().split("\n", 2)
-                is_another_rank = bool(job) and its_job == job and its_rank != str(rank)
-                if its_directory == written_to and not is_another_rank:
-                    return pid
-        _own_file().write_text(f"{rank}\n{job}\n{written_to}")
+    with suppress(OSError):  # without a temporary directory there is nothing to compare with
+        if (owner := owner_above(save_dir, rank, world_size)) is not None:
+            return owner
+        _own_file().write_text(f"{rank}\n{_job(world_size)}\n{_directory(save_dir)}")
         register(release)
     return None
+
+
+def owner_above(save_dir: str | None, rank: int = 0, world_size: int = 1) -> int | None:
+    """The process id of the ancestor that owns this process's rank, as `claim` has it; ``None`` if there is none.
+
+    Raises:
+        OSError: there is no temporary directory.
+    """
+    job, folder = _job(world_size), Path(user_folder(tempfile.gettempdir()))
+    for pid, started in _ancestors():
+        with suppress(OSError, ValueError):
+            its_rank, its_job, its_directory = (folder / _file(pid, started)).read_text().split("\n", 2)
+            is_another_rank = bool(job) and its_job == job and its_rank != str(rank)
+            if its_directory == _directory(save_dir) and not is_another_rank:
+                return pid
+    return None
+
+
+def _directory(save_dir: str | None) -> str:
+    return os.path.abspath(save_dir) if save_dir else ""  # noqa: PTH100  # compared only, and links stay
+
+
+def _job(world_size: int) -> str:
+    return f"{world_size} {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}" if world_size > 1 else ""
 
 
 def release() -> None:

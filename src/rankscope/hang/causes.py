@@ -34,6 +34,8 @@ class Cause(str, Enum):
     """The process shows no sign of life: killed, stopped, or it holds Python's lock."""
     DEVICE = "device"
     """The rank's device has stopped: it did not finish what the other ranks finished."""
+    ABSENT = "absent"
+    """Other ranks wait for the rank in ``init_process_group``, and it has neither a dump nor a heartbeat."""
     NETWORK = "network"
     """All ranks have arrived and agree, or a rank waits for the job's store."""
     MISMATCH = "mismatch"
@@ -61,7 +63,8 @@ _LOADERS = re.compile(r"(?:^|/)(?:torch/utils/data|webdataset|torchdata|nvidia/d
 _LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib/python\d[\d.]*|rankscope/capture)/|^<|(?:^|/)torch/")
 _DISTRIBUTED = re.compile(r"(?:^|/)torch/(?:distributed|nn/parallel)/")
 _STORE_FILES = re.compile(r"(?:^|/)torch/distributed/(?:rendezvous\.py|elastic/)")
-_STORE_FUNCTIONS = frozenset(("_store_based_barrier", "init_process_group", "_new_process_group_helper", "rendezvous"))
+INIT = "init_process_group"
+_STORE_FUNCTIONS = ("_store_based_barrier", "_new_process_group_helper", "rendezvous")
 _STORE_CALL = re.compile(
     r"\b(?:store\w*|\w*(?:default|dist|prefix|rdzv|tcp)_store)(?:\(\))?"
     r"\.(?:get|wait|add|set|multi_get|compare_set|check|append)\(|\bTCPStore\("
@@ -93,6 +96,8 @@ def classify(stack: ThreadStack, phase: str = "", *, has_no_device: bool = False
     if any(_LOADERS.search(_slashes(each.file)) for each in stack.frames):
         return Place(Cause.DATA_LOADING, "waits for the data loader", frame)
     inner = stack.frames[0]
+    if any(_is_torchs(each, INIT) for each in stack.frames):
+        return Place(Cause.NETWORK, "is in init_process_group", frame, INIT)
     if _is_store(stack, inner):
         return Place(Cause.NETWORK, "waits for the job's store (rendezvous or TCPStore)", frame)
     if _DISTRIBUTED.search(_slashes(inner.file)) or _is_functional(inner):
@@ -159,7 +164,11 @@ def _is_store(stack: ThreadStack, inner: Frame) -> bool:
     if _STORE_CALL.search(inner.text) or _STORE_FILES.search(_slashes(inner.file)):
         return True
     near = stack.frames[:4]
-    return any(each.function in _STORE_FUNCTIONS and _DISTRIBUTED.search(_slashes(each.file)) for each in near)
+    return any(_is_torchs(each, *_STORE_FUNCTIONS) for each in near)
+
+
+def _is_torchs(frame: Frame, *functions: str) -> bool:
+    return frame.function in functions and bool(_DISTRIBUTED.search(_slashes(frame.file)))
 
 
 def _is_functional(inner: Frame) -> bool:

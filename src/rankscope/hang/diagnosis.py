@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from rankscope.hang.arrivals import ROOTED, Arrivals, Stuck, world_size_of
 from rankscope.hang.backends import with_backends_apart
-from rankscope.hang.causes import Cause, Place, call_frame, place_of
+from rankscope.hang.causes import INIT, Cause, Place, call_frame, place_of
 from rankscope.hang.earlier_jobs import of_the_latest_job
 from rankscope.hang.host_calls import with_calls_on_host
 from rankscope.hang.inspector import Completed, notes_on
@@ -44,6 +44,8 @@ class _Case:
     mismatch: Mismatch | None
     stopped: tuple[int, ...]
     """Ranks whose devices have not finished what the others' have."""
+    absent: tuple[int, ...]
+    """Ranks without a dump and a heartbeat."""
 
 
 def diagnose(
@@ -71,7 +73,13 @@ def diagnose(
     places = {rank: place for rank, dump in by_rank.items() if (place := place_of(dump)) is not None}
     places |= places_without_dump(beats, by_rank)
     case = _Case(
-        by_rank, places, stuck, find_waits(arrivals, stuck), find_mismatch(arrivals, stuck), _stopped(by_rank, arrivals)
+        by_rank,
+        places,
+        stuck,
+        find_waits(arrivals, stuck),
+        find_mismatch(arrivals, stuck),
+        _stopped(by_rank, arrivals),
+        tuple(rank for rank in range(size) if rank not in by_rank and rank not in beats),
     )
     verdict = _verdict(case)
     ranks = _rank_verdicts(case, verdict)
@@ -192,9 +200,15 @@ def _without_collective(case: _Case) -> HangVerdict:
         return _found(Cause.EXCEPTION, failed, None)
     hung = {rank: case.places[rank] for rank, dump in case.dumps.items() if dump.reason and rank in case.places}
     busy = tuple(sorted(rank for rank, place in hung.items() if place.cause is not Cause.COMMUNICATION))
+    connecting = {rank for rank, place in hung.items() if place.call == INIT}
+    elsewhere = tuple(rank for rank in busy if rank not in connecting)
     ended = tuple(sorted(rank for rank, place in gone.items() if place.cause is Cause.ENDED))
     if ended and hung:
         return _found(Cause.ENDED, ended, None)
+    if connecting and elsewhere:
+        return _found(_cause_of(case, elsewhere), elsewhere, None)
+    if connecting and case.absent:
+        return _found(Cause.ABSENT, case.absent, None)
     if busy:
         return _found(_cause_of(case, busy), busy, None)
     if hung:

@@ -22,6 +22,10 @@ _STACKS = (
 _DUMPS = (
     "the dump of {ranks}: TORCH_NCCL_DUMP_ON_TIMEOUT=1 and a TORCH_NCCL_DEBUG_INFO_TEMP_FILE that every host can write"
 )
+_ABSENT = (
+    "the output of {ranks}, and `py-spy dump --pid PID` on the host if the process exists: it has not come that far, "
+    "cannot reach MASTER_ADDR, or is not watched (--ranks)"
+)
 _CALLS = "the collectives: TORCH_FR_BUFFER_SIZE=2000 (TORCH_NCCL_TRACE_BUFFER_SIZE before torch 2.9) in {ranks}"
 _NETWORK = (
     "NCCL's own log (NCCL_DEBUG=WARN, rankscope doctor --log) and the state of the devices (dmesg, nvidia-smi): "
@@ -35,6 +39,7 @@ _WHY = {
     Cause.ENDED: "no longer in the training loop",
     Cause.DEAD: "dead or frozen",
     Cause.DEVICE: "stopped: the device has not finished what the others have",
+    Cause.ABSENT: "missing from init_process_group, where the others wait, and without a dump or heartbeat",
     Cause.NETWORK: "waiting for the job's store",
     Cause.UNKNOWN: "missing; why is not known",
 }
@@ -102,8 +107,9 @@ def _states(verdict: HangVerdict) -> str:
     """``rank 1 is waiting for data, at main (train.py:19)``, and so on for culprits with another cause."""
     known = {rank.rank: rank for rank in verdict.ranks}
     by_cause: dict[Cause, list[int]] = {}
+    unseen = Cause.ABSENT if verdict.cause is Cause.ABSENT else Cause.UNKNOWN
     for rank in verdict.culprits:
-        cause = known[rank].cause if rank in known else Cause.UNKNOWN
+        cause = known[rank].cause if rank in known else unseen
         by_cause.setdefault(cause, []).append(rank)
     first = [verdict.cause] if verdict.cause in by_cause else []
     parts = []
@@ -163,6 +169,8 @@ def advice_for(verdict: HangVerdict, without_calls: tuple[int, ...] = ()) -> tup
     by_rank = {rank.rank: rank for rank in verdict.ranks}
     no_dump = tuple(rank for rank in verdict.culprits if rank in verdict.without_dump)
     no_stack = tuple(r for r in verdict.culprits if r not in no_dump and r in by_rank and not by_rank[r].stack)
+    if verdict.cause is Cause.ABSENT:
+        return (_ABSENT.format(ranks=named_ranks(verdict.culprits)),)
     if no_dump and verdict.cause is Cause.UNKNOWN:
         advice.append(_DUMPS.format(ranks=named_ranks(no_dump)))
     if no_stack and verdict.cause in (Cause.UNKNOWN, Cause.DEVICE, Cause.MISMATCH):

@@ -32,8 +32,11 @@ from rankscope.rundir.processes import pid_namespace
 
 HEARTBEAT_S = 10.0
 """How often the heartbeat file is rewritten."""
+FIRST_TIMEOUT_S = 1800.0
 _KEPT_STEPS = 65
 _WRITE_LIMIT_S = 10.0
+_HAND_OVER_LIMIT_S = 1.0
+"""In the training loop, where a slow file system must not hold it up."""
 
 
 class HangWatch:
@@ -67,7 +70,7 @@ class HangWatch:
         *,
         timeout_s: float = 300.0,
         factor: float = 10.0,
-        first_timeout_s: float = 1800.0,
+        first_timeout_s: float = FIRST_TIMEOUT_S,
         exit_status: int | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         run_id: str = "",
@@ -116,17 +119,27 @@ class HangWatch:
         An exception is worth a dump, too: if the ranks called different collectives, one of them may have failed. If
         this step already has a dump, the exception is only the end of its hang.
         """
-        thread, self._thread = self._thread, None
-        if thread is None:
+        if not self._end_thread(_WRITE_LIMIT_S):
             return
-        self._stop.set()
-        exit_hooks.unregister(self.close)
-        if thread is not threading.current_thread():
-            thread.join(_WRITE_LIMIT_S)  # it may be writing a heartbeat, which would replace the last one
         exception = exception or uncaught_exception()
         self._write_heartbeat(ended=True, exception=exception)
         if exception and self._reported != self._steps:
             self._dump(f"the training loop was ended by {exception}", exception)
+
+    def hand_over(self) -> None:
+        """Stop watching, because another watch of this rank begins: its heartbeats replace these."""
+        self._end_thread(_HAND_OVER_LIMIT_S)
+
+    def _end_thread(self, limit_s: float) -> bool:
+        """End the watching thread; False if there is none."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return False
+        self._stop.set()
+        exit_hooks.unregister(self.close)
+        if thread is not threading.current_thread():
+            thread.join(limit_s)  # it may be writing a heartbeat, which would replace a later one
+        return True
 
     def __enter__(self) -> HangWatch:
         return self.start()
@@ -150,7 +163,7 @@ class HangWatch:
         if steps == self._reported or elapsed <= self.limit_s():
             return None
         self._reported = steps
-        reason = f"no step for {elapsed:.0f} s"
+        reason = f"no step for {elapsed:.0f} s" if steps else f"the first step has not ended after {elapsed:.0f} s"
         warn(f"{reason}: writing what this rank is doing to {self.directory / HANG_FOLDER}")
         return self._dump(reason)
 
