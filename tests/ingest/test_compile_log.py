@@ -74,6 +74,20 @@ def test_damage_loses_what_it_hits(log: Path) -> None:
     assert found.frame["compile_id"].to_list() == ["1/0", "0/1", "0/2", "1/1", "0/0"]
 
 
+def test_a_rank_that_is_none_is_unknown(tmp_path: Path) -> None:
+    for number, rank in enumerate(("true", "10000000000000000000000", "-1", '"0"')):
+        text = f'V1125 22:13:19.115000 12 a.py:1] {{"compilation_metrics": {{"compile_id": "0/0"}}, "rank": {rank}}}\n'
+        (tmp_path / f"dedicated_log_torch_trace_{number}.log").write_text(text)
+    assert read_compile_log(tmp_path).frame["rank"].to_list() == [None] * 4
+
+
+def test_an_empty_log_hides_no_other(log: Path) -> None:
+    empty = log.with_name("dedicated_log_torch_trace_rank_3_x.log")
+    empty.touch()
+    found = read_compile_log(log.parent)
+    assert (found.frame.height, found.left_out) == (5, [empty])
+
+
 def test_errors_name_the_file(log: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.log").write_text("hello\n")
     with pytest.raises(NotATraceError, match=r"notes\.log"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,15 @@ def test_a_run_of_two_ranks(tmp_path: Path, shared_cache: Path) -> None:
     assert (run.about()["hosts"], run.about()["devices"]) == (["frontier042"], ["AMD Instinct MI300X"])
     steps = run.step_time()
     assert steps.select("step", "compute_ns", "exposed_memcpy_ns").rows() == [(4, 4_003, 100)] * 2
+
+
+def test_a_name_that_is_no_text_is_left_out(tmp_path: Path) -> None:
+    path = database(tmp_path / "x.db")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"UPDATE rocpd_info_agent{UUID} SET product_name = x'00ff'")
+        connection.commit()
+    devices = read_kineto(str(path)).metadata["deviceProperties"]
+    assert devices == [{"id": 0, "name": "gfx942"}]
 
 
 def test_another_schema_is_an_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 from dataclasses import replace
@@ -15,7 +16,7 @@ from rankscope.errors import RunSelectionError
 from rankscope.ingest.discover import find_traces
 from rankscope.ingest.ranks import assign_ranks
 from rankscope.ingest.run_findings import restarted_ranks
-from rankscope.ingest.runs import group_by_run
+from rankscope.ingest.runs import group_by_run, with_lost_base_times
 from rankscope.ingest.task import ingest_trace
 from rankscope.pipeline import open_run
 from rankscope.results import Finding
@@ -427,3 +428,30 @@ def test_choosing_between_runs_with_one_id(tmp_path: Path) -> None:
     assert all(".2." not in info.path for info in run.other(first).load().traces)
     (tmp_path / "rank1_iter1_1.memory.pickle").write_bytes(pickle.dumps({"segments": [], "device_traces": []}))
     assert len(open_run(tmp_path, run_id="latest", executor="serial").load().traces) == 2
+
+
+def test_a_file_that_is_cut_before_its_base_time_has_that_of_the_others(tmp_path: Path) -> None:
+    for rank, first in [(0, 0), (1, 0), (0, 10), (1, 10)]:
+        events = [step(first + n, 1000 * (first + n), 900) for n in range(3)]
+        events += [op("aten::mm", each["ts"] + 10, 50) for each in events]
+        text = json.dumps(trace(events, rank=rank, world_size=2) | {"baseTimeNanoseconds": NOON})
+        cut = text.index('"baseTimeNanoseconds"') - 40 if (rank, first) == (1, 10) else len(text)
+        (tmp_path / f"rank{rank}.from{first}.json").write_text(text[:cut])
+    run = open_run(tmp_path, executor="serial")
+    assert run.step_time().filter(rank=1)["step"].to_list()[:5] == [0, 1, 2, 10, 11]
+    assert {info.base_time_ns for info in run.traces} == {NOON}
+    (cut_file,) = [finding for finding in run.findings if finding.id == "trace-oddities"]
+    assert [each.name for each in cut_file.evidence][1:] == ["baseTimeNanoseconds, taken from the other files"]
+    assert not [finding for finding in run.findings if finding.id == "run-doubtful"]
+
+
+def test_which_base_times_are_restored() -> None:
+    whole, other = window("a", 0, 0), window("b", 1, 9)
+    cut = replace(window("c", 1, 0), base_time_ns=0, truncated=True)
+    of_1970 = replace(cut, start_ns=NOON, end_ns=NOON + S)
+    lost = replace(cut, truncated=False, lost_metadata=True)
+    never = replace(cut, truncated=False)
+    found = with_lost_base_times([whole, cut, of_1970, lost, never])
+    assert [info.base_time_ns for info in found] == [NOON, NOON, 0, NOON, 0]
+    assert with_lost_base_times([whole, other, cut]) == [whole, other, cut]
+    assert with_lost_base_times([cut]) == [cut]

@@ -51,6 +51,14 @@ class Evil:
         return self.call
 
 
+def tower() -> list[Any]:
+    """Each list holds the one below twice: some bytes as a pickle, a terabyte as text."""
+    top: list[Any] = []
+    for _ in range(40):
+        top = [top, top]
+    return top
+
+
 def hostile(folder: Path) -> dict[str, bytes]:
     touched = str(folder / "touched")
     whole = pickle.dumps({"segments": []})
@@ -80,6 +88,7 @@ def hostile(folder: Path) -> dict[str, bytes]:
         "cut": whole[: len(whole) // 2],
         "nothing": b"",
         "a value too many": b"\x80\x02" + body + b"N.",
+        "a class of a tower of lists": pickle.dumps(tower(), 4)[:-1] + b"\x8c\x01a\x93.",
         "no list": b"\x80\x04}\x8c\x08segmentsK\x01s.",
         "no dict": pickle.dumps([1, 2]),
     }
@@ -130,11 +139,14 @@ def test_one_list_a_million_times_is_refused(tmp_path: Path, monkeypatch: pytest
 
 
 def test_fields_of_any_type(tmp_path: Path) -> None:
-    odd = {"address": "x", "total_size": 1 << 80, "segment_pool_id": 7, "blocks": [None, {"size": [], "frames": 3}]}
+    frame = {"filename": tower(), "name": tower(), "line": "x"}
+    odd = {"address": "x", "total_size": 1 << 80, "segment_pool_id": 7, "blocks": [None, {"size": [], "frames": 3}],
+           "frames": [frame]}  # fmt: skip
     file = tmp_path / "odd.pickle"
     file.write_bytes(pickle.dumps({"segments": [odd, 5], "device_traces": {"a": 1}}))
     tables, info = read_snapshot(str(file))
     assert tables["snapshot_segments"].height == tables["snapshot_blocks"].height == 1
+    assert tables["snapshot_segments"]["stack"].to_list() == [":0 "]
     assert info.rank is None
 
 

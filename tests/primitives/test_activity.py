@@ -72,6 +72,14 @@ def test_an_operator_that_begins_as_a_gloo_range_ends_is_not_inside_it() -> None
     assert computing_operators(operators, gloo)["name"].to_list() == ["b"]
 
 
+def test_threads_without_a_number_and_with_large_ones_are_threads() -> None:
+    threads = [None, 1 << 53, (1 << 53) + 1]
+    operators = table("host_ops", [operator("a", 10, 20) | {"tid": tid} for tid in threads])
+    for tid in threads:
+        gloo = table("annotations", [annotation("gloo:send", 5, 30) | {"tid": tid}])
+        assert computing_operators(operators, gloo)["tid"].to_list() == [each for each in threads if each != tid]
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

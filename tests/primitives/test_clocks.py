@@ -106,6 +106,17 @@ def test_what_need_not_synchronize_counts_without_its_outliers() -> None:
     assert result.anchors[1] == 16
 
 
+def test_an_end_whose_others_are_outliers_is_no_anchor() -> None:
+    """Rank 0 varies by milliseconds with rank 2, so that it is no outlier itself where rank 1 is one."""
+    rows = [(rank, n, n * 10**7 + (-1) ** n * rank * 10**6, True) for n in range(20) for rank in (0, 2)]
+    rows += [(rank, n, n * 10**7, False) for n in range(20, 30) for rank in (0, 1)]
+    rows += [(rank, 30, 30 * 10**7 + rank * 5 * 10**6, True) for rank in (0, 1)]
+    rank, match, end, lenient = map(np.array, zip(*rows, strict=True))
+    result = align_clocks(np.arange(3), rank, match, end, end, lenient, worst=0)
+    assert result.offset.tolist() == [0, 0, 0]
+    assert result.anchors.tolist() == [30, 10, 20]
+
+
 def test_nothing_to_go_by() -> None:
     result = clocks(3, [], [], [])
     assert result.offset.tolist() == [0, 0, 0]

@@ -198,6 +198,26 @@ def test_calls_without_any_kernel_match_by_number_alone(tmp_path: Path) -> None:
     assert run.clock()["method"].to_list() == ["wall clock", "wall clock"]
 
 
+@pytest.mark.parametrize("ranks", ["[" * 3000, "[0, true]", "[0, 99999999999999999999]"])
+def test_ranks_of_a_group_that_are_none(tmp_path: Path, ranks: str) -> None:
+    metadata = {**recorded("allreduce", 64, 64), "Process Group Ranks": ranks}
+    kernels = [kineto.kernel("ncclDevKernel_AllReduce", 100 * n, 50, **metadata) for n in range(4)]
+    run = rankscope.open(kineto.write_ranks(tmp_path, {0: kernels, 1: kernels}), executor="serial")
+    assert run.collectives()["match"].to_list() == [0, 1, 2, 3] * 2
+    assert run.mesh().height == run.stragglers().height - 2 == 0
+
+
+@pytest.mark.parametrize("peer", ["1e999", "-1", "99999999999999999999", "[]"])
+def test_the_other_end_of_a_channel_that_is_no_rank(tmp_path: Path, peer: str) -> None:
+    inputs = {"Concrete Inputs": ["", "", "PEER", "0"], "Input type": ["TensorList", "", "Scalar", "Scalar"]}
+    call = kineto.op("c10d::send", 10, 50, dims=[[[10]], [], [], []], **inputs)
+    kernel = kineto.kernel("ncclKernel_SendRecv", 20, 10, correlation=1)
+    text = json.dumps(kineto.trace([call, kineto.launch(12, 2, correlation=1), kernel], rank=0))
+    (tmp_path / "rank0.json").write_text(text.replace('"PEER"', peer))
+    found = rankscope.open(tmp_path, executor="serial").collectives()
+    assert found.select("collective", "peers").rows() == [("send", None)]
+
+
 def test_gloo_names_the_other_end_of_a_channel(tmp_path: Path) -> None:
     def events(kind: str, peer: int) -> list[kineto.Event]:
         inputs = {"Concrete Inputs": ["", "", str(peer), "0"], "Input type": ["TensorList", "", "Scalar", "Scalar"]}

@@ -29,6 +29,12 @@ def test_elements() -> None:
     assert total_elements("[[2,3],[[4],[5,1]]]", argument=1) == 9
     assert total_elements("[[],[]]") is total_elements("[[2,3]]", argument=1) is None
     assert total_elements("[16,2,1]") == 32
+    assert total_elements("[" * 800 + "7" + "]" * 800) == 7
+
+
+def test_more_elements_than_memory_has_are_none() -> None:
+    """With eight bytes each, their size would not fit into 64 bits."""
+    assert total_elements(f"[[{1 << 61}]]") is tensor_elements(f"[[{1 << 30},{1 << 29}]]", 0) is None
 
 
 def test_elements_of_one_argument() -> None:

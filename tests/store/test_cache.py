@@ -17,6 +17,7 @@ from rankscope.ingest import task
 from rankscope.ingest.task import ingest_trace
 from rankscope.pipeline import open_run
 from rankscope.store import cache as cache_module
+from rankscope.store import spool
 from rankscope.store.cache import Cache, CachedTrace, DamagedTablesError
 from rankscope.store.key import trace_key
 from rankscope.store.schema import TABLES
@@ -262,3 +263,12 @@ def test_info_survives_its_json(file: Path) -> None:
     assert isinstance(found, CachedTrace)
     text = json.dumps(found.info.to_json())
     assert type(found.info).from_json(json.loads(text)) == found.info
+
+
+def test_a_root_that_looks_like_a_pattern(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKSCOPE_CACHE", str(tmp_path / "cache [1]*"))
+    monkeypatch.setattr(spool, "PENDING_BYTES", 0)
+    run = open_run(file, executor="serial")
+    assert run.analyze("device_time")["device_time"].frame.height == 1
+    counted = run.sql("SELECT count(*) AS n FROM device_events")["n"].to_list()
+    assert counted == [run.loaded.ranks[0][0].load("device_events").height]

@@ -47,11 +47,13 @@ def test_memory_by_device(tmp_path: Path) -> None:
             memory(1, 100, allocated=100, reserved=1000),
             memory(2, -100, allocated=0, reserved=1000),
             memory(3, 7, allocated=7, reserved=0, device=-1, device_type=0),
+            memory(4, 9, allocated=9, reserved=16, device=2, device_type=15),
         ],
     )
     assert found["memory:cuda:0:allocated"].value.tolist() == [100, 0]
     assert found["memory:cuda:0:allocated"].at.tolist() == [1000, 2000]
     assert found["memory:cpu:allocated"].value.tolist() == [7]
+    assert found["memory:hpu:2:allocated"].value.tolist() == [9]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -76,6 +76,18 @@ def test_the_kernels_that_an_operator_launched(tmp_path: Path) -> None:
     assert kernels("k1", 120) is None
 
 
+def test_calls_that_start_together_are_each_in_the_operator_of_their_thread(tmp_path: Path) -> None:
+    events = [
+        kineto.op("aten::mm", 0, 40),
+        kineto.op("aten::copy_", 0, 40, tid=77),
+        kineto.launch(10, 5, name="cudaLaunchKernel"),
+        kineto.launch(10, 5, name="cudaMemcpyAsync", tid=77),
+    ]
+    _, timeline = drawn(kineto.write(tmp_path / "rank0.json", kineto.trace(events, rank=0)))
+    assert event(timeline, "cudaLaunchKernel", 10)["operator"]["name"] == "aten::mm"
+    assert event(timeline, "cudaMemcpyAsync", 10)["operator"]["name"] == "aten::copy_"
+
+
 def test_as_the_profilers_own_flows(shared_traces: Path, tmp_path: Path) -> None:
     """Each `fwdbwd` flow of a real trace: from where it starts to where it ends."""
     source = shared_traces / "gloo-2ranks" / "ddp_gpt_straggler_rank1.rank0.json.gz"

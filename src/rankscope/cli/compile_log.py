@@ -42,6 +42,9 @@ def compile_log(
     result = Result(compilations, frame)
     if found.unread:
         Console(stderr=True).print(Text(f"{counted(found.unread, 'record')} could not be read"))
+    if found.left_out:
+        first = found.left_out[0].name
+        Console(stderr=True).print(Text(f"{counted(len(found.left_out), 'log')} without a record left out: {first}"))
     if table.form is not Format.table:
         write(FORMATS[table.form.value](result, {"path": str(log)}), table.output)
         return

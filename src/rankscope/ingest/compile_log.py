@@ -21,6 +21,7 @@ import polars as pl
 
 from rankscope.errors import NotATraceError, NoTracesError, TraceError
 from rankscope.results import Analysis, Column, Headline
+from rankscope.rundir.fields import rank as valid_rank
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank; null if the log does not name it"),
@@ -74,12 +75,12 @@ class CompileLog:
 
     Attributes:
         frame: a row per compilation, in the order of rank and time, with `COLUMNS`.
-        files: the logs that were read.
+        left_out: logs without a record: empty, or something else.
         unread: records that could not be read.
     """
 
     frame: pl.DataFrame
-    files: list[Path] = field(default_factory=list)
+    left_out: list[Path] = field(default_factory=list)
     unread: int = 0
 
 
@@ -88,19 +89,24 @@ def read_compile_log(source: Path) -> CompileLog:
 
     Raises:
         NoTracesError: there is none.
-        NotATraceError: the file is something else.
-        TraceError: it cannot be read.
+        NotATraceError: no log has a record.
+        TraceError: one cannot be read.
     """
     files = [source] if source.is_file() else sorted(source.glob(f"**/{_PREFIX}*.log")) if source.is_dir() else []
     if not files:
         raise NoTracesError(
             "no log of torch.compile", path=str(source), hint="run the job with TORCH_TRACE=DIR in its environment"
         )
-    log = CompileLog(pl.DataFrame(), files)
+    log = CompileLog(pl.DataFrame())
     rows: list[dict[str, Any]] = []
     for file in files:
         reader = _Reader(file)
-        rows += reader.rows()
+        try:
+            rows += reader.rows()
+        except NotATraceError:
+            log.left_out.append(file)
+            if len(log.left_out) == len(files):
+                raise
         log.unread += reader.unread
     schema = {column.name: column.dtype for column in COLUMNS}
     frame = pl.DataFrame(rows, schema=schema, orient="row").sort("rank", "start_ns", nulls_last=True)
@@ -185,8 +191,8 @@ class _Reader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self.unread += 1
             return None
-        if isinstance(rank := record.get("rank"), int) and self._rank is None:
-            self._rank = rank
+        if self._rank is None:
+            self._rank = valid_rank(record.get("rank"))
         for key in ("compilation_metrics", "bwd_compilation_metrics"):
             if isinstance(metrics := record.get(key), dict):
                 self._add(metrics, forward=key == "compilation_metrics")

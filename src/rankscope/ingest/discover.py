@@ -86,7 +86,8 @@ class Found:
 
 def natural(path: str) -> tuple[object, ...]:
     """A sort key under which `rank2` comes before `rank10`."""
-    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path))
+    # Not `isdigit`, which also holds for `²`.
+    return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path))
 
 
 def find_traces(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Found:

@@ -109,7 +109,10 @@ class _Process:
         """The GPUs."""
         rows = self._rows("rocpd_info_agent", "type", "type_index", "product_name", "name")
         return [
-            {"id": whole(row["type_index"]), "name": next((n for n in (row["product_name"], row["name"]) if n), "")}
+            {
+                "id": whole(row["type_index"]),
+                "name": next((n for n in (row["product_name"], row["name"]) if n and isinstance(n, str)), ""),
+            }
             for row in rows
             if row["type"] == "GPU"
         ]

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import PurePath
@@ -88,6 +88,28 @@ class _Part:
                 return [self]
             parts.setdefault(name, []).append(process)
         return [_Part(processes, (*self.names, name)) for name, processes in parts.items()]
+
+
+def with_lost_base_times(infos: Sequence[TraceInfo]) -> list[TraceInfo]:
+    """The traces; one that is cut before its `baseTimeNanoseconds` with that of the others, if they have the same.
+
+    Kineto subtracts one moment from the times of all ranks, and some versions write it after the events. Without it,
+    a window would be one of 1970: the first of its rank, with collectives that match no others.
+    """
+    bases = {info.base_time_ns for info in infos if info.base_time_ns}
+    if len(bases) != 1:
+        return list(infos)
+    (base,) = bases
+
+    def with_base(info: TraceInfo) -> TraceInfo:
+        is_cut = info.truncated or info.lost_metadata
+        # Older files have none, and times since 1970.
+        if not is_cut or info.base_time_ns or utc(info.start_ns or 0):
+            return info
+        odd = {**info.odd, "baseTimeNanoseconds, taken from the other files": 1}
+        return replace(info, base_time_ns=base, odd=odd)
+
+    return [with_base(info) for info in infos]
 
 
 def group_by_run(infos: Sequence[TraceInfo]) -> Grouping:

@@ -163,14 +163,14 @@ class _Reader:
     def _frame_lines(self, frames: Any) -> Iterator[str]:
         """One line per frame, innermost first; only Python frames if there are any."""
         known = _dicts(frames)
-        python = [frame for frame in known if str(frame.get("filename", ""))[-3:] == ".py"]
+        python = [frame for frame in known if _string(frame.get("filename")).endswith(".py")]
         for frame in (python or known)[:MAX_FRAMES]:
             # The snapshot keeps all frames alive while it is read, so ids are unique.
             text = self._frames.get(id(frame))
             if text is None:
                 line = _int(frame.get("line"))
-                text = f"{str(frame.get('filename', ''))[-200:]}:{line or 0} {str(frame.get('name', ''))[:200]}"
-                self._frames[id(frame)] = text = text.replace("\n", " ")
+                file, name = _string(frame.get("filename"))[-200:], _string(frame.get("name"))[:200]
+                self._frames[id(frame)] = text = f"{file}:{line or 0} {name}".replace("\n", " ")
             yield text
 
 
@@ -182,6 +182,11 @@ def _int(value: Any) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 63) <= value < 1 << 63:
         return None
     return value
+
+
+def _string(value: Any) -> str:
+    # Not `str(value)`: a list that holds another one twice, and so on forty times, is a small pickle and a huge text.
+    return value if isinstance(value, str) else ""
 
 
 def _text(value: Any) -> str | None:

@@ -77,7 +77,7 @@ class _Machine:
         if not code:
             return UnpickleError("the pickle ends too early")
         if code in (b"c", b"\x93"):
-            names = self._line(2) if code == b"c" else [str(part) for part in self.stack[-2:]]
+            names = self._line(2) if code == b"c" else [part for part in self.stack[-2:] if isinstance(part, str)]
             return UnpickleError(f"it imports {'.'.join(names)[:100]!r}, which plain values do not need")
         if code in _CALLS:
             return UnpickleError(f"it calls or builds something ({_CALLS[code]}), which plain values do not need")

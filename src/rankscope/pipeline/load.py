@@ -27,7 +27,7 @@ from rankscope.ingest.ranks import assign_ranks, without_numbered_folders
 from rankscope.ingest.run_files import is_result_file
 from rankscope.ingest.run_findings import contradicted_ranks, missing_ranks, restarted_ranks
 from rankscope.ingest.run_selection import KnownRun, check_steps, choose_run, known_runs
-from rankscope.ingest.runs import group_by_run
+from rankscope.ingest.runs import group_by_run, with_lost_base_times
 from rankscope.ingest.source import is_url
 from rankscope.ingest.task import find_ingested, ingest_trace
 from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
@@ -126,7 +126,7 @@ def load_run(
     findings += [unreadable(error.path or root, error) for error in found.denied]
     findings += links_not_followed(found.unfollowed)
     findings += [merged_trace(path) for path in found.doubled]
-    all_infos, numbered = without_numbered_folders([trace.info for trace in traces])
+    all_infos, numbered = without_numbered_folders(with_lost_base_times([trace.info for trace in traces]))
     grouping = group_by_run(all_infos)
     runs = grouping.runs
     kept = [name for name, infos in runs.items() if any(info.path in previous for info in infos)]

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from rankscope.primitives.call_stack import is_inside
 from rankscope.primitives.intervals import EMPTY, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE, MEMORY, communication_names
 
@@ -108,13 +109,7 @@ def computing_operators(operators: pl.DataFrame, gloo: pl.DataFrame) -> pl.DataF
     top = operators.filter((pl.col("depth") == 0) & ~pl.col("name").str.starts_with(GLOO))
     if gloo.is_empty():
         return top
-    inside = np.zeros(top.height, dtype=np.bool_)
-    pid, tid, start = (top[name].to_numpy() for name in ("pid", "tid", "start_ns"))
-    for (process, thread), ranges in gloo.group_by("pid", "tid"):
-        on_thread = np.flatnonzero((pid == process) & (tid == thread))
-        covered = covered_time(ranges)
-        inside[on_thread] = covered.before(start[on_thread] + 1) > covered.before(start[on_thread])
-    return top.filter(pl.Series(~inside))
+    return top.filter(pl.Series(~is_inside(gloo, top["pid"], top["tid"], top["start_ns"].to_numpy())))
 
 
 def activity(

@@ -146,6 +146,7 @@ def memory_blocks(samples: pl.DataFrame) -> pl.DataFrame:
     paired, orphan = pl.col("paired"), pl.col("orphan")
     return (
         marked.filter(~pl.col("releases") | orphan)
+        .sort("time_ns", maintain_order=True)
         .select(
             "memory",
             "address",
@@ -158,8 +159,5 @@ def memory_blocks(samples: pl.DataFrame) -> pl.DataFrame:
             pl.when(orphan).then("operator_row").when(paired).then("next_row").alias("releasing_row"),
             pl.when(~orphan).then("event").alias("event"),
             pl.when(orphan).then("event").when(paired).then("next_event").alias("releasing_event"),
-            pl.coalesce(pl.when(~orphan).then("time_ns"), "time_ns").alias("began_ns"),
         )
-        .sort("began_ns", maintain_order=True)
-        .drop("began_ns")
     )

@@ -95,6 +95,30 @@ def enclosing(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
     return innermost(nested, instants.rename({"time_ns": "at_ns"}))
 
 
+def is_inside(ranges: pl.DataFrame, pid: pl.Series, tid: pl.Series, at: Int64) -> npt.NDArray[np.bool_]:
+    """Whether each instant of a thread is inside a range of that thread, from its start to just before its end.
+
+    Args:
+        ranges: start_ns, end_ns, pid, tid.
+        pid: the process of each instant.
+        tid: its thread.
+        at: ns.
+    """
+    inside = np.zeros(at.size, dtype=np.bool_)
+    if not ranges.height or not at.size:
+        return inside
+    process, thread = (values_and_validity(column, NO_THREAD)[0] for column in (pid, tid))
+    for pid_value, tid_value in ranges.select("pid", "tid").unique().iter_rows():
+        same_process = process == (NO_THREAD if pid_value is None else pid_value)
+        indices = np.flatnonzero(same_process & (thread == (NO_THREAD if tid_value is None else tid_value)))
+        on_thread = pl.col("pid").eq_missing(pid_value) & pl.col("tid").eq_missing(tid_value)
+        ranges_here = ranges.filter(on_thread).sort("start_ns")
+        reached = np.maximum.accumulate(ranges_here["end_ns"].to_numpy())
+        last = np.searchsorted(ranges_here["start_ns"].to_numpy(), at[indices], side="right") - 1
+        inside[indices] = (last >= 0) & (reached[np.maximum(last, 0)] > at[indices])
+    return inside
+
+
 def parent_rows(ranges: pl.DataFrame) -> Int64:
     """The ``parent_row`` of a table as an array, −1 for null."""
     rows: Int64 = ranges["parent_row"].fill_null(-1).cast(pl.Int64).to_numpy()

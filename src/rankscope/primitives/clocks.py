@@ -130,6 +130,8 @@ def align_clocks(
         value, correction = _settle(value, correction, position, event, keep, ranks.size)
         if lenient.any():
             keep = ~(lenient & _outlying(_deviation(value, event, keep), position))
+            # Its own end says nothing about a rank's clock.
+            keep &= np.bincount(event[keep], minlength=int(event.max()) + 1)[event] > 1
             value, correction = _settle(value, correction, position, event, keep, ranks.size)
         since_origin = (end - origin).astype(np.float64)
         drift, middle, deviation = _drifts(value, since_origin, position, event, keep, ranks.size)

@@ -15,6 +15,9 @@ import json
 
 import polars as pl
 
+from rankscope.primitives.shapes import parsed_list
+from rankscope.rundir import fields
+
 ONE_SIDED = ("broadcast", "reduce", "gather", "scatter", "p2p")
 POINT_TO_POINT = ("send", "recv")
 UNNAMED = "unnamed communicator"
@@ -154,11 +157,7 @@ def named_group_ranks(collectives: pl.DataFrame) -> list[tuple[str, tuple[int, .
 
 
 def parse_group_ranks(text: str) -> tuple[int, ...] | None:
-    """The ranks of a group as recorded; None if the list is incomplete."""
-    try:
-        ranks = json.loads(text)
-    except ValueError:
-        return None
-    if not isinstance(ranks, list) or not all(isinstance(rank, int) for rank in ranks):
-        return None
-    return tuple(sorted(ranks))
+    """The ranks of a group as recorded, ascending; None if the list is incomplete, or has something else in it."""
+    listed = parsed_list(text)
+    ranks = fields.items(listed, fields.rank)
+    return None if listed is None or len(ranks) < len(listed) else tuple(sorted(ranks))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.primitives.activity import gloo_ranges, is_data_loading, with_category
-from rankscope.primitives.call_stack import NO_THREAD, innermost, nested_with
+from rankscope.primitives.call_stack import innermost, is_inside, nested_with
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
@@ -256,7 +256,7 @@ def _host(tables: Mapping[str, pl.DataFrame]) -> tuple[_Host, pl.DataFrame]:
     row, at = row[is_busy], instants["at_ns"].to_numpy()[is_busy]
     thread = _thread_numbers(instants, numbers)[is_busy]
     found = nested[row] if row.size else nested.clear()
-    is_loading = _inside(loading, found["pid"], found["tid"], at)
+    is_loading = is_inside(loading, found["pid"], found["tid"], at)
     category = np.select(
         [
             (found["table"] == 2).to_numpy(),
@@ -283,7 +283,7 @@ def _cuts(nested: pl.DataFrame, gloo: pl.DataFrame) -> tuple[pl.DataFrame, Int64
     threads = nested.select("pid", "tid").unique()
     ends = [nested.select("pid", "tid", pl.col(name).alias("at_ns")) for name in ("start_ns", "end_ns")]
     issued = threads.join(gloo.select(pl.col("start_ns").alias("at_ns")).unique(), how="cross")
-    issued = issued.filter(pl.Series(~_inside(gloo, issued["pid"], issued["tid"], issued["at_ns"].to_numpy())))
+    issued = issued.filter(pl.Series(~is_inside(gloo, issued["pid"], issued["tid"], issued["at_ns"].to_numpy())))
     cuts = pl.concat([*ends, issued]).unique().sort("pid", "tid", "at_ns")
     following = cuts.select(pl.col("at_ns").shift(-1).over("pid", "tid"))
     # After the last cut of a thread nothing is open.
@@ -297,20 +297,3 @@ def _thread_numbers(rows: pl.DataFrame, numbers: pl.DataFrame) -> Int64:
         numbers, on=["pid", "tid"], how="left", nulls_equal=True, maintain_order="left"
     )
     return values_and_validity(joined["number"].cast(pl.Int64), -1)[0]
-
-
-def _inside(ranges: pl.DataFrame, pid: pl.Series, tid: pl.Series, at: Int64) -> npt.NDArray[np.bool_]:
-    """Whether each instant of a thread is inside a range of that thread."""
-    inside = np.zeros(at.size, dtype=np.bool_)
-    if not ranges.height or not at.size:
-        return inside
-    process, thread = (values_and_validity(column, NO_THREAD)[0] for column in (pid, tid))
-    for pid_value, tid_value in ranges.select("pid", "tid").unique().iter_rows():
-        same_process = process == (NO_THREAD if pid_value is None else pid_value)
-        indices = np.flatnonzero(same_process & (thread == (NO_THREAD if tid_value is None else tid_value)))
-        on_thread = pl.col("pid").eq_missing(pid_value) & pl.col("tid").eq_missing(tid_value)
-        ranges_here = ranges.filter(on_thread).sort("start_ns")
-        reached = np.maximum.accumulate(ranges_here["end_ns"].to_numpy())
-        last = np.searchsorted(ranges_here["start_ns"].to_numpy(), at[indices], side="right") - 1
-        inside[indices] = (last >= 0) & (reached[np.maximum(last, 0)] > at[indices])
-    return inside

@@ -20,6 +20,7 @@ from rankscope.primitives.collectives import collective_kind
 from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.shapes import first_type, parsed_list, total_elements
+from rankscope.rundir.fields import rank
 
 RECORD = "record_param_comms"
 RANGE = r"^(nccl|rccl|xccl|oneccl|hccl|ucc|mpi|msccl|torch_ucc):"
@@ -192,8 +193,8 @@ def _peer(concrete: str) -> int | None:
     """The other rank that `c10d::send(tensors, group, rank, tag)` names, as a rank in the group."""
     values = parsed_list(concrete)
     try:
-        return int(values[2]) if values is not None and len(values) == 4 else None
-    except (ValueError, TypeError):
+        return rank(int(values[2])) if values is not None and len(values) == 4 else None
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

@@ -33,6 +33,8 @@ _FLOATING_POINT = {
     "c10::float8_e5m2fnuz": "float8",
 }
 _NOT_TENSORS = ("TensorList", "Scalar", "ScalarList")
+# More elements are damage, as in the reader: in bytes, their number would not fit into 64 bits.
+_MOST = 1 << 52
 
 
 def parsed_list(text: str | None) -> list[Any] | None:
@@ -56,15 +58,16 @@ def total_elements(dims: str | None, argument: int | None = None) -> int | None:
     if shapes is None or (argument is not None and len(shapes) <= argument):
         return None
 
-    def count(shape: object) -> int:
+    total, left = 0, [shapes if argument is None else shapes[argument]]
+    while left:
+        shape = left.pop()
         if not isinstance(shape, list) or not shape:
-            return 0
+            continue
         if all(isinstance(size, int) for size in shape):
-            return math.prod(shape)
-        return sum(count(inner) for inner in shape)
-
-    total = count(shapes if argument is None else shapes[argument])
-    return total if 0 < total < 1 << 62 else None
+            total += math.prod(shape)
+        else:
+            left += shape
+    return total if 0 < total < _MOST else None
 
 
 def tensor_elements(dims: str | None, argument: int) -> int | None:
@@ -80,7 +83,7 @@ def tensor_elements(dims: str | None, argument: int) -> int | None:
     if not all(isinstance(size, int) and 0 <= size < 1 << 40 for tensor in tensors for size in tensor):
         return None
     total = sum(math.prod(tensor) for tensor in tensors)
-    return total if 0 < total < 1 << 60 else None
+    return total if 0 < total < _MOST else None
 
 
 def first_type(types: str | None) -> str | None:

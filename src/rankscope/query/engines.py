@@ -141,7 +141,7 @@ def _schema(name: str, files: Sequence[TraceFiles]) -> dict[str, Any]:
 def _file(name: str, each: TraceFiles) -> pl.LazyFrame:
     """A table of one trace file, with the columns that say where its rows are from."""
     if each.paths:
-        lazy = pl.scan_parquet(list(each.paths), row_index_name=ROW.name)
+        lazy = pl.scan_parquet(list(each.paths), row_index_name=ROW.name, glob=False)
     else:
         lazy = TABLES[name].empty().lazy().with_row_index(ROW.name)
     lazy = lazy.with_columns(
@@ -290,7 +290,7 @@ def _offsets(paths: Sequence[str]) -> str:
     """What is added to the number of a row in its Parquet file: how many rows the files before it have."""
     if len(paths) < 2:
         return ""
-    counts = [pl.scan_parquet(path).select(pl.len()).collect().item() for path in paths]
+    counts = [pl.scan_parquet(path, glob=False).select(pl.len()).collect().item() for path in paths]
     offsets = [str(sum(counts[:place])) for place in range(len(paths))]
     return f" + list_extract([{', '.join(offsets)}], list_position({_list(paths)}, filename))"
 

@@ -90,7 +90,7 @@ class CachedTrace:
     def scan(self, table: str) -> pl.LazyFrame:
         """A table, lazily; without rows if the trace has none. Raises OSError if the tables are gone."""
         files = self.files(table)
-        return pl.scan_parquet(files) if files else SCHEMAS[table].empty().lazy()
+        return pl.scan_parquet(files, glob=False) if files else SCHEMAS[table].empty().lazy()
 
     def load(self, table: str, columns: Iterable[str] | None = None) -> pl.DataFrame:
         """A table, or some of its columns.

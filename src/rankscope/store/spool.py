@@ -76,7 +76,7 @@ class Spool:
             return
         file = self._folder() / f".{name}.{len(self._fragments[name])}{FRAGMENT_SUFFIX}"
         frame.write_parquet(file, compression="zstd", compression_level=1, row_group_size=_ROW_GROUP)
-        self._fragments[name].append(pl.scan_parquet(file))
+        self._fragments[name].append(pl.scan_parquet(file, glob=False))
 
     # -- after the last row -------------------------------------------------------------------------------------
 

@@ -12,11 +12,11 @@ import numpy as np
 import polars as pl
 
 from rankscope.pipeline.clock import RankClock
+from rankscope.primitives.allocations import device_name
 from rankscope.primitives.intervals import Int64
 from rankscope.store.cache import CachedTrace
 from rankscope.timeline.column_file import column_file
 from rankscope.timeline.last_used import LastUsed
-from rankscope.timeline.rank_lanes import memory_name
 
 POINTS = 2000
 # Ranks whose curves are kept in memory: the rows of a screen.
@@ -77,19 +77,14 @@ def curves_of(traces: Sequence[CachedTrace], clock: RankClock) -> list[Curve]:
         device = trace.load("device_events", ["launch_ns", "start_ns"]).drop_nulls()
         queue.append(_queue(*(clock.run_time(window, device[name].to_numpy()) for name in ("launch_ns", "start_ns"))))
     curves = []
-    samples = pl.concat(memory)
-    for (kind, index), rows in sorted(
-        samples.group_by("device_type", "device", maintain_order=True), key=lambda each: str(each[0])
-    ):  # fmt: skip
-        name = memory_name(
-            kind if isinstance(kind, int) else None, index if isinstance(index, int) else None
-        )  # fmt: skip
+    samples = pl.concat(memory).with_columns(device_name().alias("memory"))
+    for (name,), rows in sorted(samples.group_by("memory", maintain_order=True), key=lambda each: str(each[0])):
         for which in ("allocated", "reserved"):
             known = rows.filter(pl.col(f"total_{which}").is_not_null())
             if known.height:
                 time, value = known["time_ns"].to_numpy(), known[f"total_{which}"].to_numpy()
                 order = np.argsort(time, kind="stable")
-                curves.append(Curve(f"{name}:{which}", "bytes", time[order], value[order]))
+                curves.append(Curve(f"memory:{name}:{which}", "bytes", time[order], value[order]))
     at, value = np.concatenate([each[0] for each in queue]), np.concatenate([each[1] for each in queue])
     if at.size:
         curves.append(Curve("queue", "count", at, value))

@@ -59,7 +59,7 @@ def details(
     start, end = int(events.start[at]), int(events.end[at])
     name = timeline.names[int(in_run.names[arrays["name"][at]])]
     window = int(arrays["window"][at])
-    launch, operator = _origin(timeline, in_run, window, table, values)
+    launch, operator = _origin(timeline, in_run, window, table, source_row, values)
     return {
         "lane": lane,
         "row": row,
@@ -178,7 +178,7 @@ def _python_stack(trace: CachedTrace, table: str, values: Mapping[str, Any]) -> 
 
 
 def _origin(
-    timeline: Timeline, in_run: RankInRun, window: int, table: str, values: Mapping[str, Any]
+    timeline: Timeline, in_run: RankInRun, window: int, table: str, row: int, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """The runtime call that launched a device event, and the operator it belongs to; of a host event its parent."""
     if table == "device_events":
@@ -186,8 +186,7 @@ def _origin(
         operator = _find(timeline, in_run, window, "host_ops", values.get("op_row"))
         return launch, operator or _around(timeline, in_run, launch)
     if table == "runtime_calls":
-        here = _find(timeline, in_run, window, table, None, values)
-        return None, _around(timeline, in_run, here)
+        return None, _around(timeline, in_run, _find(timeline, in_run, window, table, row))
     return None, _find(timeline, in_run, window, table, values.get("parent_row")) if table == "host_ops" else None
 
 
@@ -207,26 +206,15 @@ def _links(
 
 
 def _find(
-    timeline: Timeline,
-    in_run: RankInRun,
-    window: int,
-    table: str,
-    row: int | None,
-    values: Mapping[str, Any] | None = None,
-) -> dict[str, Any] | None:
-    """The lane and row of a table's event: by its row in the table, or by its times."""
-    arrays, events = in_run.lanes.arrays, in_run.lanes.events
-    first = int(events.pointer[1])
-    if row is not None:
-        mine = arrays["row"][first:] == row
-    elif values is not None:
-        clock = timeline.clock.ranks[in_run.lanes.rank]
-        start = int(clock.run_time(window, np.array([values["start_ns"]]))[0])
-        mine = events.start[first:] == start
-    else:
+    timeline: Timeline, in_run: RankInRun, window: int, table: str, row: int | None
+) -> dict[str, Any] | None:  # fmt: skip
+    """The lane and row of a table's event, by its row in the table."""
+    if row is None:
         return None
-    mine = mine & (arrays["table"][first:] == TABLES.index(table)) & (arrays["window"][first:] == window)
-    found = np.flatnonzero(mine)
+    arrays = in_run.lanes.arrays
+    first = int(in_run.lanes.events.pointer[1])
+    mine = (arrays["row"][first:] == row) & (arrays["table"][first:] == TABLES.index(table))
+    found = np.flatnonzero(mine & (arrays["window"][first:] == window))
     return _place(timeline, in_run, first + int(found[0])) if found.size else None
 
 

@@ -19,6 +19,7 @@ import polars as pl
 
 from rankscope.ingest.task import ingest_trace
 from rankscope.pipeline.clock import RankClock
+from rankscope.primitives.allocations import device_name
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.steps import step_windows
 from rankscope.store.cache import CachedTrace, DamagedTablesError
@@ -27,7 +28,7 @@ from rankscope.timeline.lanes import lay_out
 from rankscope.timeline.pyramid import LaneEvents, build, merge_lane
 from rankscope.timeline.tracks import READS, Track, read_events
 
-VERSION = 1
+VERSION = 2
 FILE = "timeline.bin"
 
 Array = npt.NDArray[Any]
@@ -230,18 +231,9 @@ def _steps(tables: Mapping[str, pl.DataFrame], clock: RankClock, window: int) ->
     return [list(row) for row in zip(steps["step"].to_list(), begin.tolist(), end.tolist(), strict=True)]
 
 
-DEVICE_TYPES = {0: "cpu", 1: "cuda", 12: "xpu"}
-
-
 def _counters(tables: Sequence[Mapping[str, pl.DataFrame]]) -> list[str]:
     devices = pl.concat([each["memory_events"] for each in tables]).unique().sort("device_type", "device")
-    named = [memory_name(kind, index) for kind, index in devices.iter_rows()]
+    named = devices.select(device_name()).to_series().unique(maintain_order=True)
     queued = any(each["device_events"]["launch_ns"].is_not_null().any() for each in tables)
-    both = [f"{name}:{which}" for name in dict.fromkeys(named) for which in ("allocated", "reserved")]
+    both = [f"memory:{name}:{which}" for name in named for which in ("allocated", "reserved")]
     return [*both, *(["queue"] if queued else [])]
-
-
-def memory_name(kind: int | None, index: int | None) -> str:
-    """The counter name of a device's memory: `memory:cuda:0`."""
-    name = DEVICE_TYPES.get(kind if kind is not None else 0, f"device{kind}")
-    return f"memory:{name}" if name == "cpu" or index is None else f"memory:{name}:{index}"
