@@ -84,6 +84,21 @@ def test_ranges_that_a_compiled_graph_swallows(tmp_path: Path, compiled: bool) -
         assert found[0].evidence[1].value == 2
 
 
+def test_a_range_in_every_compiled_step_is_not_lost(tmp_path: Path) -> None:
+    events = [kineto.annotation("evaluate", 500, 20)]  # between the steps
+    for number in (1, 2, 3):
+        at = 100 * number
+        events += [
+            kineto.step(number, at, 90),
+            kineto.annotation("loss", at + 5, 10),
+            kineto.annotation("Torch-Compiled Region: 0/0", at + 30, 10),
+        ]
+    path = kineto.write(tmp_path / "r.json", kineto.trace(events, rank=0))
+    for steps, by in ((None, "name"), (None, "step"), ((2, 2), "name")):
+        run = rankscope.open(path, executor="serial", steps=steps)
+        assert run.analyze("annotations", parameters={"annotations": {"by": by}})["annotations"].findings == ()
+
+
 def test_real_torchrec_ranges(shared_traces: Path) -> None:
     rows = rankscope.open(shared_traces / "torchrec/rank2-sleeps-4ranks", executor="serial").annotations()
     named = {row["name"]: row for row in rows.to_dicts() if row["rank"] == 0}

@@ -10,6 +10,7 @@ import pytest
 from tests import kineto
 
 import rankscope
+from rankscope.errors import ConfigError
 from rankscope.pipeline import Run
 
 REAL = [
@@ -116,6 +117,12 @@ def test_what_made_a_rank_slow(tmp_path: Path) -> None:
     )
     differences = {path[0]: row["total_difference_ns"] for path, row in by_path(others, rank=1, against=0).items()}
     assert differences == {"aten::add": -7_000, "aten::mul": 4_000}
+
+
+@pytest.mark.parametrize("name", ["rank", "against"])
+def test_a_rank_without_a_trace(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="no trace of rank 9"):
+        opened(tmp_path).analyze("call_tree", parameters={"call_tree": {name: 9}})
 
 
 def test_added_up_and_inverted(tmp_path: Path) -> None:

@@ -89,6 +89,18 @@ def test_the_longest_is_in_the_file_that_has_it(tmp_path: Path) -> None:
     assert (row["window"], row["longest_start_ns"] // US) == (1, 1020)
 
 
+def test_the_largest_comes_first_also_where_one_file_alone_has_gaps(tmp_path: Path) -> None:
+    events = [kineto.step(1, 0, 400), kineto.kernel("a", 10, 10)]
+    # Launched late, 20 µs of gap; launched in time, 200 µs of it.
+    for number, (launch, start) in enumerate(((30, 40), (5, 250)), 1):
+        events += [kineto.launch(launch, 1, correlation=number), kineto.kernel("b", start, 10, correlation=number)]
+    kineto.write(tmp_path / "rank0_iter1.json", kineto.trace(events, rank=0))
+    without = [kineto.step(2, 1000, 100), kineto.op("aten::mm", 1010, 5)]
+    kineto.write(tmp_path / "rank0_iter2.json", kineto.trace(without, rank=0))
+    found = rankscope.open(tmp_path, executor="serial").idle(of="streams")
+    assert found.select("cause", "idle_ns").rows() == [("other", 200 * US), ("host_wait", 20 * US)]
+
+
 def test_streams_or_devices_alone(tmp_path: Path) -> None:
     run = rankscope.open(kineto.write(tmp_path / "r.json", kineto.trace(made(), rank=0)), executor="serial")
     whole = run.idle()

@@ -67,6 +67,18 @@ def test_a_device_before_its_launch_is_kept_and_told(tmp_path: Path) -> None:
     assert finding.evidence[0].value == 24 * US
 
 
+def test_events_before_their_launch_are_counted_by_rank(tmp_path: Path) -> None:
+    events = []
+    for number, name in enumerate(("a", "b", "b"), 1):
+        events += [
+            kineto.launch(100 * number + 50, 5, correlation=number),
+            kineto.kernel(name, 100 * number + 26, 10, correlation=number),
+        ]
+    run = written(tmp_path, events)
+    result = run.analyze("launches", parameters={"launches": {"by": "kernel"}})["launches"]
+    assert [each.value for each in result.findings[0].evidence] == [24 * US, 3]
+
+
 def test_real_v100_clocks_are_skewed(shared_traces: Path) -> None:
     run = rankscope.open(shared_traces / "torchrec/ddp-resnet18-2ranks", executor="serial")
     assert run.launches().filter(run.launches()["negative"] > 0).height

@@ -160,6 +160,11 @@ def test_nothing_recorded(tmp_path: Path) -> None:
         assert result.findings == ()
 
 
+def test_nothing_reserved(tmp_path: Path) -> None:
+    row = opened(tmp_path, [kineto.memory(10, 64, allocated=64, reserved=0)]).memory().row(0, named=True)
+    assert (row["peak_allocated"], row["peak_reserved"], row["unused_reserved"]) == (64, 0, None)
+
+
 def test_files_without_addresses_and_totals(tmp_path: Path) -> None:
     events = two_steps()
     for event in events:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tests import kineto
 
 import rankscope
 from rankscope.pipeline import Run
@@ -15,7 +16,8 @@ from rankscope.simulate import Fault, Job, Recording, parse_mesh, simulate
 
 def made(folder: Path, mesh: str, ranks: int, fault: str | None = None, **recording: object) -> Run:
     faults = () if fault is None else (Fault.parse(fault),)
-    job = Job(ranks=ranks, steps=2, mesh=parse_mesh(mesh), layers=1, faults=faults,
+    norm = bool(recording.pop("gradient_norm", True))
+    job = Job(ranks=ranks, steps=2, mesh=parse_mesh(mesh), layers=1, faults=faults, gradient_norm=norm,
               recording=Recording(**recording))  # type: ignore[arg-type] # fmt: skip
     simulate(folder, job, costs=False)
     return rankscope.open(folder, executor="serial")
@@ -56,6 +58,37 @@ def test_a_truncated_file_is_no_less_work(tmp_path: Path) -> None:
     found = {row["label"]: row["compute_ns"] for row in result.frame.to_dicts()}
     assert found == brute(run, {"dp=0": (0,), "dp=1": (2, 3), "tp=0": (0, 2), "tp=1": (3,)})
     assert not result.findings
+
+
+def test_the_wait_in_some_groups_is_not_the_wait(tmp_path: Path) -> None:
+    """Rank 3 was not recorded: how long ranks 1 and 2 wait for it is unknown, so their sum is too."""
+    run = made(tmp_path, "dp=2,tp=2", 4, missing=(3,), gradient_norm=False)
+    waits = dict(run.mesh().filter(pl.col("level") == "coordinate").select("label", "wait_ns").iter_rows())
+    partly = run.collectives().filter(pl.col("wait_ns").is_not_null()).group_by("rank").len()
+    assert set(partly["rank"]) == {0, 1, 2}
+    only = run.collectives().filter((pl.col("rank") == 0) & ~pl.col("estimate"))["wait_ns"]
+    # Each of these coordinates has rank 0, and one of the others.
+    assert waits["dp=0"] == waits["tp=0"] == round(only.sum() / 2)
+    assert waits["dp=1"] is waits["tp=1"] is None
+
+
+def test_waiting_between_steps_is_not_a_steps(tmp_path: Path) -> None:
+    def events(rank: int, compute: float) -> list[kineto.Event]:
+        made = [
+            kineto.step(1, 0, 100),
+            kineto.launch(5, 1, correlation=1),
+            kineto.kernel("gemm", 10, compute, correlation=1),
+        ]
+        for number, at in ((2, 50), (3, 200)):  # the second is launched after the step
+            late = 10 * rank
+            made += [
+                kineto.launch(at - 5, 1, correlation=number),
+                kineto.collective(at + late, 30 - late, correlation=number, group="1", description="mesh_dp"),
+            ]
+        return made
+
+    run = rankscope.open(kineto.write_ranks(tmp_path, {0: events(0, 20), 1: events(1, 30)}), executor="serial")
+    assert run.mesh().select("label", "wait_ns").rows() == [("dp=0", 10_000), ("dp=1", 0)]
 
 
 def test_groups_tell_what_metadata_does_not(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import polars as pl
+import pytest
 from tests import kineto
 
 import rankscope
@@ -35,8 +36,13 @@ def a_step(number: int, at: float) -> list[kineto.Event]:
     ]
 
 
-def test_forward_and_backward_by_hand(tmp_path: Path) -> None:
-    frame = opened(tmp_path, [*a_step(1, 0), *a_step(2, 200)]).module_work()
+@pytest.mark.parametrize("identified", [True, False])
+def test_forward_and_backward_by_hand(tmp_path: Path, identified: bool) -> None:
+    """Kernels belong to operators by External id; without one, to the operator that is open at their launch."""
+    events = [*a_step(1, 0), *a_step(2, 200)]
+    for event in events if not identified else ():
+        event.get("args", {}).pop("External id", None)
+    frame = opened(tmp_path, events).module_work()
     linear = "Net_0/Linear_0"
     wanted = {
         ("Net_0", "aten::add"): (1, 10_000, 0),

@@ -93,6 +93,15 @@ def test_hierarchies_stand_in_for_frames(tmp_path: Path) -> None:
     ]
 
 
+def test_a_hierarchys_kernel_without_external_id(tmp_path: Path) -> None:
+    events = [
+        kineto.op("aten::relu", 40, 7, **{"Module Hierarchy": "top(Net)::forward"}),
+        kineto.launch(42, 2, correlation=1),
+        kineto.kernel("relu", 60, 9, correlation=1),
+    ]
+    assert opened(tmp_path, events).modules().select("path", "device_self_ns").rows() == [("top(Net)", 9_000)]
+
+
 def plain_modules(trace: dict[str, Any]) -> dict[str, dict[str, Any]]:
     events = plain_events.ranges(trace)
     calls = [e for e in events if e.category == "python_function" and e.name.startswith("nn.Module: ")]

@@ -54,6 +54,24 @@ def test_by_hand(tmp_path: Path) -> None:
     assert run.pipeline_bubble()["bubble_ratio"].to_list() == [0.34, 0.28]
 
 
+def test_an_operation_of_several_kernels(tmp_path: Path) -> None:
+    """A send of two kernels, [20, 80) µs, while a product computes in [30, 70)."""
+    events = [kineto.step(1, 0, 100), kineto.launch(1, 1, correlation=9), kineto.kernel("gemm", 30, 40, correlation=9)]
+    for number, at in ((1, 20), (2, 50)):
+        events += [
+            kineto.launch(1 + number, 0.5, correlation=number, external=5),
+            kineto.collective(
+                at, 30, kind="send", group="1", description="mesh_pp", correlation=number, external=5, **{"Dst Rank": 1}
+            ),
+        ]
+    other = [kineto.step(1, 0, 100), *p2p("recv", 20, 60, 1, 0, 1)]
+    run = rankscope.open(kineto.write_ranks(tmp_path, {0: events, 1: other}), executor="serial")
+    assert run.pipeline_bubble().select("stage", "p2p_ns", "bubble_ns").rows() == [
+        (0, 60_000, 20_000),
+        (1, 60_000, 60_000),
+    ]
+
+
 def test_without_point_to_point_there_is_no_pipeline(tmp_path: Path) -> None:
     run = rankscope.open(kineto.write_ranks(tmp_path, {0: [kineto.step(1, 0, 9), kineto.collective(2, 3)]}))
     assert run.pipeline_bubble().height == 0

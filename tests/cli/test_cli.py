@@ -316,11 +316,15 @@ def test_json_gives_hostile_names_back_as_they_are(tmp_path: Path, capfdbinary: 
 
 def test_csv_holds_no_formula(tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
     formulas = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "plain"]
-    events = [kineto.kernel(name, 10 * n, 5, stream=n) for n, name in enumerate(formulas)]
+    events = [
+        kineto.collective(10 * n, 5, name=f"{name}nccl", stream=n, **{"Process Group Ranks": name})
+        for n, name in enumerate(formulas)
+    ]
     kineto.write(tmp_path / "rank0.json", kineto.trace(events, rank=0, world_size=1))
-    written = called(capfdbinary, monkeypatch, "analyze", "kernels", tmp_path, "-f", "csv").decode()
-    names = {row["name"] for row in csv.DictReader(io.StringIO(written, newline=""))}
-    assert names == {f"'{name}" for name in formulas[:-1]} | {"plain"}
+    written = called(capfdbinary, monkeypatch, "analyze", "collectives", tmp_path, "-f", "csv").decode()
+    rows = list(csv.DictReader(io.StringIO(written, newline="")))
+    guarded = {f"'{name}" for name in formulas[:-1]} | {"plain"}
+    assert {row["name"].removesuffix("nccl") for row in rows} == {row["group_ranks"] for row in rows} == guarded
 
 
 def test_an_error_does_not_repeat_what_a_file_tells_the_terminal(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from tests import kineto
 from tests.report.reading import inflated, read_report
 from tests.report.test_html_report import hostile_run
+from tests.report.test_measured import EIGHT, FOUR, SCALING, SETTING
 
 import rankscope
+from rankscope.measure.files import save
 from rankscope.pipeline import Run
 from rankscope.report.anonymize import Anonymizer
 from rankscope.report.html_report import write_report
@@ -162,6 +165,21 @@ def test_one_name_has_one_replacement(run: Run) -> None:
     _, blocks = read_report(write_report(run, anonymize=True))
     head = json.loads(inflated(blocks["timeline"]))
     assert {row["host"] for row in head["layout"]["ranks"]} == {"host 1", "host 2"}
+
+
+def test_an_experiment_beside_the_traces_names_neither_its_script_nor_its_hosts(tmp_path: Path) -> None:
+    setting = replace(SETTING, target="/home/bob/umbrella.py --big", notes=["umbrella ended early"])
+    sizes = [FOUR, replace(EIGHT, error="no such host: umbrella07")]
+    save(replace(SCALING, setting=setting, sizes=sizes), tmp_path)
+    kineto.write(tmp_path / "rank0.json", content(0))
+    run = rankscope.open(tmp_path, executor="serial")
+    assert everything(write_report(run)).count("umbrella") == 3
+    page = write_report(run, anonymize=True)
+    assert "umbrella" not in everything(page)
+    value, _ = read_report(page)
+    table = value["analyses"]["measured_scaling"]
+    assert (table["data"]["efficiency"], table["data"]["error"]) == ([0.5, None], [None, "?"])
+    assert table["doc"].endswith("measured by `rankscope measure scaling`.")
 
 
 def test_hostile_names_go_too(tmp_path: Path) -> None:

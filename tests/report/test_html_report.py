@@ -151,6 +151,22 @@ def test_long_tables_are_cut_to_the_longest_rows_and_say_so(tmp_path: Path, monk
     assert tables["step_time"]["truncated"] == {"shown": 3, "total": 4}
 
 
+def test_a_row_without_a_duration_is_not_among_the_longest(tmp_path: Path) -> None:
+    record = {"Collective name": "allreduce", "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
+    by_rank = {
+        0: [kineto.collective(10, 5), kineto.collective(30, 50)],
+        1: [kineto.op("record_param_comms", 5, 2, **record)],  # a call without a kernel
+    }
+    result = rankscope.open(kineto.write_ranks(tmp_path, by_rank), executor="serial").analyze("collectives")[
+        "collectives"
+    ]
+    assert result.frame["duration_ns"].null_count() == 1
+    shown = table_of(
+        result, pl.DataFrame(schema={"rank": pl.Int64, "window": pl.Int64, "origin": pl.Int64}), 2, headline=None
+    )
+    assert shown["data"]["duration_ns"] == [5_000, 50_000]
+
+
 def test_absurd_numbers_are_null(tmp_path: Path) -> None:
     kineto.write(tmp_path / "rank0.json", kineto.trace([kineto.kernel("k", 0, 5, **{"blocks per SM": 1e300})], rank=0))
     _, found = data_of(write_report(rankscope.open(tmp_path, executor="serial")))

@@ -149,9 +149,12 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     is_step = host["step"].is_not_null() | host["incomplete_step"].is_not_null()
     kept = (chosen_starts(host, annotations, inputs) & ~is_step).to_numpy()
     outer = is_outermost(parent, group)
-    compiled = keyed.filter(pl.col("name").is_in(list(compiled_ranges(host["name"].unique().drop_nulls()))))
-    compiled_steps = compiled["in_step"].drop_nulls().unique()
-    in_compiled = pl.col("in_step").is_in(compiled_steps.to_list())
+    compiled = pl.col("name").is_in(list(compiled_ranges(host["name"].unique().drop_nulls())))
+    compiled_steps = keyed.filter(pl.Series(kept, dtype=pl.Boolean) & compiled)["in_step"].drop_nulls().unique()
+    in_step = pl.col("in_step")
+    with_name = in_step.filter(in_step.is_in(compiled_steps.to_list())).n_unique()
+    # A range that is in no step at all (an evaluation between them) is missing from none.
+    lost = pl.when(in_step.is_not_null().any()).then(compiled_steps.len() - with_name).otherwise(0).cast(pl.Int64)
 
     events, enclosing_ranges = _launched_in(host, device, window, parent, steps)
     pairs = pl.DataFrame(
@@ -167,6 +170,7 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
         keyed.with_columns(pl.Series("outer", outer, dtype=pl.Boolean))
         .with_columns((pl.col("outer") & in_steps(keyed["start_ns"], annotations)).alias("counted"))
         .filter(pl.Series(kept, dtype=pl.Boolean))
+        .with_columns(lost.over("name").alias(_LOST))
         .group_by("group", maintain_order=True)
         .agg(
             pl.col("step_key").first().alias("step"),
@@ -181,7 +185,7 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
             pl.col("duration_ns").max().alias("max_ns"),
             pl.col("in_step").drop_nulls().n_unique().cast(pl.Int64).alias("steps"),
             pl.lit(compiled_steps.len(), pl.Int64).alias(_COMPILED),
-            (compiled_steps.len() - pl.col("in_step").filter(in_compiled).n_unique()).cast(pl.Int64).alias(_LOST),
+            pl.col(_LOST).first(),
         )
         .join(union_length_by(pairs, ["group"], "device_total_ns"), on="group", how="left")
         .join(counted, on="group", how="left")

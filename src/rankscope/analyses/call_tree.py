@@ -29,6 +29,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from rankscope.errors import ConfigError
 from rankscope.primitives.call_tree import CallTree, call_tree, combined, inverted, preorder, shared_name, within
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.phases import MODULE_FRAME
@@ -60,8 +61,16 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks' trees: one after another, added up, or compared with another rank."""
+    """The ranks' trees: one after another, added up, or compared with another rank.
+
+    Raises:
+        ConfigError: a rank that was named has no trace.
+    """
     rank, against = inputs.parameters.get("rank"), inputs.parameters.get("against")
+    with_trace = sorted({info.rank for info in inputs.traces if info.rank is not None})
+    for named in (rank, against):
+        if named is not None and named not in with_trace:
+            raise ConfigError(f"there is no trace of rank {named}", hint=f"ranks with a trace: {with_trace}")
     names: dict[str, int] = {}
     trees = {part["rank"].to_list()[0]: _read(part, names) for part in parts if part.height}
     none = combined([])[0]

@@ -88,8 +88,7 @@ def _window_copies(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, int]:
     copies = selected.filter(pl.col("kind") == "memcpy")
     others = covered_time(device.filter(pl.col("kind") != "memcpy"))
     start, end = copies["start_ns"].to_numpy(), copies["end_ns"].to_numpy()
-    hidden = others.within(start, end) if copies.height else start
-    alone = pl.Series("exposed_ns", (end - start) - hidden, dtype=pl.Int64)
+    alone = pl.Series("exposed_ns", (end - start) - others.within(start, end), dtype=pl.Int64)
     calls = runtime.select((pl.col("end_ns") - pl.col("start_ns")).alias("host_ns"))
     calls = calls.with_columns(pl.int_range(pl.len(), dtype=pl.Int32).alias("launch_row"))
     timed = copies.with_columns(alone, (pl.col("end_ns") - pl.col("start_ns")).alias("total_ns"))
@@ -112,7 +111,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if most is None:
         return None
     values = {"total": (total, "ns")}
-    text = f"Copies and fills: {{total}}{over_ranks(frame)}"
+    text = f"Copies: {{total}}{over_ranks(frame)}"
     if exposed == total:
         text += ", all of it exposed"
     elif exposed:

@@ -124,7 +124,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         frame = frame.group_by(_KEYS).agg(pl.col("gaps", "idle_ns").sum(), longest)
         frame = frame.sort("cause", "detail", nulls_last=True)
     stream_index, idle = stream_numbers(frame), frame["idle_ns"].to_numpy()
-    if len(parts) > 1:
+    if len(parts) > 1 or len(inputs.traces) > 1:
         # By device and stream, largest first; ties stay in the order of cause and detail.
         order = np.lexsort((-idle, stream_index))
         frame, stream_index, idle = frame[order], stream_index[order], idle[order]

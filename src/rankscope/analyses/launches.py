@@ -114,7 +114,8 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     if frame.is_empty() or not (frame["negative"] > 0).any():
         return frame, []
     skewed = frame.filter(pl.col("negative") > 0)
-    lowest, negative = (int(skewed[name].to_numpy().min()) for name in ("min_latency_ns", "negative"))
+    lowest = int(skewed["min_latency_ns"].to_numpy().min())
+    by_rank = skewed.group_by("rank").agg(pl.col("negative").sum())["negative"]
     return frame, [
         Finding(
             id="host-device-clock-skew",
@@ -123,7 +124,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             ranks=tuple(skewed["rank"].unique().sort()),
             evidence=(
                 Evidence("disagreement of at least", -lowest, "ns"),
-                Evidence("such events on the rank with the fewest", negative, "count"),
+                Evidence("such events on the rank with the fewest", int(by_rank.to_numpy().min()), "count"),
             ),
             advice="Latencies, idle causes and queue depths of these ranks are off by as much. Newer drivers and "
             "profilers convert the device's timestamps better.",

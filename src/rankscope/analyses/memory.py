@@ -92,7 +92,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     spare = pl.col("reserved") - pl.col("allocated")
     calls = window["runtime_calls"]["name"]
     rows = found.group_by("memory", maintain_order=True).agg(
-        pl.col("device_type").first() == HOST,
+        (pl.col("device_type").first() == HOST).alias("is_host"),
         grew.sum().cast(pl.Int64).alias("allocations"),
         (pl.col("bytes") < 0).sum().cast(pl.Int64).alias("releases"),
         pl.col("bytes").filter(grew).sum().alias("allocated_bytes"),
@@ -106,7 +106,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         # At least 0: the start counts too.
         pl.max_horizontal(pl.col("change").max(), 0).alias("change_peak"),
         pl.col("reserved").max().alias("peak_reserved"),
-        (spare / pl.col("reserved")).reverse().get(held).alias("unused_reserved"),
+        pl.when(pl.col("reserved") > 0).then(spare / pl.col("reserved")).reverse().get(held).alias("unused_reserved"),
     )
     operator = rows["operator"].set(rows["operator"] < 0, None)
     growth = (
@@ -125,7 +125,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         .with_columns(
             pl.col("growing_steps", "steps").fill_null(0),
             *(
-                pl.when(~pl.col("device_type")).then(pl.lit(int(calls.str.contains(pattern).sum()))).alias(name)
+                pl.when(~pl.col("is_host")).then(pl.lit(int(calls.str.contains(pattern).sum()))).alias(name)
                 for pattern, name in counted
             ),
         )

@@ -114,9 +114,15 @@ def _mean_times(inputs: Inputs) -> pl.DataFrame:
         pl.col("exposed_communication_ns").mean(),
         pl.len().alias("steps"),
     )
-    waited = inputs.columns("collectives", "rank", "wait_ns", "estimate")
+    waited = inputs.columns("collectives", "rank", "step", "wait_ns", "estimate")
     known = waited.filter(pl.col("wait_ns").is_not_null() & ~pl.col("estimate").fill_null(False))
-    waits = known.group_by("rank").agg(pl.col("wait_ns").sum())
+    if steps["step"].drop_nulls().len():
+        known = known.drop_nulls("step")
+    # A sum over some groups cannot be compared with a sum over all of them.
+    groups = inputs.distinct("collectives", "rank", "group", "group_ranks", "group_size")
+    recorded = pl.col("rank").n_unique().over("group", "group_ranks")
+    partly = groups.filter(recorded < pl.col("group_size"))["rank"].unique()
+    waits = known.filter(~pl.col("rank").is_in(partly.implode())).group_by("rank").agg(pl.col("wait_ns").sum())
     late = inputs.results["stragglers"].select("rank", "lateness_ns")
     return (
         means.join(waits, on="rank", how="left")

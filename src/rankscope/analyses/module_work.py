@@ -18,6 +18,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.primitives.allocation_sites import allocation_sites
+from rankscope.primitives.call_stack import launching_operators
 from rankscope.primitives.modules import TOP
 from rankscope.primitives.phases import MODULE_FRAME
 from rankscope.primitives.steps import host_steps, step_at
@@ -60,8 +61,9 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         .group_by(*_KEYS)
         .agg(pl.len().cast(pl.Int64).alias("calls"), pl.col("self_ns").sum().alias("host_self_ns"))
     )
-    launched = device.filter(pl.col("op_row").is_not_null())
-    by = named.select("module", "operator")[launched["op_row"].cast(pl.Int64)]
+    owner = launching_operators(device, window["runtime_calls"], operators)
+    launched = device.filter(pl.Series(owner >= 0))
+    by = named.select("module", "operator")[owner[owner >= 0]]
     on_device = (
         by.with_columns(
             step_at(steps, launched["launch_ns"]), (launched["end_ns"] - launched["start_ns"]).alias("device_ns")
@@ -83,9 +85,11 @@ analysis = Analysis(
     per_rank=per_rank,
     reads={
         "host_ops": (
-            "start_ns", "end_ns", "name", "pid", "tid", "self_ns", "sequence", "forward_thread", "module_hierarchy",
+            "start_ns", "end_ns", "name", "pid", "tid", "parent_row", "self_ns", "sequence", "forward_thread",
+            "module_hierarchy",
         ),
-        "device_events": ("start_ns", "end_ns", "launch_ns", "op_row"),
+        "device_events": ("start_ns", "end_ns", "launch_row", "launch_ns", "op_row"),
+        "runtime_calls": ("pid", "tid"),
         "python_frames": ("start_ns", "end_ns", "name", "pid", "tid", "python_module_id"),
         "annotations": ("start_ns", "end_ns", "on_device", "step"),
     },

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.call_stack import range_at
+from rankscope.primitives.call_stack import launching_operators, range_at
 from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.modules import TOP, launched_by_modules, module_calls
 from rankscope.primitives.steps import host_steps
@@ -88,6 +88,7 @@ def _window_modules(window: Tables, inputs: Inputs) -> pl.DataFrame:
 def _by_hierarchy(window: Tables, steps: pl.DataFrame | None) -> pl.DataFrame:
     """Modules as operators name them: ``top(Net)::forward.fc(Linear)::forward``."""
     operators, device = window["host_ops"].with_row_index("row"), window["device_events"]
+    owner = launching_operators(device, window["runtime_calls"], operators)
     if steps is not None:
         operators = operators.filter(pl.Series(range_at(steps, operators["start_ns"].to_numpy()) >= 0))
     path = pl.col("module_hierarchy").str.replace_all(r"::\w+", "").str.replace_all(r"\)\.", f"){TOP}")
@@ -109,7 +110,7 @@ def _by_hierarchy(window: Tables, steps: pl.DataFrame | None) -> pl.DataFrame:
         pl.col("self_ns").sum().alias("host_total_ns"),
         pl.col("self_ns").filter(is_innermost).sum().alias("host_self_ns"),
     )
-    kernels = device.filter(pl.col("op_row").is_not_null()).with_columns(pl.col("op_row").cast(pl.Int64).alias("row"))
+    kernels = device.with_columns(pl.Series("row", owner)).filter(pl.col("row") >= 0)
     launched = kernels.join(by_module, on="row", how="inner").select(
         "start_ns", "end_ns", "path", is_innermost.alias("innermost")
     )
@@ -152,7 +153,7 @@ analysis = Analysis(
     headline=headline,
     reads={
         "python_frames": ("start_ns", "end_ns", "name", "pid", "tid", "python_module_id"),
-        "host_ops": ("start_ns", "self_ns", "module_hierarchy"),
+        "host_ops": ("start_ns", "end_ns", "pid", "tid", "parent_row", "self_ns", "module_hierarchy"),
         "device_events": ("start_ns", "end_ns", "launch_row", "launch_ns", "op_row"),
         "runtime_calls": ("pid", "tid"),
         "annotations": ("start_ns", "end_ns", "on_device", "step"),

@@ -91,12 +91,15 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _bubbles(device: pl.DataFrame, collectives: pl.DataFrame, p2p: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     p2p_time = covered_time(p2p)
-    # Device events other than point-to-point operations, by exact times and streams.
-    others = device.join(p2p.select("start_ns", "end_ns", "stream"), on=["start_ns", "end_ns", "stream"], how="anti")
-    merged = p2p.filter(pl.col("kernels") > 1)
-    busy = covered_time(others) if not merged.height else covered_time(others) - covered_time(merged)
+    # An operation may be several kernels: its own are those of its stream within its time.
+    operations = p2p.select("stream", "start_ns", until="end_ns").sort("start_ns")
+    others = (
+        device.sort("start_ns")
+        .join_asof(operations, on="start_ns", by="stream", strategy="backward", check_sortedness=False)
+        .filter(pl.col("until").is_null() | (pl.col("end_ns") > pl.col("until")))
+    )
     host = covered_time(collectives.filter(~pl.col("collective").is_in(P2P)))
-    bubble = p2p_time - (busy | host)
+    bubble = p2p_time - (covered_time(others) | host)
     start = steps["start_ns"].to_numpy()
     end = start + steps["window_ns"].to_numpy()
     sends = (

@@ -1,10 +1,10 @@
 """Synchronizing calls: where the host waits for the device, and the idle time that follows.
 
 One row per rank, call and place in the code: the operator that made the call (`aten::item`, `aten::nonzero`, …) and the
-user's range around it. Calls are runtime calls that return only when the device is done (`cudaStreamSynchronize`,
-`hipDeviceSynchronize`, `zeEventHostSynchronize`, …); `cudaStreamWaitEvent` makes a stream wait and not the host, so it
-is not included. If the trace has steps, only calls inside steps count. The profiler's own call does not count: to stop,
-it waits for the device, outside of operators, after the last launch.
+named range around it, other than a step. Calls are runtime calls that return only when the device is done
+(`cudaStreamSynchronize`, `hipDeviceSynchronize`, `zeEventHostSynchronize`, …); `cudaStreamWaitEvent` makes a stream
+wait and not the host, so it is not included. If the trace has steps, only calls inside steps count. The profiler's own
+call does not count: to stop, it waits for the device, outside of operators, after the last launch.
 
 While the host waits it launches nothing. When the device has finished, it is idle until the host continues. `idle_ns`
 is the time around the call's end, from when the device became idle (but not before the call) to its next event, and at
@@ -34,7 +34,7 @@ COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("call", pl.String, "", "the runtime call, as recorded"),
     Column("operator", pl.String, "", "the operator that made it; null if none was open"),
-    Column("range", pl.String, "", "the user's innermost range around it; null if none was open"),
+    Column("range", pl.String, "", "the innermost named range around it, other than a step; null if none was open"),
     Column("calls", pl.Int64, "count", "number of calls"),
     Column("steps", pl.Int64, "count", "steps with such a call; 0 if the trace has no steps"),
     Column("total_ns", pl.Int64, "ns", "time in the calls"),
@@ -78,7 +78,7 @@ def _calls_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     if steps.height or inputs.options.steps is not None:
         calls, owner = calls.filter(pl.Series(owner >= 0, dtype=pl.Boolean)), owner[owner >= 0]
     instants = calls.select(pl.col("start_ns").alias("at_ns"), "pid", "tid")
-    ranges = _user_ranges(window["annotations"])
+    ranges = _without_steps(window["annotations"])
     return calls.select(
         pl.col("name").alias("call"),
         pl.Series("operator", _names_at(operators, innermost(operators, instants)), dtype=pl.String),
@@ -89,7 +89,7 @@ def _calls_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def _user_ranges(annotations: pl.DataFrame) -> pl.DataFrame:
+def _without_steps(annotations: pl.DataFrame) -> pl.DataFrame:
     """The host's ranges without steps, which are not a place in the code. Rows stay, as parent_row refers to them."""
     return annotations.with_columns(
         # Steps get no duration, so that they never contain an instant.

@@ -145,7 +145,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     lowest = known.row(0, named=True)
     mean = total_of(known, "kernel_ns") / total_of(known, "span_ns") if total_of(known, "span_ns") else 0.0
     if not mean:
-        return Headline.of("No kernel runs within the steps.")
+        return Headline.of("No kernel runs in the measured span.")
     if known.height == 1:
         return Headline.of("Device utilization: {mean}.", mean=(mean, "ratio"))
     return Headline.of(

@@ -1,9 +1,10 @@
 """Work of each step: every kernel and operator by name, shapes and step.
 
-One row per rank, step, kind, name, shapes and launching operator. A kernel's time is the sum of its durations, an
-operator's its self time on the host: its duration minus the operators inside it. A kernel belongs to the step in whose
-range its launch starts, an operator to the one in which it starts; outside steps, step is null. These are the samples
-that `rankscope diff` compares, step by step and rank by rank, so that a change can be compared with the spread.
+One row per rank, step, kind, name, shapes and launching operator (by External id, else the innermost one open on the
+launching thread). A kernel's time is the sum of its durations, an operator's its self time on the host: its duration
+minus the operators inside it. A kernel belongs to the step in whose range its launch starts, an operator to the one in
+which it starts; outside steps, step is null. These are the samples that `rankscope diff` compares, step by step and
+rank by rank, so that a change can be compared with the spread.
 
     kernel:    total = Σ (end − start)
     operator:  total = Σ (end − start − durations of the operators directly inside)
@@ -17,6 +18,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.primitives.activity import with_category
+from rankscope.primitives.call_stack import launching_operators
 from rankscope.primitives.steps import host_steps, step_at
 from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Inputs, Tables, steps_by_window
 
@@ -44,17 +46,12 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 def _window_work(window: Tables, inputs: Inputs) -> pl.DataFrame:
     device, operators = window["device_events"], window["host_ops"]
     steps = host_steps(window["annotations"])
-    named = operators.select(
-        pl.col("name").alias("operator"), pl.col("input_dims").alias("shapes"), pl.int_range(pl.len()).alias("op_row")
-    ).with_columns(pl.col("op_row").cast(pl.Int32))
-    kernels = (
-        with_category(device, inputs.options.communication)
-        .with_columns(step_at(steps, device["launch_ns"]))
-        .join(named, on="op_row", how="left", maintain_order="left")
-        .select(
-            "step", pl.lit("kernel").alias("kind"), "category", "name", "shapes", "operator",
-            (pl.col("end_ns") - pl.col("start_ns")).alias("total_ns"),
-        )
+    owner = pl.Series(launching_operators(device, window["runtime_calls"], operators))
+    row = owner.set(owner < 0, None)
+    kernels = with_category(device, inputs.options.communication).select(
+        step_at(steps, device["launch_ns"]), pl.lit("kernel").alias("kind"), "category", "name",
+        operators["input_dims"].gather(row).alias("shapes"), operators["name"].gather(row).alias("operator"),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("total_ns"),
     )  # fmt: skip
     on_host = operators.with_columns(step_at(steps, operators["start_ns"])).select(
         "step", pl.lit("operator").alias("kind"), pl.lit(None, pl.String).alias("category"), "name",
@@ -75,8 +72,9 @@ analysis = Analysis(
     columns=COLUMNS,
     per_rank=per_rank,
     reads={
-        "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "launch_ns", "op_row"),
-        "host_ops": ("start_ns", "name", "input_dims", "self_ns"),
+        "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "launch_row", "launch_ns", "op_row"),
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "parent_row", "input_dims", "self_ns"),
+        "runtime_calls": ("pid", "tid"),
         "annotations": ("start_ns", "end_ns", "on_device", "step"),
     },
     in_report=False,

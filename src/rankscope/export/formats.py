@@ -41,12 +41,12 @@ def _escape(match: re.Match[str]) -> str:
 def to_csv(result: Result, run: Mapping[str, Any]) -> bytes:
     """The rows, with a header. Text that a spreadsheet would run as a formula gets a leading quote."""
     frame = result.finite()
-    texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
+    texts = [name for name, dtype in frame.schema.items() if dtype in (pl.String, pl.Categorical)]
     return frame.with_columns(_guarded(name) for name in texts).write_csv().encode()
 
 
 def _guarded(name: str) -> pl.Expr:
-    text = pl.col(name)
+    text = pl.col(name).cast(pl.String)
     return pl.when(text.str.contains(_FORMULA)).then(pl.concat_str(pl.lit("'"), text)).otherwise(text).alias(name)
 
 

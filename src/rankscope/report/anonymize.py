@@ -17,6 +17,7 @@ from typing import Any
 from rankscope.analyses import all_analyses
 from rankscope.diagnosis.rules import all_rules
 from rankscope.pipeline import Run
+from rankscope.report.experiments.tables import PREFIX
 from rankscope.store.cache import CachedTrace
 from rankscope.store.schema import TABLES
 
@@ -64,6 +65,8 @@ _TORCH_TERM = re.compile(
     re.IGNORECASE,
 )
 HIDDEN = "?"
+# Columns of the tables of experiments with whatever a job or its script wrote.
+_FREE = ("error", "run")
 
 
 class Anonymizer:
@@ -170,11 +173,21 @@ class Anonymizer:
                 **table,
                 "headline": self._headline(table.get("headline")),
                 "data": {column: self.value(cells) for column, cells in table["data"].items()},
+                **(self._experiment(table) if name.startswith(PREFIX) else {}),
             }
             for name, table in payload["analyses"].items()
         }
         found = {"run": about, "analyses": analyses, "findings": [self.finding(each) for each in payload["findings"]]}
         return {**payload, **found, "diagnosis": self._diagnosis(payload["diagnosis"])}
+
+    def _experiment(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """What replaces an experiment's texts: its script and hosts need not be the run's, whose names are known."""
+        data = {
+            column: [cell and HIDDEN for cell in cells] if column in _FREE else self.value(cells)
+            for column, cells in table["data"].items()
+        }
+        # After the first paragraph it says how it was measured: the script's path, and notes.
+        return {"doc": table["doc"].split("\n\n")[0], "data": data}
 
     def finding(self, finding: Mapping[str, Any]) -> dict[str, Any]:
         """One of the payload's findings."""

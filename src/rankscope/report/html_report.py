@@ -200,7 +200,7 @@ def table_of(
         weight = "duration_ns" if "duration_ns" in frame.columns else "total_ns"
         truncated = {"shown": most, "total": frame.height}
         if weight in frame.columns:
-            kept = frame.with_row_index("_row").sort(weight, descending=True).head(most)
+            kept = frame.with_row_index("_row").sort(weight, descending=True, nulls_last=True).head(most)
             frame = kept.sort("_row").drop("_row")
         else:
             frame = frame.head(most)

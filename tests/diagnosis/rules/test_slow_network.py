@@ -16,12 +16,12 @@ import rankscope
 from rankscope.diagnosis.rules import slow_network
 
 
-def reduce(at: float, dur: float, mega: int, group: str) -> list[kineto.Event]:
+def reduce(at: float, dur: float, mega: int, group: str, ranks: tuple[int, ...] = (0, 1)) -> list[kineto.Event]:
     identity = round(at * 16) + 9
     return [
         kineto.launch(at - 5, 3, correlation=identity),
         kineto.collective(
-            at, dur, correlation=identity, ranks=(0, 1), elements=mega * 250_000, group=group, description=group,
+            at, dur, correlation=identity, ranks=ranks, elements=mega * 250_000, group=group, description=group,
             stream=20 + int(group),
         ),
     ]  # fmt: skip
@@ -53,6 +53,18 @@ def test_does_not_fire_where_groups_may_lie_on_other_hosts(tmp_path: Path) -> No
         return [*work(at + 10, 300), *reduce(at + 320, 50, 1, "1"), *reduce(at + 400, 500, 4, "2")]
 
     assert "slow_network" not in diagnosed(tmp_path, make, ranks=2)
+
+
+def test_saves_at_most_what_its_own_ranks_have_exposed(tmp_path: Path) -> None:
+    """Compute covers all but 20 µs of the slow group; another group, on other ranks, is exposed for 500."""
+
+    def make(rank: int, at: float) -> list[kineto.Event]:
+        if rank < 2:
+            return [*work(at + 330, 560), *reduce(at + 320, 50, 1, "1"), *reduce(at + 400, 500, 4, "1")]
+        return [*work(at + 10, 100), *reduce(at + 320, 500, 8, "2", ranks=(2, 3))]
+
+    finding = diagnosed(tmp_path, make, ranks=4)["slow_network"]
+    assert (finding.ranks, finding.saving_ns) == ((0, 1), 20_000)
 
 
 def test_groups_within_one_host_are_compared(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from rankscope.diagnosis.step_costs import (
     megabytes,
     number_of_steps,
     severity_of,
+    step_counts,
     steps_of,
     within_available,
 )
@@ -61,8 +62,7 @@ def find(inputs: Inputs) -> list[Finding]:
     if slow.is_empty():
         return []
     worst = slow.row(0, named=True)
-    frame = inputs.results["step_time"]
-    ranks = frame["rank"].unique().to_list()
+    ranks = _ranks(inputs, worst["group"]) or tuple(step_counts(inputs))
     # On the rank that has most exposed: a transfer that overlaps with compute costs nothing.
     most = within_available(dict.fromkeys(ranks, round(worst["saving"])), ("exposed_communication_ns",), inputs)
     saving = next(iter(most.values()))
@@ -75,7 +75,7 @@ def find(inputs: Inputs) -> list[Finding]:
             severity,
             f"{worst['collective']} of {megabytes(worst['bytes'])} in group {worst['group']} moves "
             f"{worst['bus_bandwidth']:.3g} GB/s where smaller ones reach {worst['best']:.3g} GB/s",
-            ranks=_ranks(inputs, worst["group"]),
+            ranks=ranks,
             steps=steps_of(inputs),
             evidence=(
                 Evidence("bus bandwidth", worst["bus_bandwidth"], "GB/s"),
