@@ -87,6 +87,7 @@ class HangWatch:
         self._training_thread: int | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._pid = 0
         self._next_heartbeat = float("-inf")
         self._phase = ""
         self._began_ns = 0
@@ -98,6 +99,7 @@ class HangWatch:
             self._training_thread = threading.get_ident()
             self._times.append(monotonic())
             self._began_ns = time.time_ns()
+            self._pid = os.getpid()
             self._stop.clear()
             self._thread = threading.Thread(target=self._watch, name="rankscope-hang-watch", daemon=True)
             self._thread.start()
@@ -117,8 +119,8 @@ class HangWatch:
         this step already has a dump, the exception is only the end of its hang.
         """
         thread, self._thread = self._thread, None
-        if thread is None:
-            return
+        if thread is None or self._pid != os.getpid():
+            return  # not started, or a forked child: the rank has not ended
         self._stop.set()
         exit_hooks.unregister(self.close)
         if thread is not threading.current_thread():
