@@ -151,6 +151,27 @@ def test_a_call_is_from_python_if_its_thread_was_in_one(at):
         assert (call in held) == any(t == thread and begin <= at <= end for t, begin, end in ran)
 
 
+def test_a_method_that_the_job_replaces_meanwhile_stays_replaced(alone):
+    calls, kind = CollectiveCalls(InFlight()), dist.ProcessGroup
+    before, theirs = kind.allreduce, []
+    calls.begin()
+    wrapped = kind.allreduce
+
+    def allreduce(*args, **options):
+        theirs.append(1)
+        return wrapped(*args, **options)
+
+    try:
+        kind.allreduce = allreduce
+        dist.all_reduce(torch.ones(1))
+        calls.end()
+        dist.all_reduce(torch.ones(1))
+    finally:
+        kind.allreduce = before
+    assert len(theirs) == 2
+    assert len(listed(calls, "python")) == 1
+
+
 def test_beyond_a_limit_calls_are_counted(monkeypatch, recorder):
     monkeypatch.setattr(collectives, "MAX_CALLS", 2)
     recorder += ring((10, 1), (20, 1), (30, 1))

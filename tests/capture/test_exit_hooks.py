@@ -141,6 +141,59 @@ def settle(prof): pass
     assert not hidden(tmp_path)
 
 
+@pytest.mark.slow
+@linux
+def test_sigterm_while_another_thread_is_in_capture_ends_the_job(tmp_path):
+    code = """
+import os, signal, threading
+from rankscope.capture import signals
+signals.arm(lambda name: print("saved", name, flush=True), print, window=False)
+inside, leave = threading.Event(), threading.Event()
+def other():
+    with signals.DeferredSignals():
+        inside.set()
+        leave.wait()
+thread = threading.Thread(target=other)
+thread.start()
+inside.wait()
+threading.Timer(0.5, leave.set).start()
+os.kill(os.getpid(), signal.SIGTERM)
+thread.join()
+"""
+    found, output, errors = run(code, tmp_path)
+    assert (found, output, errors) == (-signal.SIGTERM, "saved SIGTERM\n", "")
+
+
+@pytest.mark.slow
+@linux
+def test_a_loop_that_ended_with_its_thread_does_not_shorten_the_end_of_the_process(tmp_path):
+    code = """
+import threading, time, torch, rankscope
+from rankscope.capture import trace_queue, writer
+def loop(run_dir):
+    profiler = rankscope.Profiler(run_dir, wait=0, warmup=1, active=2, repeat=1)
+    profiler.start()
+    for _ in range(5):
+        torch.ones(3) + 1; profiler.step()
+    return profiler
+thread = threading.Thread(target=loop, args=("first",))
+thread.start()
+thread.join()
+began = time.monotonic
+time.monotonic = lambda: began() + writer.EXIT_LIMIT_S
+finish = trace_queue.finish_trace
+def slow(*given, **named):
+    time.sleep(0.5)
+    return finish(*given, **named)
+trace_queue.finish_trace = slow
+profiler = loop("second")
+"""
+    found, _, errors = run(code, tmp_path)
+    assert found == 0, errors
+    assert "slow" not in errors
+    assert [check_files(tmp_path / each) for each in ("first", "second")] == [["rank0_iter1_2.trace.json.gz"]] * 2
+
+
 @linux
 @pytest.mark.parametrize("awaited", [True, False])
 def test_a_writer_that_is_waited_for_keeps_its_priority(awaited):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -107,6 +108,20 @@ def test_the_heartbeat_says_how_the_loop_ended(tmp_path):
     dump = json.loads((tmp_path / "b" / "hang" / "rank0.json").read_text())
     assert dump["uncaught"] == "ValueError: bad batch"
     assert dump["threads"][0]["frames"][0]["text"] == 'raise ValueError("bad batch")'
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_does_not_end_its_parents_watch(tmp_path):
+    with HangWatch(tmp_path) as watch:
+        watch._write_heartbeat()
+        child = os.fork()
+        if not child:
+            watch.close("ValueError: of the child")
+            os._exit(0)
+        os.waitpid(child, 0)
+        found = heartbeat_of(tmp_path)
+        assert (found.pid, found.ended, found.exception) == (os.getpid(), False, "")
+    assert heartbeat_of(tmp_path).ended
 
 
 def test_heartbeats_that_cannot_be_written_are_one_warning(tmp_path, caplog):

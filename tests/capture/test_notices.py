@@ -45,6 +45,22 @@ def test_at_no_line_of_a_command_line():
     assert shown(lambda: exec("warn('text')", namespace)) == __file__
 
 
+def test_code_without_a_name_may_warn():
+    namespace = {"warn": warn, "__name__": None}
+    assert shown(lambda: exec("warn('text')", namespace)) == __file__
+
+
+def test_a_warning_that_cannot_be_shown_harms_nothing(monkeypatch, caplog):
+    def show(*_args):
+        raise ValueError("I/O operation on closed file")  # as Python's own does once the job has closed sys.stderr
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", show)
+        warn("text")
+    assert [record.getMessage() for record in caplog.records] == ["text"]
+
+
 def test_where_warnings_are_errors(caplog):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

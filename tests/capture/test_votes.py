@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import socketserver
@@ -229,6 +230,23 @@ def test_a_process_connects_to_the_store_once(monkeypatch):
     finally:
         dist.destroy_process_group()
     assert process.job_store() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_has_a_connection_of_its_own(monkeypatch):
+    """On one connection, each process would read answers to the other's questions."""
+    torchrun = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setattr(process, "_torchrun_stores", {})
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(torchrun.port)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    store = process.job_store()
+    child = os.fork()
+    if not child:
+        own = process.job_store()
+        os._exit(0 if own is not None and own is not store and own.compare_set("a", "", "b") == b"b" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert process.job_store() is store
 
 
 class LateStore:

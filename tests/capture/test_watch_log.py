@@ -7,13 +7,20 @@ import json
 import random
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 
 from rankscope.capture.flight_recorder import FlightCall
+from rankscope.capture.notices import CaptureWarning
+from rankscope.capture.profiler import Profiler
+from rankscope.capture.watch import log as log_module
+from rankscope.capture.watch import watcher
 from rankscope.capture.watch.log import WatchLog
 from rankscope.capture.watch.log_lines import LogLines, stride_of
 from rankscope.capture.watch.phases import StepRow
+from rankscope.capture.watch.ring import CollectiveRing
+from rankscope.rundir.atomic import write_atomic
 from rankscope.rundir.watch_files import SCHEMA_VERSION, Header, parse_log_name
 
 
@@ -76,6 +83,34 @@ def test_lost_lines_are_counted(tmp_path, monkeypatch):
     monkeypatch.undo()
     log.write(['{"note":"last"}'])
     assert [line.get("note") for line in lines_of(log.path)[1:]] == ["first", "4 lines could not be written", "last"]
+
+
+def test_definitions_that_could_not_be_written_are_written_later(tmp_path):
+    folder = tmp_path / "watch"
+    folder.write_text("in the way")
+    log = WatchLog(folder, header())
+    with pytest.raises(OSError):
+        log.write(['{"calls":[[0,1,0]]}'], ['{"kind":0,"op":"allreduce"}'])
+    folder.unlink()
+    log.write(['{"calls":[[0,2,0]]}'])
+    assert [next(iter(line)) for line in lines_of(log.path)[1:]] == ["note", "kind", "calls"]
+
+
+def test_a_segment_after_which_no_other_could_begin_is_written_once(tmp_path, monkeypatch):
+    log = WatchLog(tmp_path, header(), segment_bytes=300)
+
+    def full_below(path, content):
+        if path.suffix == ".jsonl":
+            raise OSError("no space left on device")
+        return write_atomic(path, content)
+
+    for step in range(9):
+        full = step == 4
+        with monkeypatch.context() as patch, pytest.raises(OSError) if full else nullcontext():
+            patch.setattr(log_module, "write_atomic", full_below if full else write_atomic)
+            log.write([json.dumps({"step": step, "text": "x" * 300})])
+    files = [*sorted(tmp_path.glob("*.gz")), log.path]
+    assert [line["step"] for path in files for line in lines_of(path) if "step" in line] == [0, 1, 2, 3, 5, 6, 7, 8]
 
 
 @pytest.mark.slow
@@ -204,3 +239,15 @@ def test_an_hour_takes_a_few_megabytes(tmp_path):
     plain = log.path.stat().st_size
     assert plain < 1.1 * 2**20
     assert size * 10 < 5 * 10**6
+
+
+def test_a_recorder_that_cannot_be_read_costs_no_steps(tmp_path, monkeypatch):
+    def broken():
+        raise KeyError("profiling_name")
+
+    monkeypatch.setattr(watcher, "CollectiveRing", lambda: CollectiveRing(lambda: {"others": broken}))
+    with pytest.warns(CaptureWarning, match=r"the watch failed \(collectives\)"):
+        with Profiler(tmp_path, watch=True, wait=9) as profiler:
+            for _ in range(3):
+                profiler.step()
+    assert [line["step"] for line in lines_of(tmp_path / "watch" / "rank0.jsonl") if "step" in line] == [0, 1, 2]

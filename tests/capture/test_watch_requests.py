@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from rankscope.capture.process import Process
 from rankscope.capture.votes import BUSY, OTHER_PROFILER, SKIP_LEAD_STEPS
+from rankscope.capture.watch import requests
 from rankscope.capture.watch.board import FileBoard, LocalBoard, StoreBoard
 from rankscope.capture.watch.requests import (
     MOST_STEPS,
@@ -80,6 +81,18 @@ def test_a_request_that_two_ranks_have_read_is_recorded_once(tmp_path):
     for rank in ranks(tmp_path):  # a restart
         rank.look_for_files()
         assert rank.agree(LocalBoard(), PACE) == []
+
+
+def test_a_rank_that_cannot_write_the_answer_records_all_the_same(tmp_path, monkeypatch):
+    def full(*_args):
+        raise OSError("no space left on device")
+
+    board, (one, other) = LocalBoard(), ranks(tmp_path)
+    write_request(tmp_path, Request("a", 3))
+    monkeypatch.setattr(requests, "write_atomic", full)
+    one.look_for_files()
+    (planned,) = one.agree(board, PACE)
+    assert other.agree(board, PACE) == [planned]
 
 
 def test_slow_steps_of_all_ranks_are_one_window(tmp_path):

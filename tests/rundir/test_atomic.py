@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -53,3 +55,34 @@ def test_many_claim_one_name_and_none_is_lost(tmp_path, monkeypatch, links):
     [t.join() for t in threads]
     assert sorted(p.read_text() for p in tmp_path.iterdir()) == [str(i) for i in range(8)]
     assert all(p.name.endswith(".trace.json.gz") for p in tmp_path.iterdir())
+
+
+def test_processes_with_one_id_write_different_temporary_files(tmp_path):
+    """As in two containers that share a directory."""
+    code = """
+import os, pathlib, sys
+os.getpid = lambda: 7
+from rankscope.rundir.atomic import atomic_file
+with atomic_file(pathlib.Path("a")):
+    print([path.name for path in pathlib.Path().iterdir()])
+"""
+    names = [subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path / each) for each in made(tmp_path)]
+    assert names[0] != names[1]
+    assert all(b".a.7-" in name for name in names)
+
+
+def made(folder):
+    for name in ("one", "other"):
+        (folder / name).mkdir()
+        yield name
+
+
+def test_a_new_file_that_cannot_get_its_name_leaves_nothing(tmp_path, monkeypatch):
+    def full(*_args: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(OSError, match="no space"):
+        write_new(tmp_path / "a", b"1")
+    assert not list(tmp_path.iterdir())

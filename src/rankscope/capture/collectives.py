@@ -86,7 +86,8 @@ class CollectiveCalls:
         self._left_out = 0
         # Torch's class: it can no longer be looked up once the job has destroyed its process groups.
         self._kind: Any = None
-        self._replaced: dict[str, Any] = {}
+        self._replaced: dict[str, tuple[Any, Any]] = {}
+        """By name: torch's method, and the one that replaces it."""
         self.groups: tuple[ProcessGroup, ...] = ()
         """The job's process groups when the window began."""
         self._began = self._ended = 0
@@ -102,15 +103,16 @@ class CollectiveCalls:
         for name in _METHODS:
             original = kind.__dict__.get(name)
             if original is not None:
-                setattr(kind, name, self._wrapped(name, original))
-                self._replaced[name] = original
+                self._replaced[name] = original, self._wrapped(name, original)
+                setattr(kind, name, self._replaced[name][1])
 
     def end(self) -> None:
         """Stop recording calls; harmless if that was done already."""
         replaced, self._replaced = self._replaced, {}
         self._ended = self._ended or time.time_ns()
-        for name, original in replaced.items():
-            setattr(self._kind, name, original)
+        for name, (original, recorded) in replaced.items():
+            if self._kind.__dict__.get(name) is recorded:  # else the job has replaced it since
+                setattr(self._kind, name, original)
 
     def add_native_calls(self) -> None:
         """Add what C++ called, as far as torch still has it: call it soon after the end, and off the loop."""
@@ -155,6 +157,8 @@ class CollectiveCalls:
 
         @functools.wraps(original, assigned=("__name__", "__doc__"), updated=())
         def recorded(group: Any, *args: Any, **options: Any) -> Any:
+            if self._ended:
+                return original(group, *args, **options)
             call, on_cpu = [threading.get_ident(), time.time_ns(), sys.maxsize], False
             with suppress(Exception):  # whatever fails here, the call is made
                 self._python_calls.append(call)

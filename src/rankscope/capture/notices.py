@@ -9,6 +9,7 @@ import logging
 import sys
 import sysconfig
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 logger = logging.getLogger("rankscope.capture")
@@ -22,15 +23,17 @@ class CaptureWarning(UserWarning):
 
 
 def warn(text: str) -> None:
-    """Issue a warning; log it instead where warnings are errors, because capture never stops a job."""
-    message, line = f"rankscope: {text}", _users_line()
+    """Issue a warning; log it instead where warnings are errors or cannot be shown, because capture never stops a
+    job."""
     try:
+        message, line = f"rankscope: {text}", _users_line()
         if line is None:
             warnings.warn_explicit(message, CaptureWarning, "rankscope", 1, registry=_shown)
         else:
             warnings.warn(message, CaptureWarning, stacklevel=line)
-    except CaptureWarning:
-        logger.warning("%s", text)
+    except Exception:  # of a filter or a `showwarning` of the job's, or because sys.stderr is closed
+        with suppress(Exception):
+            logger.warning("%s", text)
 
 
 def _users_line() -> int | None:
@@ -38,7 +41,7 @@ def _users_line() -> int | None:
     level, frame = 1, sys._getframe(1)
     while True:
         path = Path(frame.f_code.co_filename)
-        own = frame.f_globals.get("__name__", "").startswith("rankscope.")
+        own = str(frame.f_globals.get("__name__")).startswith("rankscope.")
         installed = path.is_relative_to(_STDLIB) or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
         # "<string>" is the command line of a process that multiprocessing has started, or of python -c.
         if not own and not installed and not path.name.startswith(("<frozen ", "<string>")):

@@ -126,6 +126,18 @@ def job_store() -> Any:
         return _group_stores[default]
 
 
+def _after_fork() -> None:
+    """The child makes connections of its own: on a shared one, each process would read the other's answers."""
+    global _connecting
+    _connecting = threading.Lock()
+    _torchrun_stores.clear()
+    _group_stores.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def _torchrun_store() -> Any:
     """torchrun's store; ``None`` if it cannot be reached, for example because the script has changed its address. Each
     address is tried once."""

@@ -88,31 +88,33 @@ def disarm(*, window: bool = False) -> None:
 
 
 class DeferredSignals:
-    """Delays the handled signals and Ctrl-C to the end of the block, unless the job has its own handlers for them."""
+    """Delays the handled signals and Ctrl-C to the end of the block, unless the job has its own handlers for them.
+
+    It has no effect in other threads than the main one, in which Python runs all handlers.
+    """
 
     def __enter__(self) -> None:
         global _depth
+        if threading.current_thread() is not threading.main_thread():
+            return
         # In this order: a Ctrl-C between any two instructions must leave the count right.
-        if (
-            not _depth
-            and threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        ):
+        if not _depth and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             with suppress(ValueError):  # a subinterpreter cannot set handlers
                 signal.signal(signal.SIGINT, _on_interrupt)
         _depth += 1
 
     def __exit__(self, *_exception: object) -> None:
         global _depth, _interrupt_pending
+        if threading.current_thread() is not threading.main_thread():
+            return
         _depth -= 1
         if _depth:
             return
-        if threading.current_thread() is threading.main_thread():
-            if signal.getsignal(signal.SIGINT) is _on_interrupt:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-            interrupted, _interrupt_pending = _interrupt_pending, False
-            if interrupted:
-                raise KeyboardInterrupt
+        if signal.getsignal(signal.SIGINT) is _on_interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        interrupted, _interrupt_pending = _interrupt_pending, False
+        if interrupted:
+            raise KeyboardInterrupt
         if _pending:
             _save_and_end()
 
@@ -189,8 +191,10 @@ ctypes.pythonapi.PyOS_setsig.argtypes = [ctypes.c_int, ctypes.c_void_p]
 
 
 def _after_fork() -> None:
-    global _pipe
+    global _pipe, _depth, _pending, _interrupt_pending
     disarm()
+    # The thread that forked is the child's main one; the parent's may have been in a block.
+    _depth, _pending, _interrupt_pending = 0, 0, False
     if _pipe is not None:
         # The parent's thread reads from it.
         signal.set_wakeup_fd(-1)

@@ -26,8 +26,11 @@ _exit_until: float | None = None
 
 
 def exit_time_left() -> float:
-    """Seconds left of ``EXIT_LIMIT_S``, which begins with the first call."""
+    """Seconds left of ``EXIT_LIMIT_S``, which begins with the first call; all of it in a thread that ends, after which
+    the process goes on."""
     global _exit_until
+    if threading.current_thread() is not threading.main_thread():
+        return EXIT_LIMIT_S
     if _exit_until is None:
         _exit_until = time.monotonic() + EXIT_LIMIT_S
     return max(_exit_until - time.monotonic(), 0.0)

@@ -19,6 +19,8 @@ from typing import BinaryIO
 from rankscope.rundir.names import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, unique_name
 
 _counter = count()
+_process = os.urandom(4).hex()
+"""Ranks in different containers often have the same process id."""
 
 
 @contextmanager
@@ -66,10 +68,10 @@ def write_new(path: Path, content: bytes) -> Path:
         with temporary.open("wb") as file:
             file.write(content)
             _sync(file)
+        return claim(temporary, path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    return claim(temporary, path)
 
 
 def overwrite(path: Path, content: bytes) -> bool:
@@ -116,7 +118,7 @@ def claim(temporary: Path, wanted: Path) -> Path:
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f"{TEMPORARY_PREFIX}{path.name}.{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}")
+    return path.with_name(f"{TEMPORARY_PREFIX}{path.name}.{os.getpid()}-{_process}-{next(_counter)}{TEMPORARY_SUFFIX}")
 
 
 def _sync(file: BinaryIO) -> None:

@@ -90,6 +90,7 @@ class HangWatch:
         self._training_thread: int | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._pid = 0
         self._next_heartbeat = float("-inf")
         self._phase = ""
         self._began_ns = 0
@@ -101,6 +102,7 @@ class HangWatch:
             self._training_thread = threading.get_ident()
             self._times.append(monotonic())
             self._began_ns = time.time_ns()
+            self._pid = os.getpid()
             self._stop.clear()
             self._thread = threading.Thread(target=self._watch, name="rankscope-hang-watch", daemon=True)
             self._thread.start()
@@ -131,9 +133,9 @@ class HangWatch:
         self._end_thread(_HAND_OVER_LIMIT_S)
 
     def _end_thread(self, limit_s: float) -> bool:
-        """End the watching thread; False if there is none."""
+        """End the watching thread; False if there is none, as in a forked child, where the rank has not ended."""
         thread, self._thread = self._thread, None
-        if thread is None:
+        if thread is None or self._pid != os.getpid():
             return False
         self._stop.set()
         exit_hooks.unregister(self.close)

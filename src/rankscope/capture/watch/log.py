@@ -8,6 +8,7 @@ In: lines. Out: the files that `rundir/watch_files.py` describes.
 
 from __future__ import annotations
 
+import errno
 import os
 import zlib
 from collections import deque
@@ -46,6 +47,8 @@ class WatchLog:
         self._size = 0
         self._segments: deque[tuple[Path, int]] = deque()
         self._definitions: list[str] = []
+        self._unwritten: list[str] = []
+        """Definitions that could not be written yet."""
         self._lost = 0
 
     @property
@@ -61,10 +64,11 @@ class WatchLog:
             definitions: what they and later ones refer to; written before them, and again in each new segment.
 
         Raises:
-            OSError: the directory cannot be written; the lines are lost, and their number is noted later.
+            OSError: the directory cannot be written; the lines are lost, and their number is noted later. Definitions
+                are written later.
         """
-        definitions = definitions[: max(_MAX_DEFINITIONS - len(self._definitions), 0)]
-        if not lines and not definitions:
+        self._unwritten = [*self._unwritten, *definitions][: max(_MAX_DEFINITIONS - len(self._definitions), 0)]
+        if not lines and not self._unwritten:
             return
         self._lost += len(lines)
         if self._path is None:
@@ -73,10 +77,10 @@ class WatchLog:
             self._rotate()
         lost = self._lost - len(lines)
         noted = [f'{{"note":"{lost} lines could not be written"}}'] if lost else []
-        content = ("\n".join([*noted, *definitions, *lines]) + "\n").encode("utf-8", "backslashreplace")
+        content = ("\n".join([*noted, *self._unwritten, *lines]) + "\n").encode("utf-8", "backslashreplace")
         self._append(content)
-        self._definitions += definitions
-        self._lost = 0
+        self._definitions += self._unwritten
+        self._unwritten, self._lost = [], 0
         self._size += len(content)
 
     def _append(self, content: bytes) -> None:
@@ -87,13 +91,13 @@ class WatchLog:
             if written < len(content):
                 # A full disk took a part: without it, the next line would continue this one.
                 os.ftruncate(file, self._size)
-                raise OSError(28, "no space left on device")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(file)
 
     def _create(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        content = self._head()
+        content = self._head(self._header)
         rank, restart = self._header.rank, self._header.restart_count
         for attempt in range(_MAX_LOGS):
             stem = log_stem(rank, restart, attempt)
@@ -113,16 +117,16 @@ class WatchLog:
         packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
         packed = packer.compress(self._path.read_bytes()) + packer.flush()
         write_atomic(target, packed)
+        header = replace(self._header, segment=self._header.segment + 1)
+        content = self._head(header)
+        write_atomic(self._path, content)  # if this fails, the same segment is written again
+        self._header, self._size = header, len(content)
         self._segments.append((target, len(packed)))
-        self._header = replace(self._header, segment=self._header.segment + 1)
-        content = self._head()
-        write_atomic(self._path, content)
-        self._size = len(content)
         while len(self._segments) > 1 and sum(size for _, size in self._segments) > self._kept_bytes:
             oldest, _ = self._segments.popleft()
             with suppress(OSError):
                 oldest.unlink(missing_ok=True)
 
-    def _head(self) -> bytes:
-        lines = [to_json(self._header), *self._definitions]
+    def _head(self, header: Header) -> bytes:
+        lines = [to_json(header), *self._definitions]
         return ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")

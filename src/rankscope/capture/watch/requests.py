@@ -15,6 +15,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -289,7 +290,8 @@ class Requests:
         known = read_answer(path)
         newer = known is None or known.tries < answer.tries or (known.waits and not answer.waits)
         if newer or (answer.refused and known is not None and not known.refused):
-            write_atomic(path, to_json(replace(answer, restart_count=self._restart_count)))
+            with suppress(OSError):  # the window is recorded all the same
+                write_atomic(path, to_json(replace(answer, restart_count=self._restart_count)))
 
 
 def reads_files(process: Process, run_dir: str) -> bool:

@@ -117,10 +117,10 @@ class CollectiveRing:
             usual_ns: how long a step takes; 0 if that is not known.
             last: whether there will be no further reading.
         """
+        # If this fails, or there is no recorder: a process group may come later.
+        self._due, self.next_step = self._clock() + READ_AT_LEAST_S, None
         recorders = self._recorders()
         if not recorders:
-            # A process group may come later.
-            self._due, self.next_step = self._clock() + READ_AT_LEAST_S, None
             return RingRead((), 0)
         began = self._cpu_clock()
         new = {name: self._new_entries(name, read) for name, read in recorders.items()}

@@ -32,7 +32,7 @@ from rankscope.capture.watch.log_lines import LogLines, one_line
 from rankscope.capture.watch.outcomes import Outcomes, Settled
 from rankscope.capture.watch.phases import StepPhases, StepRow, unwatch_phases, watch_phases
 from rankscope.capture.watch.requests import Pace, Planned, Requests, automatic_request, reads_files
-from rankscope.capture.watch.ring import CollectiveRing
+from rankscope.capture.watch.ring import CollectiveRing, RingRead
 from rankscope.capture.watch.slow_steps import SlowStep, SlowSteps
 from rankscope.rundir.launcher import max_restarts
 from rankscope.rundir.processes import elastic_agent, pid_namespace
@@ -181,7 +181,7 @@ class Watcher:
     # --- in the control thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._guarded("log", self._ring.skip)
+        self._guarded("collectives", self._ring.skip)
         while not self._stopping:
             woken = self._wake.wait(self._poll_s)
             self._wake.clear()
@@ -202,9 +202,12 @@ class Watcher:
 
     def _write_log(self, *, last: bool = False) -> None:
         lines, self._notes = self._notes, []
+        read: list[RingRead] = []
         # First: with few calls in the buffer, all ranks have to read it at the same step.
         step, usual_ns = self._step, self._slow.median_ns
-        read = self._ring.read(step, usual_ns, last=last) if last or self._ring.due(step) else None
+        if last or self._ring.due(step):
+            # Their format is not documented, and the steps are known without them.
+            self._guarded("collectives", lambda: read.append(self._ring.read(step, usual_ns, last=last)))
         offset = time.time_ns() - time.perf_counter_ns()
         quiet = not self._rows
         if last:
@@ -218,8 +221,7 @@ class Watcher:
                 lines.append(line)
         if (quiet or last) and (line := self._lines.latest_step()):
             lines.append(line)
-        if read is not None and (line := self._lines.calls(read.calls, read.missed)):
-            lines.append(line)
+        lines += [line for each in read if (line := self._lines.calls(each.calls, each.missed))]
         definitions, self._lines.definitions = self._lines.definitions, []
         self._log.write(lines, definitions)
 
