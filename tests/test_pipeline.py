@@ -219,9 +219,9 @@ def test_several_runs_must_be_chosen_from(
         run = open_run(tmp_path / "runs", run_id=chosen).load()
         assert (run.run_id, run.ranks) == ("morning-1", [0, 1])
     assert open_run(tmp_path / "runs", run_id="(no id)").load().ranks == [0]
-    with pytest.raises(RunSelectionError, match="no run has a name, a run id or a directory 'night'"):
+    with pytest.raises(RunSelectionError, match="no run has the name, id or directory 'night'"):
         open_run(tmp_path / "runs", run_id="night").load()
-    with pytest.raises(RunSelectionError, match="several runs have a name"):
+    with pytest.raises(RunSelectionError, match="several runs have the name"):
         open_run(tmp_path / "runs", run_id="").load()
     write(tmp_path / "runs" / "night.json", trace(small_step(50_000.0), **own("night-3", 0)))
     assert open_run(tmp_path / "runs", run_id="latest").load().run_id == "night-3"

@@ -14,6 +14,7 @@ from tests.capture.conftest import clean_environ
 from rankscope.capture.hang import watch as hang_watch
 from rankscope.capture.hang.watch import HangWatch
 from rankscope.capture.profiler import Profiler
+from rankscope.errors import ConfigError
 from rankscope.rundir.hang_dump import Heartbeat
 
 
@@ -161,6 +162,12 @@ def test_a_hung_process_ends_with_the_chosen_status(tmp_path):
     assert done.returncode == 77
     dump = json.loads((tmp_path / "hang" / "rank0.json").read_text())
     assert dump["threads"][0]["frames"][0]["text"] == "" or "sleep" in dump["threads"][0]["frames"][0]["text"]
+
+
+def test_an_exit_status_that_the_system_would_cut_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="exit_status=256 must be a whole number, 0 to 255"):
+        HangWatch(tmp_path, exit_status=256)
+    assert HangWatch(tmp_path, exit_status=0).exit_status is None  # as `--hang-exit-status 0`: the job continues
 
 
 def test_a_directory_that_cannot_be_written_harms_nothing(tmp_path):

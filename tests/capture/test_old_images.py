@@ -140,7 +140,7 @@ def test_exec_starts_the_job_on_an_old_python(tmp_path, version):
     assert (done.returncode, done.stdout) == (0, "trained\n")
     assert WARNING.fullmatch(done.stderr), done.stderr
     wrong = run(python, tmp_path, "-m", "rankscope.jobs.exec", "--wait", "x", python, version="2.3")
-    assert (wrong.returncode, wrong.stderr) == (1, "error: --wait='x' must be a whole number from 0\n")
+    assert (wrong.returncode, wrong.stderr) == (1, "error: --wait='x' must be a whole number, 0 or more\n")
 
 
 def test_the_end_of_a_job_script_on_an_old_python(tmp_path):
@@ -163,7 +163,7 @@ def test_run_starts_the_job_plainly(tmp_path, version, status):
     ("arguments", "code", "said"),
     [
         (["summary", "run"], 1, "error: rankscope needs Python 3.10 or newer; with an older one, run and"),
-        (["run", "--wait", "x", "job.py"], 1, "error: --wait='x' must be a whole number from 0\n"),
+        (["run", "--wait", "x", "job.py"], 1, "error: --wait='x' must be a whole number, 0 or more\n"),
         (["exec"], 1, "error: no command\n"),
     ],
 )  # fmt: skip

@@ -193,7 +193,7 @@ def test_the_list_of_analyses_and_one_of_them(capfdbinary: Capture, monkeypatch:
         (("analyze", "slices", "--match", "RUN"), "was read as an option and its value"),
         (("summary", "RUN/nowhere"), "there is no such file or directory"),
         (("report", "RUN", "-o", "RUN"), "cannot be written"),
-        (("summary", "RUN", "--run", "zzz"), "no run has a name, a run id or a directory"),
+        (("summary", "RUN", "--run", "zzz"), "no run has the name, id or directory"),
     ],
 )
 def test_mistakes_are_named(

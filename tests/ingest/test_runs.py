@@ -422,10 +422,10 @@ def test_choosing_between_runs_with_one_id(tmp_path: Path) -> None:
     assert all(".2." in info.path for info in run.traces)
     assert run.name.endswith(": exp:20260921T142320")
     # What the page does when a new file appears, and when another run is chosen.
-    assert [info.path for info in run.again(find_traces(tmp_path)).load().traces] == [i.path for i in run.traces]
+    assert [info.path for info in run.reopen(find_traces(tmp_path)).load().traces] == [i.path for i in run.traces]
     first, last = run.loaded.known_runs
     assert (first.name, first.id, last.name) == ("exp:20260921T141320", "exp", "exp:20260921T142320")
-    assert all(".2." not in info.path for info in run.other(first).load().traces)
+    assert all(".2." not in info.path for info in run.other_run(first).load().traces)
     (tmp_path / "rank1_iter1_1.memory.pickle").write_bytes(pickle.dumps({"segments": [], "device_traces": []}))
     assert len(open_run(tmp_path, run_id="latest", executor="serial").load().traces) == 2
 

@@ -58,7 +58,7 @@ def test_the_command_writes_a_file_and_overwrites_none(tmp_path, rankscope):
         (["slurm", "--color", "red", "train.py"], "is not an option of rankscope job slurm"),
         (["pbs", "--profile", "lumi", "train.py"], "rankscope job slurm --profile lumi"),
         (["slurm", "--profile", "summit", "train.py"], "no machine is known"),
-        (["slurm", "--wait", "x", "train.py"], "must be a whole number from 0"),
+        (["slurm", "--wait", "x", "train.py"], "must be a whole number, 0 or more"),
         (["slurm", "--activ", "2", "train.py"], "did you mean --active?"),
         (["slurm", "--acount=x", "train.py"], "did you mean --account?"),
         (["slurm", "--nodes", "2", "--ranks", "2", "train.py"], "names rank 2, and the job has 2: 0 to 1"),

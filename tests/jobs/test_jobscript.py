@@ -190,7 +190,7 @@ def test_walltimes_in_each_schedulers_way():
         ({"run_name": ".."}, "cannot name a run"),
         ({"run_name": "$(x)"}, "cannot name a run"),
         ({"master_suffix": ".x; y"}, "cannot end a host's name"),
-        ({"capture": ("--wait", "x")}, "must be a whole number from 0"),
+        ({"capture": ("--wait", "x")}, "must be a whole number, 0 or more"),
         ({"capture": ("--run-dir", "x")}, "sets the run's name"),
         ({"nodes": 0}, "out of range"),
         ({"nodes": 2, "ranks_per_node": 2, "capture": ("--ranks", "4")}, "names rank 4, and the job has 4: 0 to 3"),

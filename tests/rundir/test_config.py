@@ -41,9 +41,13 @@ def test_arguments_win_over_variables_and_variables_over_defaults():
         ({"period_steps": 40, "wait": 2}, {}, "wait"),
         ({"warmup": 2, "warmup_steps": 3}, {}, "warmup_steps"),
         ({}, {"RANKSCOPE_WAIT": "many"}, "RANKSCOPE_WAIT"),
-        ({}, {"RANKSCOPE_WAIT": "-3"}, "whole number from 0"),
-        ({}, {"RANKSCOPE_ACTIVE": "x"}, "whole number from 1"),
+        ({}, {"RANKSCOPE_WAIT": "-3"}, "whole number, 0 or more"),
+        ({}, {"RANKSCOPE_ACTIVE": "x"}, "whole number, 1 or more"),
         ({}, {"RANKSCOPE_WITH_STACK": "maybe"}, "RANKSCOPE_WITH_STACK"),
+        ({"hang_exit_status": 256}, {}, "hang_exit_status=256 must be a whole number, 0 to 255"),
+        ({}, {"RANKSCOPE_HANG_EXIT_STATUS": "256"}, "RANKSCOPE_HANG_EXIT_STATUS=256 must"),
+        ({}, {"RANKSCOPE_ACTIVE": "0"}, "RANKSCOPE_ACTIVE=0 must"),
+        ({}, {"RANKSCOPE_COMPRESSION": "zip"}, "RANKSCOPE_COMPRESSION='zip'"),
     ],
 )
 def test_what_is_not_valid_is_refused_by_name(given, environ, named):

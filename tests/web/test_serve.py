@@ -238,7 +238,7 @@ def test_a_folder_without_traces_is_said_at_once(tmp_path: Path, capfd: Any, mon
 
 
 WRONG = [
-    (["--run", "nope"], "no run has a name, a run id or a directory 'nope'"),
+    (["--run", "nope"], "no run has the name, id or directory 'nope'"),
     (["--steps", "x"], "not a range of steps"),
     (["--steps", "900:901"], "no step 900:901"),
     (["--communication", "("], "not a regular expression"),
@@ -285,7 +285,7 @@ def test_what_only_reading_tells_is_on_the_terminal_too(run: Path, monkeypatch: 
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         assert server.stderr is not None
-        assert b"no run has a name, a run id or a directory 'nope'" in server.stderr.readline()
+        assert b"no run has the name, id or directory 'nope'" in server.stderr.readline()
     finally:
         server.kill()
         server.communicate()

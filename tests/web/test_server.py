@@ -375,7 +375,7 @@ def test_where_the_chosen_run_is_not_there_the_others_are_offered(tmp_path: Path
     server = serving(tmp_path / "runs", run_id="nope")
     state = server.ask("/api/state").json()
     assert state["phase"] == "failed"
-    assert "no run has a name, a run id or a directory 'nope'" in state["error"]["what"]
+    assert "no run has the name, id or directory 'nope'" in state["error"]["what"]
     listed = server.ask("/api/runs").json()
     assert [each["name"] for each in listed["runs"]] == ["first", "second"]
     assert (listed["place"], listed["study"]) == ("runs", False)

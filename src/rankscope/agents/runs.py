@@ -154,7 +154,7 @@ class AgentRuns:
         place = keyed.key, stamp
         if place not in self._open:
             own = keyed.known.name == first.loaded.chosen
-            run = first if own else first.other(keyed.known, self._progress)
+            run = first if own else first.other_run(keyed.known, self._progress)
             self._open[place] = OpenRun(keyed, run, self._page_url)
         self._open.move_to_end(place)
         while len(self._open) > KEPT:

@@ -92,7 +92,9 @@ def _on_command_line(hint: Any) -> Any:
 def _typer_option(option: Option, field: str, default: Any, panel: str | None) -> Any:
     # A switch that is off needs no --no-.
     names = option.names or ((f"--{field.replace('_', '-')}",) if default is False else ())
-    return typer.Option(*names, help=option.help, metavar=option.metavar, min=option.least, rich_help_panel=panel)
+    return typer.Option(
+        *names, help=option.help, metavar=option.metavar, min=option.least, max=option.most, rich_help_panel=panel
+    )
 
 
 def _as_field(defaults: Any, name: str, value: Any) -> Any:

@@ -67,7 +67,7 @@ def _check_name(run: Run, name: str, *, regex: bool) -> None:
         ConfigError: it has none; the hint suggests similar names.
     """
     # With a pattern, Python frames are included.
-    all_names = run.of_all_steps().analyze("slices", parameters={"slices": {"match": ".", "by": "name"}})["slices"]
+    all_names = run.with_all_steps().analyze("slices", parameters={"slices": {"match": ".", "by": "name"}})["slices"]
     names = all_names.frame["name"].drop_nulls().unique().sort()
     if (names.str.contains(f"(?i){name}") if regex else names == name).any():
         return

@@ -125,11 +125,10 @@ def choose_run(runs: Runs, wanted: str | None, path: str, reasons: Sequence[str]
             return matches[0].name
         if matches:
             break
-    error = RunSelectionError(
-        f"{'several runs have' if matches else 'no run has'} a name, a run id or a directory {wanted!r}",
-        path=path,
-        hint=f"there are: {', '.join(run.choice for run in matches or known)}",
-    )
+    what = "several runs have the name, id or directory" if matches else "no run has the name, id or directory"
+    choices = ", ".join(run.choice for run in matches or known)
+    hint = "there is only one run, so leave out --run (run_id)" if len(known) == 1 else f"choose one of: {choices}"
+    error = RunSelectionError(f"{what} {wanted!r}", path=path, hint=hint)
     error.known = known
     raise error
 

@@ -276,7 +276,7 @@ class Run(SqlMethods):
         chosen = {get_analysis(name).name: analysis_key(name, given.get(get_analysis(name).name)) for name in names}
         graph = levels(list(chosen))
         required = {needed for level in graph for name in level for needed in get_analysis(name).requires}
-        with self._tasks.kept():
+        with self._tasks.keep_workers():
             for level in graph:
                 # Required results use the defaults, whatever else was requested.
                 wanted = dict.fromkeys(analysis_key(name) for name in level if name in required)
@@ -324,18 +324,18 @@ class Run(SqlMethods):
         """The user's choices."""
         return self._options
 
-    def other(self, known: KnownRun, progress: Progress | None = None) -> Run:
+    def other_run(self, known: KnownRun, progress: Progress | None = None) -> Run:
         """Another run among the files (`loaded.known_runs`)."""
         tasks = self._tasks
         return Run(self._found, self._options, known.name or NAMELESS, tasks.executor, tasks.workers, progress)
 
-    def of_all_steps(self) -> Run:
+    def with_all_steps(self) -> Run:
         """The same run with all its steps."""
         tasks = self._tasks
         options = replace(self._options, steps=None)
         return Run(self._found, options, self._wanted_run, tasks.executor, tasks.workers, tasks.progress)
 
-    def again(self, found: Found, progress: Progress | None = None) -> Run:
+    def reopen(self, found: Found, progress: Progress | None = None) -> Run:
         """The same run with the current files: those with its id, else the run of the files that it had.
 
         Args:
@@ -349,9 +349,9 @@ class Run(SqlMethods):
             run._previous_files = frozenset(info.path for info in self.loaded.infos)
         return run
 
-    def kept(self) -> AbstractContextManager[None]:
+    def keep_workers(self) -> AbstractContextManager[None]:
         """Keep the workers between calls in this block."""
-        return self._tasks.kept()
+        return self._tasks.keep_workers()
 
     def map_ranks(
         self,

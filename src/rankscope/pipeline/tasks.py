@@ -74,7 +74,7 @@ class Tasks:
         check_kind(self.executor)
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def keep_workers(self) -> Iterator[None]:
         """Keep the workers for the next tasks in this block."""
         if self._pool is not None:
             yield

@@ -7,6 +7,7 @@ over its variable, and the variable over the default.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -115,6 +116,7 @@ class CaptureConfig:
         "With the watch: exit status, up to 255, with which a rank that hangs ends after its dump; 0: it continues.",
         metavar="N",
         least=0,
+        most=255,
     )
 
     take_over: bool = option(
@@ -124,25 +126,14 @@ class CaptureConfig:
     )
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is None and name == "period_steps":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"{name}={value!r} must be a whole number from {least}")
+        for name in (*_NUMBERS, *SWITCH_FIELDS, *_CHOICES):
+            if getattr(self, name) is not None or name not in _OPTIONAL:
+                _check(name, getattr(self, name), name)
         if self.period_steps is not None and self.period_steps < self.warmup + self.active:
             raise ConfigError(
                 f"period_steps={self.period_steps} is shorter than warmup={self.warmup} and active={self.active}",
                 hint="make the period longer, or the warm-up shorter",
             )
-        for name in SWITCH_FIELDS:
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name}={getattr(self, name)!r} must be True or False")
-        for name, known in (("compression", tuple(ENDINGS)), ("stop_off_loop", ("auto", "always", "never"))):
-            if getattr(self, name) not in known:
-                raise ConfigError(f"{name}={getattr(self, name)!r} is not known", hint=f"one of {', '.join(known)}")
-        if self.preset is not None and self.preset not in PRESETS:
-            raise ConfigError(f"preset={self.preset!r} is not known", hint=f"one of {', '.join(PRESETS)}")
         if self.upload_to is not None and not is_store_url(self.upload_to):
             raise ConfigError(f"upload_to={self.upload_to!r} is not a URL", hint="for example s3://bucket/run")
         parse_ranks(self.ranks)
@@ -211,7 +202,9 @@ _OTHER_NAMES = {"warmup": "warmup_steps", "active": "active_steps"}
 _OPTIONS = options_of(CaptureConfig)
 SWITCH_FIELDS = frozenset(name for name in _OPTIONS if isinstance(getattr(CaptureConfig, name), bool))
 """The options that are on or off."""
-_LEAST = {name: option.least for name, option in _OPTIONS.items() if option.least is not None}
+_NUMBERS = {name: option for name, option in _OPTIONS.items() if option.least is not None}
+_CHOICES = {"compression": tuple(ENDINGS), "stop_off_loop": ("auto", "always", "never"), "preset": tuple(PRESETS)}
+_OPTIONAL = frozenset({"period_steps", "preset"})
 OPTIONS = command_line_names(CaptureConfig)
 """The options on a command line, and the field of :class:`CaptureConfig` that each sets."""
 
@@ -237,15 +230,27 @@ def _one_of(name: str, given: Mapping[str, object]) -> object:
     return other if value is None else value
 
 
+def _check(name: str, value: object, source: str) -> None:
+    """Raise an error that calls the value what its source calls it: an argument, a variable or an option."""
+    if name in _NUMBERS:
+        least, most = _NUMBERS[name].least or 0, _NUMBERS[name].most
+        number = value if isinstance(value, int) and not isinstance(value, bool) else None
+        if number is None or number < least or (most is not None and number > most):
+            limits = f"{least} or more" if most is None else f"{least} to {most}"
+            raise ConfigError(f"{source}={value!r} must be a whole number, {limits}")
+    elif name in SWITCH_FIELDS and not isinstance(value, bool):
+        raise ConfigError(f"{source}={value!r} must be True or False")
+    elif name in _CHOICES and value not in _CHOICES[name]:
+        raise ConfigError(f"{source}={value!r} is not known", hint=f"one of {', '.join(_CHOICES[name])}")
+
+
 def _read(name: str, text: str, source: str) -> object:
-    if name in _LEAST:
-        if not (text.isascii() and text.isdigit()):
-            raise ConfigError(f"{source}={text!r} must be a whole number from {_LEAST[name]}")
-        return int(text)
-    if name in SWITCH_FIELDS:
-        if text.lower() in _TRUE:
-            return True
-        if text.lower() in _FALSE:
-            return False
-        raise ConfigError(f"{source}={text!r} is neither yes nor no", hint="write 1 or 0")
-    return text
+    value: object = text
+    if name in _NUMBERS and re.fullmatch("-?[0-9]+", text):
+        value = int(text)
+    elif name in SWITCH_FIELDS:
+        if text.lower() not in (*_TRUE, *_FALSE):
+            raise ConfigError(f"{source}={text!r} is neither yes nor no", hint="write 1 or 0")
+        value = text.lower() in _TRUE
+    _check(name, value, source)
+    return value

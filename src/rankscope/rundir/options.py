@@ -23,11 +23,14 @@ class Option:
     """On the command line; ``--field-name`` where there are none."""
     metavar: str | None = None
     least: int | None = None
+    most: int | None = None
 
 
-def option(default: Any, help: str, *names: str, metavar: str | None = None, least: int | None = None) -> Any:
+def option(
+    default: Any, help: str, *names: str, metavar: str | None = None, least: int | None = None, most: int | None = None
+) -> Any:
     """A dataclass field that is an option, with its default and its documentation."""
-    return dataclasses.field(default=default, metadata={_KEY: Option(help, names, metavar, least)})
+    return dataclasses.field(default=default, metadata={_KEY: Option(help, names, metavar, least, most)})
 
 
 def options_of(cls: Any) -> dict[str, Option]:

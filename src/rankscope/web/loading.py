@@ -180,7 +180,7 @@ class LoadedRun:
     def _load(self) -> None:
         run = self._make(self._progress)
         self.run = run
-        with run.kept():
+        with run.keep_workers():
             self._fill(run)
 
     def _begin(self) -> None:
@@ -309,4 +309,4 @@ class LoadedRun:
 
 
 def _again(run: Run, found: Found) -> Make:
-    return lambda progress: run.again(found, progress)
+    return lambda progress: run.reopen(found, progress)

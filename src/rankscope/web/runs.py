@@ -196,4 +196,4 @@ def _absolute(source: str) -> str:
 
 
 def _other(run: Run, known: KnownRun) -> Any:
-    return lambda progress: run.other(known, progress)
+    return lambda progress: run.other_run(known, progress)

@@ -25,6 +25,7 @@ from rankscope.capture import exit_hooks
 from rankscope.capture.hang.dump import Position, described, uncaught_exception, within, write_hang_dump
 from rankscope.capture.notices import logger, warn
 from rankscope.capture.process import this_process
+from rankscope.errors import ConfigError
 from rankscope.rundir.atomic import write_atomic
 from rankscope.rundir.directory import absolute_directory
 from rankscope.rundir.hang_dump import HANG_FOLDER, HEARTBEAT_FORMAT, Heartbeat, heartbeat_name
@@ -58,10 +59,13 @@ class HangWatch:
         timeout_s: a step that takes less is never a hang.
         factor: nor is one that takes less than this many times the median of the latest steps.
         first_timeout_s: the limit until the second step has ended, because compilation and initialization are slow.
-        exit_status: ends the process with this status after a dump, once the other ranks have had time to write theirs;
-            by default it continues.
+        exit_status: ends the process with this status, up to 255, after a dump, once the other ranks have had time to
+            write theirs; None or 0: it continues.
         heartbeat_s: how often the heartbeat file is rewritten.
         run_id: the id of the run, if the ranks have agreed on one; by default the launcher's.
+
+    Raises:
+        ConfigError: ``exit_status`` is not an exit status.
     """
 
     def __init__(
@@ -75,11 +79,13 @@ class HangWatch:
         heartbeat_s: float = HEARTBEAT_S,
         run_id: str = "",
     ) -> None:
+        if exit_status not in (None, *range(256)):  # the system keeps the lowest 8 bits: 256 would be success
+            raise ConfigError(f"exit_status={exit_status!r} must be a whole number, 0 to 255")
         self.directory = Path(absolute_directory(directory))
         self.timeout_s = timeout_s
         self.factor = factor
         self.first_timeout_s = max(first_timeout_s, timeout_s)
-        self.exit_status = exit_status
+        self.exit_status = exit_status or None
         self.heartbeat_s = heartbeat_s
         self.run_id = run_id
         self.dumps: list[Path] = []

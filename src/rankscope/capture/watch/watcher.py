@@ -113,7 +113,7 @@ class Watcher:
         if config.hang_timeout:
             # Without an agreed id each rank has its own, which does not identify the run.
             run_id = "" if rank.run_id_doubt else rank.run_id
-            status = min(config.hang_exit_status, 255) or None
+            status = config.hang_exit_status
             self._hangs = HangWatch(rank.run_dir, timeout_s=config.hang_timeout, exit_status=status, run_id=run_id)
         self.ended_by: Exception | None = None
         """What ended the loop, if that is known before `stop`."""

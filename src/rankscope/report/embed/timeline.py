@@ -97,7 +97,7 @@ def embed_run(run: Run, grid: Mapping[str, Any] | None, room: int, names: Anonym
         if error is not None:
             lost.append(f"Rank {rank}, whose timeline could not be built: {describe_error(error)}.")
 
-    with run.kept():
+    with run.keep_workers():
         clock = clock_of(run)
         timeline = draw_run(run, clock, on_progress)
         collectives = run.attempt("collectives").get("collectives")
