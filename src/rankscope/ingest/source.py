@@ -133,9 +133,8 @@ def _read_full(reader: Reader, size: int) -> bytes:
 
 
 def _is_trace_name(name: str) -> bool:
-    return any(suffix in name.lower() for suffix in (".json", *PERFETTO_SUFFIXES)) and not name.rsplit("/", 1)[
-        -1
-    ].startswith(".")
+    is_hidden = name.rsplit("/", 1)[-1].startswith(".")
+    return not is_hidden and any(suffix in name.lower() for suffix in (".json", *PERFETTO_SUFFIXES))
 
 
 def _tar_member(reader: Reader, path: str, stack: ExitStack) -> Reader:
