@@ -178,6 +178,21 @@ def test_clocks_of_a_sequence_and_the_wall_clock(tmp_path: Path) -> None:
     assert found.metadata["baseTimeNanoseconds"] == 9_000_000
 
 
+def test_a_clock_of_the_system_is_known_to_every_sequence(tmp_path: Path) -> None:
+    """Perfetto's service relates the system's clocks in a sequence of its own."""
+    clocks = (
+        bytes_field(1, number_field(1, number) + number_field(2, now)) for number, now in ((6, 5_000), (3, 2_000))
+    )
+    by_monotonic = bytes_field(59, number_field(58, 3))
+    data = [
+        packet(number_field(10, 1), bytes_field(6, b"".join(clocks))),
+        packet(number_field(10, 4), by_monotonic),
+        track(1), event(1, 2_500, named("a"), sequence=4), event(2, 3_500, sequence=4),
+    ]  # fmt: skip
+    found = read(tmp_path, b"".join(data))
+    assert found.tables["other_events"].select("start_ns", "end_ns").rows() == [(5_500, 6_500)]
+
+
 def test_counters_interned_texts_and_compressed_packets(tmp_path: Path) -> None:
     import zlib
 

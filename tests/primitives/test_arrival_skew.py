@@ -32,6 +32,12 @@ def test_union_by(intervals: list[tuple[int, int, int]]) -> None:
         assert found[each] == IntervalSet.of(start[code == each], end[code == each]).length
 
 
+def test_union_of_many_ranks_over_many_days() -> None:
+    code = np.arange(1024 * 20)
+    start = (code % 20) * 43_200 * 10**9  # a window every twelve hours
+    assert set(union_length_by_code(code, start, start + 1000, code.size).tolist()) == {1000}
+
+
 def test_who_came_last() -> None:
     event = np.array([0, 0, 0, 1, 1])
     found = arrivals_by_event(event, np.array([10, 50, 20, 7, 3]))

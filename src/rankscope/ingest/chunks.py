@@ -3,8 +3,7 @@
 The events' array is cut at a guessed boundary, the last ``}, {"`` of a buffer. The chunk before it starts at a known
 boundary, so the guess is right exactly if the chunk decodes as an array: inside a string or a nested object it cannot.
 A chunk that does not decode is repaired (invalid UTF-8, bad escapes, bare NaN) and tried again; what is still broken is
-read event by event, and what cannot be read is counted as a loss. Memory is a few chunks, whatever
-the file's size.
+read event by event, and what cannot be read is counted as a loss. Memory is a few chunks, whatever the file's size.
 
 In: the bytes of a trace. Out: chunks of complete events, the metadata around them, and losses.
 """

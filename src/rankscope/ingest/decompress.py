@@ -9,6 +9,7 @@ In: compressed bytes. Out: decompressed bytes, then an error if the file is dama
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import IO, Protocol, cast
 
 import zstandard
@@ -58,6 +59,23 @@ class Prefixed:
             data, self._prefix = self._prefix[:size], self._prefix[size:]
             return data
         return self._rest.read(size)
+
+
+class Pieces:
+    """Data that is made piece by piece while it is read."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._left = pieces, b""
+
+    def read(self, size: int, /) -> bytes:
+        """At most this many bytes."""
+        while not self._left:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._left = piece
+        data, self._left = self._left[:size], self._left[size:]
+        return data
 
 
 class Checked:

@@ -55,7 +55,6 @@ class Extent:
         if name == "annotations":
             self.first_step = _least(self.first_step, rows["step"].min())
             self.last_step = _greatest(self.last_step, rows["step"].max())
-        if name == "annotations":
             rows = rows[np.flatnonzero(~rows["on_device"].to_numpy())]
         if name in _HOST_TABLES:
             counts = self.marked if name == "annotations" else self.host

@@ -70,8 +70,8 @@ def why_no_traces(rank_files: Sequence[str]) -> str:
     """Why there are manifests of ranks but no traces, to end a message with; empty if not recorded."""
     for file in rank_files[:_MAX_LISTED]:
         manifest = read_rank_manifest(Path(file))
-        for window in (*manifest.failed, *manifest.skipped) if manifest is not None else ():
-            return f"; rank {manifest.rank if manifest else '?'} reported: {window.reason}"
+        if manifest is not None and (lost := (*manifest.failed, *manifest.skipped)):
+            return f"; rank {manifest.rank} reported: {lost[0].reason}"
     return ""
 
 

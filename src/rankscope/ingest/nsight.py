@@ -108,9 +108,7 @@ def _pid(identifier: object) -> int | None:
 
 def _events(database: Database, strings: dict[Any, str], process: object) -> Iterator[str]:
     for row in _of(database, process, _KERNEL, "globalPid", "demangledName", "shortName", *_LAUNCH):
-        shared = [
-            size for key in ("staticSharedMemory", "dynamicSharedMemory") if (size := whole(row[key])) is not None
-        ]
+        shared = [size for key in _SHARED if (size := whole(row[key])) is not None]
         args = _device_args(row) | {
             "grid": _triple(row, "grid"),
             "block": _triple(row, "block"),

@@ -51,13 +51,16 @@ class Found:
     category: str | None = None
 
 
+Clocks = dict[int, list[int]]
+"""By id: unit in ns, whether it counts on, where it is, and the offset of the trace's clock."""
+
+
 @dataclass
 class _Sequence:
     names: dict[int, dict[int, str]] = field(default_factory=dict)
     default_track: int = 0
     default_clock: int | None = None
-    clocks: dict[int, list[int]] = field(default_factory=dict)
-    """By id: unit in ns, whether it counts on, where it is, and the offset of the trace's clock."""
+    clocks: Clocks = field(default_factory=dict)
 
 
 class PacketReader:
@@ -74,6 +77,7 @@ class PacketReader:
         self.skipped: Counter[str] = Counter()
         self.base_ns: int | None = None
         self._sequences: dict[int, _Sequence] = {}
+        self._clocks: Clocks = {}
         self._interned_bytes = 0
         self._memo: dict[bytes, tuple[str, bytes]] = {}
 
@@ -167,18 +171,19 @@ class PacketReader:
         if here is not None and pf.REALTIME in clocks and self.base_ns is None:
             self.base_ns = clocks[pf.REALTIME][0] - here[0]
         for number, (now, unit, counts_on) in clocks.items():
-            if here is not None or pf.FIRST_SEQUENCE_CLOCK <= number <= pf.LAST_SEQUENCE_CLOCK:
-                sequence.clocks[number] = [unit, counts_on, now, (now if here is None else here[0]) - now]
+            known = sequence.clocks if _is_of_sequence(number) else self._clocks
+            if here is not None or known is sequence.clocks:
+                known[number] = [unit, counts_on, now, (now if here is None else here[0]) - now]
 
     def _time(self, sequence: _Sequence, parts: dict[int, tuple[int, int]]) -> int | None:
         """When a packet was written, on the trace's clock; None if its clock is not known."""
         time = parts.get(Packet.timestamp, (0, 0))[0]
         number = parts.get(Packet.timestamp_clock_id, (sequence.default_clock or pf.BOOTTIME, 0))[0]
         if number != pf.BOOTTIME:
-            clock = sequence.clocks.get(number)
+            clock = (sequence.clocks if _is_of_sequence(number) else self._clocks).get(number)
             if clock is None:
                 # A file with one clock, whatever it is called, needs no snapshot.
-                if pf.FIRST_SEQUENCE_CLOCK <= number <= pf.LAST_SEQUENCE_CLOCK or self.base_ns is not None:
+                if _is_of_sequence(number) or self.base_ns is not None:
                     return None
             else:
                 unit, counts_on, now, offset = clock
@@ -316,6 +321,11 @@ class PacketReader:
                 self._memo.clear()
             self._memo[text] = name, value
         return name, value
+
+
+def _is_of_sequence(clock: int) -> bool:
+    """Whether a clock, by its id, is one of a sequence; others are the same in the whole file."""
+    return pf.FIRST_SEQUENCE_CLOCK <= clock <= pf.LAST_SEQUENCE_CLOCK
 
 
 def _describe_process(track: TrackInfo, data: bytes, part: tuple[int, int], *, is_process: bool) -> None:

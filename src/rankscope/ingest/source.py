@@ -22,7 +22,7 @@ from rankscope.ingest.decompress import BLOCK_BYTES, Checked, ChecksumError, Gun
 from rankscope.ingest.perfetto import PerfettoReader, is_perfetto
 from rankscope.ingest.run_files import HEAD_BYTES, is_run_file, starts_a_trace
 from rankscope.ingest.titan_log import MAGIC as TITAN_LOG
-from rankscope.ingest.titan_log import TitanLog
+from rankscope.ingest.titan_log import read_titan_log
 from rankscope.rundir.archives import FREE_BYTES, GZIP, MAX_MEMBERS, MAX_RATIO, ZIP, ZSTD
 from rankscope.rundir.directory import path_of_file_url
 from rankscope.rundir.names import PERFETTO_SUFFIXES, split_process
@@ -114,7 +114,7 @@ def _decompressed(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
     if head[257:262] == b"ustar":
         return _tar_member(start_again, path, stack)
     if head.startswith(TITAN_LOG):
-        return TitanLog(start_again)
+        return read_titan_log(start_again)
     return PerfettoReader(start_again, path) if is_perfetto(head) else start_again
 
 
@@ -133,9 +133,8 @@ def _read_full(reader: Reader, size: int) -> bytes:
 
 
 def _is_trace_name(name: str) -> bool:
-    return any(suffix in name.lower() for suffix in (".json", *PERFETTO_SUFFIXES)) and not name.rsplit("/", 1)[
-        -1
-    ].startswith(".")
+    is_hidden = name.rsplit("/", 1)[-1].startswith(".")
+    return not is_hidden and any(suffix in name.lower() for suffix in (".json", *PERFETTO_SUFFIXES))
 
 
 def _tar_member(reader: Reader, path: str, stack: ExitStack) -> Reader:

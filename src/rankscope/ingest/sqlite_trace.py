@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from rankscope.errors import NotATraceError, RankscopeError, TraceError
-from rankscope.ingest.decompress import Prefixed, Reader
+from rankscope.ingest.decompress import Pieces, Reader
 from rankscope.ingest.sqlite_tables import Database, Process, Translation
 from rankscope.rundir.names import parse_trace_name, split_process
 
@@ -140,20 +140,18 @@ class Translated:
 
     def __init__(self, head: Mapping[str, Any], events: Iterable[str], others: int = 0) -> None:
         self._others = others
-        self._pieces = self._encoded(head, events)
-        self._left: Reader = Prefixed(b"", _Nothing())
+        self._pieces = Pieces(self._encoded(head, events))
 
     def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes."""
-        while not (data := self._left.read(size)):
-            try:
-                piece = next(self._pieces, b"")
-            except (sqlite3.Error, UnicodeDecodeError) as error:
-                raise ValueError(f"the database is damaged: {error}") from error
-            if not piece:
-                return b""
-            self._left = Prefixed(piece, _Nothing())
-        return data
+        """Up to `size` bytes.
+
+        Raises:
+            ValueError: the database is damaged.
+        """
+        try:
+            return self._pieces.read(size)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"the database is damaged: {error}") from error
 
     def count_unread(self) -> int:
         """Further processes in the file."""
@@ -174,8 +172,3 @@ class Translated:
                 yield (("" if first else ",\n") + ",\n".join(batch)).encode()
                 batch, first = [], False
         yield (("" if first or not batch else ",\n") + ",\n".join(batch) + "]}").encode()
-
-
-class _Nothing:
-    def read(self, size: int, /) -> bytes:
-        return b""

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from rankscope.ingest.decompress import Prefixed, Reader
+from rankscope.ingest.decompress import Pieces, Reader
 
 # How each line begins: the formatter writes this key first.
 MAGIC = b'{"delta_ms"'
@@ -24,57 +24,41 @@ _MAX_LINE_BYTES = 1 << 20
 _TIME = "time_us"
 
 
-class _Nothing:
-    def read(self, size: int, /) -> bytes:
-        return b""
+def read_titan_log(lines: Reader) -> Reader:
+    """The JSON of a trace, made from the lines of a log while they are read."""
+    return Pieces(_text(lines))
 
 
-class TitanLog:
-    """The JSON of a trace, made from the lines while they are read."""
+def _lines(source: Reader) -> Iterator[bytes]:
+    left = b""
+    while block := source.read(_BLOCK_BYTES):
+        *lines, left = (left + block).split(b"\n")
+        yield from lines
+        if len(left) > _MAX_LINE_BYTES:
+            yield left[:_MAX_LINE_BYTES]
+            left = b""
+    yield left
 
-    def __init__(self, lines: Reader) -> None:
-        self._source = lines
-        self._pieces = self._text()
-        self._left: Reader = Prefixed(b"", _Nothing())
 
-    def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes."""
-        while not (data := self._left.read(size)):
-            piece = next(self._pieces, b"")
-            if not piece:
-                return b""
-            self._left = Prefixed(piece, _Nothing())
-        return data
-
-    def _lines(self) -> Iterator[bytes]:
-        left = b""
-        while block := self._source.read(_BLOCK_BYTES):
-            *lines, left = (left + block).split(b"\n")
-            yield from lines
-            if len(left) > _MAX_LINE_BYTES:
-                yield left[:_MAX_LINE_BYTES]
-                left = b""
-        yield left
-
-    def _text(self) -> Iterator[bytes]:
-        """The text in pieces: the keys from the first record that can be read, then events."""
-        opened: dict[tuple[object, object, object], list[dict[str, Any]]] = {}
-        begun = False
-        for line in self._lines():
-            if not line.strip():
-                continue
-            record = _record(line)
-            if not begun:
-                yield _head(record or {})
-            events = [_broken(line)] if record is None else [json.dumps(event) for event in _events(record, opened)]
-            if events:
-                yield "".join(",\n" + event for event in events).encode()
-            begun = True
+def _text(source: Reader) -> Iterator[bytes]:
+    """The text in pieces: the keys from the first record that can be read, then events."""
+    opened: dict[tuple[object, object, object], list[dict[str, Any]]] = {}
+    begun = False
+    for line in _lines(source):
+        if not line.strip():
+            continue
+        record = _record(line)
         if not begun:
-            return
-        # A span without an end: the job ended inside, or the log is cut.
-        left = [_range(record, None) for stack in opened.values() for record in stack]
-        yield "".join(",\n" + json.dumps(event) for event in left).encode() + b"]}"
+            yield _head(record or {})
+        events = [_broken(line)] if record is None else [json.dumps(event) for event in _events(record, opened)]
+        if events:
+            yield "".join(",\n" + event for event in events).encode()
+        begun = True
+    if not begun:
+        return
+    # A span without an end: the job ended inside, or the log is cut.
+    left = [_range(record, None) for stack in opened.values() for record in stack]
+    yield "".join(",\n" + json.dumps(event) for event in left).encode() + b"]}"
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

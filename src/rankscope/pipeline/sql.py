@@ -184,7 +184,6 @@ def prepare_query(
     named = {name.lower() for name in statement.names}
     wanted = [name.removeprefix(PREFIX) for name, table in known.items() if table.kind == "result" and name in named]
     found = run.analyze(*wanted) if results is None and wanted else (results or {})
-    # A name may be written in any case for DuckDB.
     shifts = {}
     if RUN_TIME.name in named:
         if clock is None and results is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.intervals import Int64, IntervalSet
+from rankscope.primitives.intervals import Int64, union_length_by
 
 
 def median_of_others(event: Int64, value: Int64, missing: int = 0) -> Int64:
@@ -76,15 +76,10 @@ def arrivals_by_event(event: Int64, arrival: Int64) -> Arrivals:
 
 
 def union_length_by_code(code: Int64, start: Int64, end: Int64, size: int) -> Int64:
-    """The length of the union of the intervals of each code, ns."""
+    """The length of the union of the intervals of each code from 0 to size − 1, ns; shape ``(size,)``."""
+    lengths = union_length_by(pl.DataFrame({"code": code, "start_ns": start, "end_ns": end}), ["code"], "length_ns")
     result = np.zeros(size, dtype=np.int64)
-    if not code.size:
-        return result
-    # Shift each code's intervals to a separate stretch of one axis.
-    base, width = int(start.min()), int(end.max() - start.min()) + 1
-    cuts = np.arange(size, dtype=np.int64) * width
-    together = IntervalSet.of(start - base + cuts[code], end - base + cuts[code])
-    result[:] = together.within(cuts, cuts + width)
+    result[lengths["code"].to_numpy()] = lengths["length_ns"].to_numpy()
     return result
 
 

@@ -4,9 +4,8 @@ A call appears as up to three nested ranges: c10d's operator (`c10d::allreduce_`
 `record_param_comms` (with the metadata, since torch 2.1) and the backend's range (`nccl:all_reduce`, `xccl:…`, with the
 shape of its input). A kernel belongs to the call that is open on the launching thread. That also holds for XCCL, whose
 `record_param_comms` has ended by then but whose operator has not (torch-xpu-ops #5486). Coalesced calls launch one
-kernel when the last has
-ended: it belongs to all calls without a kernel since the last launch. A kernel of a device graph belongs to no call:
-the host's calls at that time were captured, or will be replayed.
+kernel when the last has ended: it belongs to all calls without a kernel since the last launch. A kernel of a device
+graph belongs to no call: the host's calls at that time were captured, or will be replayed.
 
 In: a rank's tables. Out: a frame of calls, and the call of each kernel.
 """

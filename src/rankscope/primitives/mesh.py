@@ -116,9 +116,9 @@ def infer_mesh(traces: Sequence[TraceInfo], groups: Iterable[tuple[str, Sequence
         cells[dim] = {rank: number for number, group in enumerate(named[dim]) for rank in group}
     hosts = _hosts(traces)
     if len(set(hosts.values())) > 1:
-        names = list(dict.fromkeys(hosts[rank] for rank in sorted(hosts)))
+        numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts[rank] for rank in sorted(hosts)))}
         others.append(HOST)
-        coordinates[HOST] = {rank: names.index(host) for rank, host in hosts.items()}
+        coordinates[HOST] = {rank: numbers[host] for rank, host in hosts.items()}
         cells[HOST] = dict.fromkeys(hosts, 0)
     rows = [
         (rank, dim, index, cells[dim].get(rank, -1), f"{dim}={hosts[rank] if dim == HOST else index}")
