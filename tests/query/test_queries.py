@@ -294,7 +294,8 @@ def test_values_of_every_kind_are_written(run: Run, engine: str, form: str) -> N
     elif form == "parquet":
         assert pl.read_parquet(io.BytesIO(written))["list"].to_list() == [[1, 2]]
     else:
-        assert pl.read_ipc(io.BytesIO(written))["text"].item() == "a\nb"
+        frame = pl.read_ipc(io.BytesIO(written))
+        assert (frame["text"].item(), frame["nan"].item()) == ("a\nb", None)
 
 
 def test_columns_that_are_named_alike(run: Run) -> None:

@@ -157,3 +157,15 @@ def test_jobs_that_are_not_valid_are_refused() -> None:
         Job(ranks=4, faults=(Fault("slow_device", ranks=(9,)),))
     with pytest.raises(ConfigError, match="mesh"):
         Job(ranks=4, faults=(Fault("slow_device", where={"tp": 0}),))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("gpus_per_host", 0), ("layers_per_bucket", 0), ("microbatches", -1), ("warmup_steps", -1),
+        ("network_scale", -1.0), ("network_scale", float("nan")),
+    ],
+)  # fmt: skip
+def test_numbers_without_a_job_are_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Job(ranks=2, **{name: value})  # type: ignore[arg-type]

@@ -26,6 +26,14 @@ _TYPES: Mapping[Kind, Mapping[str, Any]] = {
     "values": {"type": "object", "additionalProperties": {"type": ["string", "integer", "boolean"]}},
 }
 
+_WANTED: Mapping[Kind, str] = {
+    "text": "a text",
+    "flag": "true or false",
+    "integers": "a list of numbers from 0 on",
+    "texts": "a list of texts",
+    "values": "an object with texts, numbers and flags",
+}
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -96,9 +104,7 @@ class Argument:
             return f"one of {', '.join(self.choices)}"
         if self.kind == "integer":
             return f"an integer from {self.low} to {self.high}"
-        return {"text": "a text", "flag": "true or false", "integers": "a list of numbers from 0 on"}.get(
-            self.kind, "an object with texts, numbers and flags" if self.kind == "values" else "a list of texts"
-        )
+        return _WANTED[self.kind]
 
 
 def schema_of(arguments: Sequence[Argument]) -> dict[str, Any]:

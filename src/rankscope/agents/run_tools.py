@@ -210,7 +210,7 @@ def _chosen_rows(result: Result, given: Mapping[str, Any]) -> tuple[pl.DataFrame
             frame = frame.filter(pl.col(key) == given[key])
     if given["match"] is not None:
         texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
-        wanted = given["match"].casefold()
+        wanted = given["match"].lower()
         has = [pl.col(name).str.to_lowercase().str.contains(wanted, literal=True).fill_null(False) for name in texts]
         frame = frame.filter(pl.any_horizontal(has) if has else pl.lit(False))
     if given["sort"] is not None:

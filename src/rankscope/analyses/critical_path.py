@@ -55,6 +55,7 @@ _DOCS = {
     "other": "the host recorded nothing",
 }
 _WORDS = {
+    "wait": "waiting for other ranks",
     "copies": "memory copies",
     "kernel_gap": "gaps between kernels",
     "launch": "launch latency",

@@ -165,11 +165,11 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     values = {"buckets": (buckets, "count"), "total": (total, "ns")}
     text = f"DDP’s all-reduces ({{buckets}} {plural('bucket', buckets)} per step): {{total}}{over_ranks(frame)}"
     if not exposed:
-        return Headline.of(f"{text}; all of it overlaps with the backward.", **values)
+        return Headline.of(f"{text}; all of it overlaps with compute.", **values)
     hidden = total_of(frame, "hidden_ns")
     if not hidden:
-        return Headline.of(f"{text}; none of it overlaps with the backward.", **values)
-    text += "; {hidden} of it overlaps with the backward, {exposed} is exposed."
+        return Headline.of(f"{text}; none of it overlaps with compute.", **values)
+    text += "; {hidden} of it overlaps with compute, {exposed} is exposed."
     return Headline.of(text, hidden=(hidden / total, "ratio"), exposed=(exposed, "ns"), **values)
 
 

@@ -18,7 +18,7 @@ sequence number marks everything that autograd could follow, so copies of the ba
 
 The device's columns sum to `device_ns`: the time in which any kernel, copy or fill launched in the step was running. A
 kernel belongs to the phase in which it was launched; where kernels of two phases run at the same time, the instant
-counts for the first in the order above, and communication only where no other kernel runs: it is exposed communication.
+counts for the first in the order above, and communication only where nothing else runs: exposed communication at most.
 They are null if the trace has no device. A host that runs ahead of its device waits for it in `sync`, or in the first
 blocking call of the next step; the device's columns show what a phase's work cost on the device.
 
@@ -64,9 +64,7 @@ COLUMNS = (
     Column("backward_device_ns", pl.Int64, "ns", "launched in the backward"),
     Column("optimizer_device_ns", pl.Int64, "ns", "launched in the optimizer's step"),
     Column("data_loading_device_ns", pl.Int64, "ns", "launched while loading data"),
-    Column(
-        "communication_device_ns", pl.Int64, "ns", "communication with no other kernel running: exposed communication"
-    ),
+    Column("communication_device_ns", pl.Int64, "ns", "communication with nothing else running"),
     Column("other_device_ns", pl.Int64, "ns", "launched in no phase"),
 )
 

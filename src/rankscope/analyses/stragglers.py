@@ -213,10 +213,10 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     stragglers = comparison.stragglers()
     too_few: dict[int, Verdict | None] = dict.fromkeys(rows["rank"].unique(), Verdict(Significance.TOO_FEW))
     verdicts = too_few | comparison.verdicts()
-    said = [verdicts.get(rank) for rank in table["rank"]]
+    of_rows = [verdicts.get(rank) for rank in table["rank"]]
     table = _with_causes(table, [each for each in stragglers if not each.once]).with_columns(
-        pl.Series("significance", [each and each.significance.value for each in said], dtype=pl.String),
-        pl.Series("verdict", [each and str(each) for each in said], dtype=pl.String),
+        pl.Series("significance", [each and each.significance.value for each in of_rows], dtype=pl.String),
+        pl.Series("verdict", [each and str(each) for each in of_rows], dtype=pl.String),
     )
     links = with_numbers(slow_links(collectives, comparison.seen.step_ns), named)
     sliced = with_numbers(comparison.by_slice(stragglers, mesh_slices(mesh)), named)

@@ -5,11 +5,10 @@ In: what a query returned. Out: bytes.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rankscope.export.formats import as_json, to_csv, to_parquet
+from rankscope.export.formats import as_json, to_arrow, to_csv, to_parquet
 from rankscope.pipeline.sql import QueryResult
 from rankscope.query.values import as_json_value, simple
 from rankscope.store.schema import SCHEMA_VERSION
@@ -45,9 +44,7 @@ def query_parquet(result: QueryResult, run: Mapping[str, Any]) -> bytes:
 
 def query_arrow(result: QueryResult, run: Mapping[str, Any]) -> bytes:
     """The rows as an Arrow IPC file (Feather)."""
-    buffer = io.BytesIO()
-    result.frame.write_ipc(buffer)
-    return buffer.getvalue()
+    return to_arrow(result.as_result(), run)
 
 
 QUERY_FORMATS: dict[str, Callable[[QueryResult, Mapping[str, Any]], bytes]] = {

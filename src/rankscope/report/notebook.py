@@ -13,7 +13,7 @@ from typing import Any
 from rankscope.errors import RankscopeError
 from rankscope.pipeline import Run
 from rankscope.report.formatting import cell, numbered, percent, plain, saving_of
-from rankscope.report.summary import ANALYSES, PARTS, mean_basis, memory, slowest, step_basis
+from rankscope.report.summary import ANALYSES, LABEL, PARTS, mean_basis, memory, slowest, step_basis
 from rankscope.results import Finding
 
 # The page's colors, readable on light and dark.
@@ -33,7 +33,7 @@ def run_html(run: Run) -> str:
     if "overview" in results:
         parts.append(_step(results["overview"].frame.row(0, named=True)))
     facts = {"Stragglers": slowest(run.diagnosis(), about["steps"]), "Memory": memory(results.get("memory"))}
-    parts.append(_table([(f"<b>{name}</b>", escape(line.plain[12:].strip())) for name, line in facts.items()]))
+    parts.append(_table([(f"<b>{name}</b>", escape(line.plain[LABEL:].strip())) for name, line in facts.items()]))
     parts.append(_findings(findings, about["steps"]))
     return f"<div>{''.join(parts)}</div>"
 

@@ -42,7 +42,8 @@ PARTS = (
 )
 _UNITS = "(?:%|ns|µs|ms|s|B|kB|MB|GB|TB|GB/s)"
 _TOGETHER = "\N{NO-BREAK SPACE}"
-_LABEL = 12
+LABEL = 12
+"""The width of a line's label."""
 _BAR = 30
 _UNUSUAL = 2
 """Times the median: a longer step stands out, and mean figures include it."""
@@ -113,7 +114,7 @@ def _head(about: Mapping[str, Any], windows: int, width: int) -> list[Text]:
 
 
 def _line(label: str, *parts: tuple[str, str] | str) -> Text:
-    line = Text(f"{label:<{_LABEL}}", style="bold")
+    line = Text(f"{label:<{LABEL}}", style="bold")
     for each in parts:
         text, style = each if isinstance(each, tuple) else (each, "")
         line.append(text, style=style or "not bold")
@@ -238,11 +239,11 @@ def _lost(run: Run, width: int) -> list[Text]:
     for finding in lost[:_LOST]:
         # The directory is named above: without it the file's name fits on the line.
         title = plain(finding.title.replace(f"{run.path}{os.sep}", ""), limit=4 * COLUMNS)
-        own = _wrapped(" " * _LABEL, title, width, 2)
+        own = _wrapped(" " * LABEL, title, width, 2)
         for line in own:
             line.stylize(COLORS[finding.severity])
         lines += own
-    lines[0] = Text(f"{'traces':<{_LABEL}}", style="bold").append_text(lines[0][_LABEL:])
+    lines[0] = Text(f"{'traces':<{LABEL}}", style="bold").append_text(lines[0][LABEL:])
     if len(lost) > _LOST:
         lines[-1].append(f"; {len(lost) - _LOST} more", style="dim")
     return lines
@@ -280,13 +281,13 @@ def _folded(lines: Sequence[Text], width: int) -> list[Text]:
     """Lines that are too long continue on the next, indented."""
     folded = []
     for line in lines:
-        cut = line.plain.rfind(" ", _LABEL + 8, width + 1) if cell_len(line.plain) > width else -1
+        cut = line.plain.rfind(" ", LABEL + 8, width + 1) if cell_len(line.plain) > width else -1
         if cut < 0:
             folded.append(line)
             continue
         head, rest = line.divide([cut + 1])
         head.rstrip()
-        folded += [head, Text(" " * _LABEL).append_text(rest)]
+        folded += [head, Text(" " * LABEL).append_text(rest)]
     return folded
 
 

@@ -28,12 +28,13 @@ def result_table(result: Result, limit: int | None = None, width: int = _WIDTH) 
     A truncated number would read as another number, so columns that do not fit continue below, in further blocks that
     start with the same key columns. Columns without any value are listed below the table.
     """
-    present = [column for column in result.analysis.columns if column.name in result.frame.columns]
-    if result.frame.is_empty():
+    frame = result.frame
+    present = [column for column in result.analysis.columns if column.name in frame.columns]
+    if frame.is_empty():
         return Text(f"no rows: these traces contain no data for {result.name}", style="dim")
-    counts = result.frame.null_count().row(0, named=True)
-    columns = [column for column in present if counts[column.name] < result.frame.height]
-    shown = result.frame if limit is None else result.frame.head(limit)
+    counts = frame.null_count().row(0, named=True)
+    columns = [column for column in present if counts[column.name] < frame.height]
+    shown = frame if limit is None else frame.head(limit)
     headings = _headings(columns)
     # Names leave room for the other columns.
     longest = min(72, max(16, width // 3))
@@ -48,12 +49,12 @@ def result_table(result: Result, limit: int | None = None, width: int = _WIDTH) 
             parts.append(Text())
         table = Table(header_style="bold", box=None, pad_edge=False)
         for place in block:
-            numeric = result.frame.schema[columns[place].name].is_numeric()
+            numeric = frame.schema[columns[place].name].is_numeric()
             table.add_column(headings[place], justify="right" if numeric else "left", overflow="fold")
         for row in range(shown.height):
             table.add_row(*(Text(cells[place][row]) for place in block))
         parts.append(table)
-    left = result.frame.height - shown.height
+    left = frame.height - shown.height
     if left > 0:
         parts.append(Text(f"… {counted(left, 'more row')}: --limit 0 shows all", style="dim"))
     empty = [heading for heading, column in zip(_headings(present), present, strict=True) if column not in columns]

@@ -39,7 +39,7 @@ from rankscope.results.finding import (
     with_symptoms,
     worst_of,
 )
-from rankscope.results.frames import RANK_AND_WINDOW, concat_ranks, schema_of, stored_ranks
+from rankscope.results.frames import RANK_AND_WINDOW, concat_ranks, finite, schema_of, stored_ranks
 from rankscope.results.headline import Headline, greatest, over_ranks, top_group, total_of
 from rankscope.results.judged import files_without_steps, incomplete_ranks, of_judged_ranks, ranks_without_steps
 from rankscope.results.packed_parts import together
@@ -92,6 +92,7 @@ __all__ = [
     "discovered",
     "each_once",
     "files_without_steps",
+    "finite",
     "greatest",
     "in_steps",
     "incomplete_ranks",

@@ -16,7 +16,7 @@ from rankscope.errors import ConfigError
 from rankscope.results.compressed_frames import Frames, StoredFrame, blocks_of, loaded
 from rankscope.results.failures import FAILURES
 from rankscope.results.finding import Evidence, Finding
-from rankscope.results.frames import schema_of, stored_ranks
+from rankscope.results.frames import finite, schema_of, stored_ranks
 from rankscope.results.headline import Headline
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
 from rankscope.rundir.manifest import RankManifest
@@ -328,10 +328,8 @@ class Result:
         return complete if complete.height else frame
 
     def finite(self) -> pl.DataFrame:
-        """The frame for files: NaN and infinity, which traces may contain, become null."""
-        frame = self.frame
-        floats = [name for name, dtype in frame.schema.items() if dtype.is_float()]
-        return frame.with_columns(pl.when(pl.col(name).is_finite()).then(pl.col(name)) for name in floats)
+        """The frame for files (`finite`)."""
+        return finite(self.frame)
 
     def to_json(self, run: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON object for other programs: rows as objects with the column names.

@@ -1,4 +1,4 @@
-"""Frames with declared columns: their schema, the columns of most, and the concatenation of the ranks' frames.
+"""Frames with declared columns: their schema, the columns of most, concatenation of ranks, and values for files.
 
 In: columns as an analysis declares them, and the ranks' frames. Out: a frame with these columns.
 """
@@ -50,3 +50,9 @@ def stored_ranks(parts: Sequence[Part], columns: Sequence[Column]) -> StoredFram
 
 def _typed(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
     return frame if frame.schema == schema else frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+
+
+def finite(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame for files and JSON: NaN and infinity, which traces may contain, become null."""
+    floats = [name for name, dtype in frame.schema.items() if dtype.is_float()]
+    return frame.with_columns(pl.when(pl.col(name).is_finite()).then(pl.col(name)) for name in floats)

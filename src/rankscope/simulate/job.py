@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from rankscope.errors import ConfigError
 from rankscope.rundir.ranges import parse_numbers
+from rankscope.simulate.kineto import LAYOUTS
 from rankscope.simulate.mesh import DIMENSIONS, MeshLayout
 
 FAULT_STYLES: dict[str, tuple[str, ...]] = {
@@ -203,8 +204,12 @@ class Job:
     recording: Recording = field(default_factory=Recording)
 
     def __post_init__(self) -> None:
-        if self.ranks < 1 or self.steps < 1 or self.layers < 1 or self.kernels_per_layer < 1 or self.warmup_steps < 0:
-            raise ConfigError("ranks, steps, layers and kernels per layer must be at least 1")
+        for name in ("ranks", "steps", "layers", "kernels_per_layer", "layers_per_bucket", "gpus_per_host"):
+            if (value := getattr(self, name)) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {value}")
+        for name in ("warmup_steps", "microbatches"):
+            if (value := getattr(self, name)) < 0:
+                raise ConfigError(f"{name} must be 0 or more, not {value}")
         object.__setattr__(self, "mesh", dict(self.mesh) or {"dp": self.ranks})
         layout = self.layout()
         for fault in self.faults:
@@ -215,7 +220,7 @@ class Job:
             "tensor_parallel": (self.tensor_parallel, ("all_reduce", "sequence")),
             "base_time": (recording.base_time, ("shared", "per-rank", "epoch")),
             "group_names": (recording.group_names, ("unique", "shared")),
-            "layout": (recording.layout, ("torch-2.13", "torch-2.9", "compact")),
+            "layout": (recording.layout, LAYOUTS),
             "compression": (recording.compression, ("gz", "zst", "none")),
         }
         for name, (value, known) in choices.items():
@@ -225,8 +230,8 @@ class Job:
 
     def _check_numbers(self) -> None:
         recording = self.recording
-        for name, value in (("device_scale", self.device_scale), ("host_scale", self.host_scale)):
-            if not 0 < value < math.inf:
+        for name in ("device_scale", "host_scale", "network_scale"):
+            if not 0 < (value := getattr(self, name)) < math.inf:
                 raise ConfigError(f"{name} must be above 0, not {value}")
         if not 0 <= self.jitter < math.inf:
             raise ConfigError(f"jitter must be 0 or more, not {self.jitter}")

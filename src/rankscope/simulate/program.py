@@ -251,7 +251,7 @@ class _Writer:
         if self.job.gradient_norm:
             self.wait(self.communicate("all_reduce", WORLD, 1, MAIN), MAIN)
         update = operators.plain(operators.OPTIMIZER, MAIN, stacks=self.stacks)
-        last_kernel = self.add([(self.cell("update", update), 0)] * max(1, self.job.layers // 2))
+        self.add([(self.cell("update", update), 0)] * max(1, self.job.layers // 2))
         last_kernel = len(self.p.rows) - 1
         end_optimizer = self.moment()
         self.range("user_annotation", "Optimizer.step#AdamW.step", MAIN, optimizer, end_optimizer)

@@ -99,7 +99,7 @@ class RankTrace:
         durations = stage.clockwork.kernels(rows, keys, slow)[0]
         launched = stage.clockwork.launched(rows, host[None])[0]
         launched = np.maximum(launched, stage.stream[step, items, column])
-        times[:, DEVICE_START], times[:, DEVICE_END] = in_order(launched, durations, works)
+        times[:, DEVICE_START], _ = in_order(launched, durations, works)
         times[:, DEVICE_END] = times[:, DEVICE_START] + durations
         times[~works, DEVICE_START:] = 0
         for index in new.tolist():

@@ -112,9 +112,7 @@ class Truth:
             for index, message in enumerate(per_step):
                 arrival, end = int(stage.arrival[step, index, column]), int(stage.end[step, index, column])
                 transfer = int(stage.transfer[step, index, column])
-                peer = None
-                if message.kind in ("send", "recv"):
-                    peer = pipeline[position + (1 if (message.kind == "send") == message.forward else -1)]
+                peer = pipeline[position + message.to_next] if message.kind in ("send", "recv") else None
                 row = (
                     self.engine.step_numbers[step],
                     groups[message.dim].name,
@@ -129,16 +127,11 @@ class Truth:
                     arrival,
                     end,
                     transfer,
-                    int(self.last_arrival(stage, step, index)[column]) - arrival,
+                    int(stage.last[step, index, column]) - arrival,  # the last arrival of its group
                 )
                 for name, value in zip(COLUMNS, row, strict=True):
                     columns[name].append(value)
         return columns
-
-    def last_arrival(self, stage: Stage, step: int, index: int) -> I64:
-        """For each rank of a stage, the last arrival of its group at a collective: wait = this minus its arrival."""
-        last: I64 = stage.last[step, index]
-        return last
 
     def ranks(self) -> Iterator[dict[str, Any]]:
         """A description of each rank."""

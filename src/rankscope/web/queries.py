@@ -31,6 +31,7 @@ from rankscope.query.examples import EXAMPLES
 from rankscope.query.statement import MAX_CHARACTERS
 from rankscope.query.tables import traces_of
 from rankscope.query.values import LARGEST_EXACT, shortened, simple
+from rankscope.results import finite
 from rankscope.results.failures import FAILURES
 from rankscope.web.downloads import PARQUET
 from rankscope.web.responses import RefusedError, answer, answer_of, json_answer
@@ -184,7 +185,7 @@ def shown_rows(result: QueryResult, origins: pl.DataFrame) -> dict[str, Any]:
     columns = {column.name: column for column in result.columns}
     instants = [name for name, column in columns.items() if column.instant and frame.schema[name].is_integer()]
     frame, places = _since_start(frame, instants, origins)
-    frame = _exact(shortened(simple(as_finite(frame)), LONGEST_TEXT))
+    frame = _exact(shortened(simple(finite(frame)), LONGEST_TEXT))
     size = frame.estimated_size()
     if size > MAX_BYTES:
         frame, truncated = frame.head(max(1, int(frame.height * MAX_BYTES / size))), True
@@ -205,12 +206,6 @@ def shown_rows(result: QueryResult, origins: pl.DataFrame) -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         "places": None if places is None else places[: frame.height],
     }
-
-
-def as_finite(frame: pl.DataFrame) -> pl.DataFrame:
-    """JSON has no NaN and no infinity."""
-    floats = [name for name, dtype in frame.schema.items() if dtype.is_float()]
-    return frame.with_columns(pl.when(pl.col(name).is_finite()).then(pl.col(name)).alias(name) for name in floats)
 
 
 def _exact(frame: pl.DataFrame) -> pl.DataFrame:

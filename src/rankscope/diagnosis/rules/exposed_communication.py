@@ -156,7 +156,8 @@ def _evidence(average: _Average, more: list[Evidence], inputs: Inputs) -> list[E
     if heaviest is None:
         return evidence
     kind, size, ranks = heaviest
-    named = kind + (f" of {megabytes(size)}" if size else "") + (f" over {ranks} ranks" if ranks else "")
+    named = "collectives of an unknown kind" if kind == "unknown" else kind
+    named += (f" of {megabytes(size)}" if size else "") + (f" over {ranks} ranks" if ranks else "")
     return [*evidence, Evidence("most of it in", named)]
 
 
@@ -190,11 +191,12 @@ def _heaviest(inputs: Inputs) -> tuple[str, int | None, int | None] | None:
         block.filter(pl.col("step").is_not_null()).group_by(*keys).agg(time.sum().alias("t"))
         for block in inputs.blocks("collectives", "step", *keys, "transfer_ns", "duration_ns")
     ]
-    by = pl.concat(sums).group_by(*keys).agg(pl.col("t").sum()).sort("t", descending=True)
+    by = pl.concat(sums).group_by(*keys).agg(pl.col("t").sum())
+    by = by.sort("t", *keys, descending=[True, False, False, False], nulls_last=True)
     if by.is_empty():
         return None
     kind, size, ranks = by.row(0)[:3]
-    return str(kind), size, ranks
+    return kind, size, ranks
 
 
 def _advice(job: JobKind, heaviest: tuple[str, int | None, int | None] | None = None) -> str:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.step_costs import number_of_steps, steps_of
-from rankscope.results import Evidence, Finding, Inputs, Rule
+from rankscope.results import ENOUGH_STEPS, Evidence, Finding, Inputs, Rule
 from rankscope.rundir.plurals import counted
-
-ENOUGH = 3
 
 
 def find(inputs: Inputs) -> list[Finding]:
@@ -21,7 +19,7 @@ def find(inputs: Inputs) -> list[Finding]:
     if frame is None or frame.is_empty() or inputs.options.steps is not None:
         return []
     count = number_of_steps(inputs)
-    if count >= ENOUGH:
+    if count >= ENOUGH_STEPS:
         return []
     title = f"Only {counted(count, 'step')} recorded: too few for reliable figures per step"
     return [
@@ -30,7 +28,7 @@ def find(inputs: Inputs) -> list[Finding]:
             "info",
             title if count else "No steps are marked in these traces: figures are of the recorded span, not per step",
             steps=steps_of(inputs),
-            evidence=(Evidence("steps", count), Evidence("steps needed", ENOUGH)),
+            evidence=(Evidence("steps", count), Evidence("steps needed", ENOUGH_STEPS)),
             advice=(
                 "Record more: rankscope.Profiler(active=5) or --active 5."
                 if count

@@ -26,7 +26,8 @@ from rankscope.timeline.timeline import RankInRun
 from rankscope.timeline.tracks import TABLES
 
 STAGES = ("device", "host", "python")
-_STAGE_OF = {"stream": 0, "thread": 1, "annotation": 1, "python": 2}
+STAGE_OF = {"stream": 0, "thread": 1, "annotation": 1, "python": 2}
+"""The stage of a track's kind."""
 DEVICE, OPERATORS, CALLS = (TABLES.index(name) for name in ("device_events", "host_ops", "runtime_calls"))
 
 Array = npt.NDArray[Any]
@@ -98,7 +99,7 @@ class StagedRank:
         self.pointer = np.asarray(events.pointer, dtype=np.int64)
         self.start, self.end = np.asarray(events.start, dtype=np.int64), np.asarray(events.end, dtype=np.int64)
         tracks = in_run.lanes.tracks
-        self.lane_stage = np.array([_STAGE_OF.get(tracks[lane.track].kind, -1) for lane in in_run.lanes.lanes])
+        self.lane_stage = np.array([STAGE_OF.get(tracks[lane.track].kind, -1) for lane in in_run.lanes.lanes])
         lanes = [np.flatnonzero(self.lane_stage == stage) for stage in range(len(STAGES))]
         self.lanes = np.concatenate([NONE, *lanes])
         sizes = np.diff(self.pointer)[self.lanes]

@@ -23,7 +23,7 @@ from rankscope.report.embed.collectives import CollectiveKinds, with_event_numbe
 from rankscope.report.embed.encoding import block, json_block, steps_of
 from rankscope.report.embed.longest_events import LONGEST, longest_events
 from rankscope.report.embed.paths import MOST_RANKS, path_block
-from rankscope.report.embed.stages import STAGES, Codes, StagedRank, codes_of, names_used
+from rankscope.report.embed.stages import STAGE_OF, STAGES, Codes, StagedRank, codes_of, names_used
 from rankscope.report.formatting import numbered
 from rankscope.results import Finding
 from rankscope.results.failures import FAILURES
@@ -307,7 +307,7 @@ def _layout(timeline: Timeline, ranks: Mapping[int, StagedRank], kept: Mapping[i
             continue
         for track in layout["tracks"][first : first + count]:
             summary = track["kind"] == "rank"
-            stage = mine.summary_stage if summary else _STAGE[track["kind"]]
+            stage = mine.summary_stage if summary else STAGE_OF[track["kind"]]
             if stage >= stages and not summary:
                 continue
             low, size = track["lanes"]
@@ -320,9 +320,6 @@ def _layout(timeline: Timeline, ranks: Mapping[int, StagedRank], kept: Mapping[i
             tracks.append({**track, "lanes": [len(lanes["track"]) - size, size]})
         rows.append({**row, "tracks": [begin, len(tracks) - begin]})
     return {**layout, "ranks": rows, "tracks": tracks, "lanes": lanes}
-
-
-_STAGE = {"stream": 0, "thread": 1, "annotation": 1, "python": 2}
 
 
 def _curves(timeline: Timeline, rank: StagedRank) -> bytes:
