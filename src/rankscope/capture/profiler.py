@@ -18,6 +18,7 @@ from functools import partial
 import torch
 
 from rankscope.capture import rank_owner, signals
+from rankscope.capture.dynamo import not_compiled
 from rankscope.capture.notices import warn
 from rankscope.capture.process import this_process
 from rankscope.capture.rank_log import RankLog, rank_log_for
@@ -140,6 +141,7 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         self._pid = os.getpid()
         self._guarded("start", lambda: self._start(start_step, first_began_ns))
 
+    @not_compiled
     def step(self) -> None:
         """End a step and begin the next one."""
         self.step_num += 1

@@ -22,6 +22,7 @@ from time import monotonic
 from types import TracebackType
 
 from rankscope.capture import exit_hooks
+from rankscope.capture.dynamo import not_compiled
 from rankscope.capture.hang.dump import Position, described, uncaught_exception, within, write_hang_dump
 from rankscope.capture.notices import logger, warn
 from rankscope.capture.process import this_process
@@ -106,6 +107,7 @@ class HangWatch:
             exit_hooks.register(self.close)
         return self
 
+    @not_compiled
     def heartbeat(self, phase: str = "") -> None:
         """A step has ended. ``phase`` optionally names what comes next, such as ``data_loading``."""
         self._times.append(monotonic())
