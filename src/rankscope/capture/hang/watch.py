@@ -102,8 +102,13 @@ class HangWatch:
             self._began_ns = time.time_ns()
             self._pid = os.getpid()
             self._stop.clear()
-            self._thread = threading.Thread(target=self._watch, name="rankscope-hang-watch", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._watch, name="rankscope-hang-watch", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no more threads
+                warn(f"the training loop is not watched for hangs: {error}")
+                return self
+            self._thread = thread
             exit_hooks.register(self.close)
         return self
 
