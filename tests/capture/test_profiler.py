@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import os
+import pickle
 import sys
 import threading
 import time
@@ -289,6 +291,18 @@ def test_no_exception_leaves_a_step(tmp_path, monkeypatch, method):
             train(prof, 10)
     assert "odd" in str(caught[0].message)
     assert "odd" in read_rank_manifest(tmp_path / "ranks" / "rank0.json").failed[0].reason
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda profiler: pickle.loads(pickle.dumps(profiler))])
+def test_a_copy_has_the_same_options_and_is_not_started(tmp_path, copied):
+    """As Lightning pickles its callbacks for the processes that it spawns."""
+    with Profiler(
+        tmp_path / "run", wait=0, warmup=1, active=1, activities=[torch.profiler.ProfilerActivity.CPU]
+    ) as one:
+        other = copied(one)
+        assert (other.config, other._activities) == (one.config, one._activities)
+        assert one.selected
+        assert not other.selected
 
 
 def test_steps_that_end_in_compiled_code_are_in_the_trace(tmp_path):

@@ -11,9 +11,10 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -112,6 +113,10 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         """Where this rank writes; ``None`` before the start, and on a rank that is not profiled."""
         self.run_id: str | None = None
         self._mesh, self._dist_context, self._activities = mesh, dist_context, activities
+
+    def __reduce__(self) -> tuple[Callable[..., Profiler], tuple[object, ...]]:
+        """A copy, as Lightning makes for the processes that it spawns, has the same options and is not started."""
+        return _not_started, (self.config, self._mesh, self._dist_context, self._activities)
 
     # --- what a loop calls ----------------------------------------------------------------------------------
 
@@ -288,6 +293,13 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
     def _stop_at_exit(self) -> None:
         self.stop(exit_time_left())
         self._writer.drain_at_exit()  # SIGTERM may arrive while a stop is already waiting
+
+
+def _not_started(config: CaptureConfig, *given: Any) -> Profiler:
+    profiler = Profiler()
+    profiler.config = config
+    profiler._mesh, profiler._dist_context, profiler._activities = given
+    return profiler
 
 
 # The options are documented where they are defined; a test compares the signature with them.
