@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 import torch.distributed as dist
+from torch._dynamo.utils import counters
 
 from rankscope.capture import collectives, graph_capture
 from rankscope.capture.collectives import CollectiveCalls
@@ -153,7 +154,7 @@ def test_a_call_is_from_python_if_its_thread_was_in_one(at):
 
 def test_a_method_that_the_job_replaces_meanwhile_stays_replaced(alone):
     calls, kind = CollectiveCalls(InFlight()), dist.ProcessGroup
-    before, theirs = kind.allreduce, []
+    before, theirs = kind.__dict__["allreduce"], []
     calls.begin()
     wrapped = kind.allreduce
 
@@ -170,6 +171,27 @@ def test_a_method_that_the_job_replaces_meanwhile_stays_replaced(alone):
         kind.allreduce = before
     assert len(theirs) == 2
     assert len(listed(calls, "python")) == 1
+
+
+@pytest.mark.filterwarnings("ignore")  # Dynamo's, of what it cannot trace in the job's own code
+def test_dynamo_compiles_nothing_of_the_recording(alone):
+    def broadcast(x):
+        y = x + 1
+        dist.broadcast(y, 0)
+        return y * 2
+
+    def frames(calls):
+        torch._dynamo.reset()
+        counters["frames"].clear()
+        calls.begin()
+        torch.compile(broadcast, backend="eager")(torch.ones(3))
+        calls.end()
+        return dict(counters["frames"])
+
+    recorded, ended = CollectiveCalls(InFlight()), CollectiveCalls(InFlight())
+    ended._ended = 1
+    assert frames(recorded) == frames(ended)
+    assert len(listed(recorded, "python")) == 1
 
 
 def test_beyond_a_limit_calls_are_counted(monkeypatch, recorder):

@@ -166,6 +166,27 @@ thread.join()
 
 @pytest.mark.slow
 @linux
+def test_sigterm_ends_a_hung_job_though_its_run_directory_hangs_too(tmp_path):
+    code = """
+import ctypes, os, signal, threading, time
+from rankscope.capture import signals
+signals.HANG_LIMIT_S = 0.5
+signals.arm(print, lambda name: time.sleep(600), window=False)
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+lock = ctypes.create_string_buffer(64)  # a mutex of pthreads
+ctypes.CDLL(None).pthread_mutex_lock(lock)
+ctypes.CDLL(None).pthread_mutex_lock(lock)
+"""
+    running = start(code, tmp_path)
+    try:
+        _, errors = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert (running.returncode, errors) == (-signal.SIGTERM, "")
+
+
+@pytest.mark.slow
+@linux
 def test_a_loop_that_ended_with_its_thread_does_not_shorten_the_end_of_the_process(tmp_path):
     code = """
 import threading, time, torch, rankscope

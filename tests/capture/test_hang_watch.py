@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 from tests.capture.conftest import clean_environ
 
 from rankscope.capture.hang import watch as hang_watch
 from rankscope.capture.hang.watch import HangWatch
+from rankscope.capture.notices import CaptureWarning
 from rankscope.capture.profiler import Profiler
 from rankscope.errors import ConfigError
 from rankscope.rundir.hang_dump import Heartbeat
@@ -123,6 +125,26 @@ def test_a_forked_child_does_not_end_its_parents_watch(tmp_path):
         found = heartbeat_of(tmp_path)
         assert (found.pid, found.ended, found.exception) == (os.getpid(), False, "")
     assert heartbeat_of(tmp_path).ended
+
+
+def no_thread(_thread):
+    raise RuntimeError("can't start new thread")
+
+
+def test_without_a_new_thread_the_end_is_written_all_the_same(tmp_path, monkeypatch):
+    """As at the end of the interpreter, from Python 3.12 on."""
+    with HangWatch(tmp_path) as watch:
+        watch.heartbeat()
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
+    assert heartbeat_of(tmp_path).ended
+
+
+def test_without_a_thread_nothing_is_watched_and_the_job_continues(tmp_path, monkeypatch):
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    with pytest.warns(CaptureWarning, match="not watched for hangs: can't start new thread"):
+        watch = HangWatch(tmp_path).start()
+    watch.heartbeat()
+    watch.close()
 
 
 def test_heartbeats_that_cannot_be_written_are_one_warning(tmp_path, caplog):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import os
+import pickle
 import sys
 import threading
 import time
@@ -19,6 +21,7 @@ import torch
 from rankscope import Profiler
 from rankscope.capture import CaptureWarning, environment, recording
 from rankscope.capture import profiler as profiler_module
+from rankscope.capture.hang.watch import HangWatch
 from rankscope.capture.notices import warn
 from rankscope.errors import ConfigError
 from rankscope.rundir.config import CaptureConfig
@@ -288,6 +291,35 @@ def test_no_exception_leaves_a_step(tmp_path, monkeypatch, method):
             train(prof, 10)
     assert "odd" in str(caught[0].message)
     assert "odd" in read_rank_manifest(tmp_path / "ranks" / "rank0.json").failed[0].reason
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda profiler: pickle.loads(pickle.dumps(profiler))])
+def test_a_copy_has_the_same_options_and_is_not_started(tmp_path, copied):
+    """As Lightning pickles its callbacks for the processes that it spawns."""
+    with Profiler(
+        tmp_path / "run", wait=0, warmup=1, active=1, activities=[torch.profiler.ProfilerActivity.CPU]
+    ) as one:
+        other = copied(one)
+        assert (other.config, other._activities) == (one.config, one._activities)
+        assert one.selected
+        assert not other.selected
+
+
+def test_steps_that_end_in_compiled_code_are_in_the_trace(tmp_path):
+    profiler, watch = Profiler(tmp_path, wait=1, warmup=1, active=2), HangWatch(tmp_path)
+
+    @torch.compile(backend="eager")
+    def train_step(x):
+        y = x + 1
+        watch.heartbeat()
+        profiler.step()
+        return y * 2
+
+    with profiler:
+        for _ in range(6):
+            train_step(torch.ones(3))
+    (name,) = traces(tmp_path)
+    assert steps_in(read_trace(tmp_path / name)) == [2, 3]
 
 
 def test_where_warnings_are_errors_the_job_continues(tmp_path, caplog):

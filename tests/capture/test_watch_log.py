@@ -246,10 +246,8 @@ def test_a_recorder_that_cannot_be_read_costs_no_steps(tmp_path, monkeypatch):
         raise KeyError("profiling_name")
 
     monkeypatch.setattr(watcher, "CollectiveRing", lambda: CollectiveRing(lambda: {"others": broken}))
-    with (
-        pytest.warns(CaptureWarning, match=r"the watch failed \(collectives\)"),
-        Profiler(tmp_path, watch=True, wait=9) as profiler,
-    ):
+    reported = pytest.warns(CaptureWarning, match=r"the watch failed \(collectives\)")
+    with reported, Profiler(tmp_path, watch=True, wait=9) as profiler:
         for _ in range(3):
             profiler.step()
     assert [line["step"] for line in lines_of(tmp_path / "watch" / "rank0.jsonl") if "step" in line] == [0, 1, 2]

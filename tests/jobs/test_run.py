@@ -119,7 +119,8 @@ def test_signals_reach_the_job_and_nobody_is_left(tmp_path, number):
     code = "import os, time\nopen('pid', 'w').write(f'{os.getpid()}.')\ntime.sleep(3600)"
     script(tmp_path, code)
     runner = (
-        "import sys; from rankscope.jobs.run import run_job\n"
+        "import signal, sys; from rankscope.jobs.run import run_job\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell in the background has it ignored
         "sys.exit(run_job(['--nproc-per-node=1'], ['train.py'], run_dir='run').exit_code)"
     )
     job = subprocess.Popen([sys.executable, "-c", runner], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
@@ -134,6 +135,33 @@ def test_signals_reach_the_job_and_nobody_is_left(tmp_path, number):
     assert "SignalException" not in errors
     assert "torch/distributed" not in "".join(line for line in errors.splitlines() if line.startswith("  File"))
     assert gone(worker)
+
+
+def test_nohup_keeps_a_job_from_the_end_of_its_terminal(tmp_path):
+    script(tmp_path, "import os, time\nopen('pid', 'w').write('1.')\nwhile not os.path.exists('go'): time.sleep(0.01)")
+    runner = (
+        "import signal, sys; from rankscope.jobs.run import run_job\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "sys.exit(run_job(['--nproc-per-node=1'], ['train.py'], run_dir='run').exit_code)"
+    )
+    job = subprocess.Popen([sys.executable, "-c", runner], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        number_in(tmp_path / "pid")
+        job.send_signal(signal.SIGHUP)
+        (tmp_path / "go").touch()
+        _, errors = job.communicate(timeout=LONG_S)
+    finally:
+        job.kill()
+    assert (job.returncode, errors) == (0, "")
+
+
+def test_a_job_whose_output_cannot_be_shown_does_not_hang(tmp_path):
+    def show(_line):
+        raise UnicodeEncodeError("ascii", "é", 0, 1, "ordinal not in range")
+
+    line = [sys.executable, "-c", "for _ in range(4000): print('x' * 80)"]
+    result = run_command(line, os.environ, run_dir=tmp_path / "run", output=show, timeout_s=LONG_S)
+    assert (result.exit_code, result.log_tail) == (0, ("x" * 80 + "\n") * 40)
 
 
 def test_no_nested_job(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from rankscope.capture.dynamo import never_compile
 from rankscope.capture.flight_recorder import FlightCall, read_flight_recorder
 from rankscope.capture.inflight import InFlight
 from rankscope.capture.process import process_groups
@@ -172,6 +173,7 @@ class CollectiveCalls:
                 self._in_flight.add(work, plain)
             return work
 
+        never_compile(recorded, callees=True)
         return recorded
 
     def _add(self, at_ns: int, kind: CallKind) -> None:

@@ -11,14 +11,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
+F = TypeVar("F", bound=Callable[..., Any])
 _wrap_graph: list[Callable[[Any, Callable[..., Any]], Callable[..., Any]]] = []
 
 
-def never_compile(function: Callable[..., Any]) -> None:
+def never_compile(function: Callable[..., Any], *, callees: bool = False) -> None:
     """Keep Dynamo from compiling this function on its own, as it does with functions that are called after a graph
-    break. Works before Dynamo is loaded, which is slow: torch's C extension keeps the mark with the code."""
+    break. Works before Dynamo is loaded, which is slow: torch's C extension keeps the mark with the code.
+
+    Args:
+        callees: also what it calls; an older torch cannot.
+    """
     with suppress(Exception):
         from torch._C._dynamo import eval_frame
 
@@ -27,7 +32,18 @@ def never_compile(function: Callable[..., Any]) -> None:
             skip(function.__code__)
         else:
             action = frames._FrameAction
-            frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
+            strategy = frames._FrameExecStrategy(action.SKIP, action.SKIP if callees else action.DEFAULT)
+            frames.set_code_exec_strategy(function.__code__, strategy)
+
+
+def not_compiled(function: F) -> F:
+    """Decorates a function that a job may call in compiled code: Dynamo breaks the graph there instead of tracing it.
+
+    In compiled code, torch's profiler and its ranges do nothing.
+    """
+    setattr(function, "_torchdynamo_disable", True)  # noqa: B010 (functions have no such attribute)
+    never_compile(function, callees=True)
+    return function
 
 
 def wrap_graphs_with_steps(wrap: Callable[[Any, Callable[..., Any]], Callable[..., Any]]) -> None:

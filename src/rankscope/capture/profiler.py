@@ -11,13 +11,15 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 
 from rankscope.capture import rank_owner, signals
+from rankscope.capture.dynamo import not_compiled
 from rankscope.capture.notices import warn
 from rankscope.capture.process import this_process
 from rankscope.capture.rank_log import RankLog, rank_log_for
@@ -112,6 +114,10 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         self.run_id: str | None = None
         self._mesh, self._dist_context, self._activities = mesh, dist_context, activities
 
+    def __reduce__(self) -> tuple[Callable[..., Profiler], tuple[object, ...]]:
+        """A copy, as Lightning makes for the processes that it spawns, has the same options and is not started."""
+        return _not_started, (self.config, self._mesh, self._dist_context, self._activities)
+
     # --- what a loop calls ----------------------------------------------------------------------------------
 
     @property
@@ -140,6 +146,7 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         self._pid = os.getpid()
         self._guarded("start", lambda: self._start(start_step, first_began_ns))
 
+    @not_compiled
     def step(self) -> None:
         """End a step and begin the next one."""
         self.step_num += 1
@@ -286,6 +293,13 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
     def _stop_at_exit(self) -> None:
         self.stop(exit_time_left())
         self._writer.drain_at_exit()  # SIGTERM may arrive while a stop is already waiting
+
+
+def _not_started(config: CaptureConfig, *given: Any) -> Profiler:
+    profiler = Profiler()
+    profiler.config = config
+    profiler._mesh, profiler._dist_context, profiler._activities = given
+    return profiler
 
 
 # The options are documented where they are defined; a test compares the signature with them.

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from rankscope.capture.collectives import CollectiveCalls
+from rankscope.capture.dynamo import never_compile
 from rankscope.capture.inflight import InFlight
 from rankscope.capture.script_profilers import conflicts
 from rankscope.capture.stop_mode import experimental_config
@@ -226,6 +227,7 @@ class GcRanges:
 
     def begin(self) -> None:
         """Mark collections from now on."""
+        never_compile(GcRanges._mark, callees=True)
         if self._mark not in gc.callbacks:
             gc.callbacks.append(self._mark)
 

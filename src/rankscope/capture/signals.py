@@ -27,6 +27,7 @@ ALWAYS = ("SIGTERM", "SIGHUP", "SIGXCPU")
 IN_WINDOWS = ("SIGALRM", "SIGUSR1", "SIGUSR2", "SIGVTALRM")
 """Handled only while a recording would be lost: jobs and libraries use these for themselves."""
 HANG_LIMIT_S = 5.0
+"""How long a main thread that hangs is waited for, and then the note of it."""
 
 OnEnd = Callable[[str], None]
 """Called with the name of the signal."""
@@ -172,11 +173,19 @@ def _notice(reading: int) -> None:
         if number[0] not in _armed or _handling.wait(HANG_LIMIT_S):
             continue
         if signal.getsignal(number[0]) is _on_end and _note is not None and os.getpid() == _pid:
-            with suppress(Exception):
-                _note(signal.Signals(number[0]).name)
+            # In another thread: what writes it may hang too, as a file system does.
+            with suppress(RuntimeError):  # no thread can be started any more
+                noting = threading.Thread(target=_call_note, args=(_note, signal.Signals(number[0]).name), daemon=True)
+                noting.start()
+                noting.join(HANG_LIMIT_S)
             # Python itself sets handlers in the main thread only.
             ctypes.pythonapi.PyOS_setsig(number[0], None)
             os.kill(os.getpid(), number[0])
+
+
+def _call_note(note: OnEnd, name: str) -> None:
+    with suppress(Exception):
+        note(name)
 
 
 def _in_c(number: int) -> int | None:

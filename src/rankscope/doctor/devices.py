@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rankscope.doctor.check import Check
 from rankscope.rundir import fields
-from rankscope.rundir.capture_files import PROBE_SCRIPT
+from rankscope.rundir.capture_files import HOOK_VARIABLE, PROBE_SCRIPT
 from rankscope.rundir.versions import OLDEST_TORCH, is_supported_torch
 
 _RUN = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
@@ -42,8 +42,7 @@ class Answer:
 def ask_torch(environ: Mapping[str, str], timeout_s: float) -> Answer:
     """Ask torch, in a process that is ended if it does not answer."""
     line = [sys.executable, "-c", _RUN, str(PROBE_SCRIPT)]
-    # The job's own variables would make it a rank of a job that is not there.
-    env = {name: value for name, value in environ.items() if name not in ("RANKSCOPE_HOOK",)}
+    env = {name: value for name, value in environ.items() if name != HOOK_VARIABLE}  # it is no process of a job
     try:
         done = subprocess.run(
             line, env=env, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL

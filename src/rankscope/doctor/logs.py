@@ -40,8 +40,8 @@ SIGNS = (
         r"Watchdog caught collective operation timeout|ran for \d+ milliseconds before timing out",
         "fail",
         "a collective timed out: some rank did not call it",
-        "rankscope analyze stragglers on what was recorded; py-spy dump on the missing rank; the flight recorder "
-        "(TORCH_NCCL_TRACE_BUFFER_SIZE) has the call",
+        "rankscope hang names that rank from dumps: rankscope.HangWatch in the job, or TORCH_NCCL_DUMP_ON_TIMEOUT=1 "
+        "with TORCH_FR_BUFFER_SIZE=2000 (TORCH_NCCL_TRACE_BUFFER_SIZE before torch 2.9)",
     ),
     _sign(
         "memory",

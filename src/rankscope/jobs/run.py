@@ -277,12 +277,16 @@ def _files(folder: Path) -> frozenset[Path]:
 def _read(stream: Iterator[str], tail: deque[str], output: Callable[[str], object]) -> None:
     for line in stream:
         tail.append(line)
-        output(line)
+        with suppress(Exception):  # a closed pipe, or a terminal without this character: a job that is not read hangs
+            output(line)
 
 
 @contextmanager
 def _forwarded(job: subprocess.Popen[str]) -> Iterator[list[int]]:
-    """Signals to this process are passed on to the job; yields those that were received."""
+    """Signals to this process are passed on to the job; yields those that were received.
+
+    Those that are ignored stay so: ``nohup`` has SIGHUP ignored.
+    """
     received: list[int] = []
 
     def forward(number: int, _frame: FrameType | None) -> None:
@@ -293,7 +297,8 @@ def _forwarded(job: subprocess.Popen[str]) -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield received  # only the main thread can set handlers; in a notebook's thread the kernel keeps its own
         return
-    before = {number: signal.signal(number, forward) for number in _SIGNALS}
+    heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, forward) for number in heeded}
     try:
         yield received
     finally:

@@ -119,7 +119,10 @@ def write_hang_dump(
 
 
 def within(limit_s: float, part: Callable[[], T]) -> tuple[T | None, str]:
-    """What a function returns, if it does so in time; else None and why not. It may run on in its daemon thread."""
+    """What a function returns, if it does so in time; else None and why not. It may run on in its daemon thread.
+
+    Where no thread can be started any more, it runs in this one, without a limit.
+    """
     found: list[T] = []
     failure: list[str] = []
 
@@ -130,8 +133,12 @@ def within(limit_s: float, part: Callable[[], T]) -> tuple[T | None, str]:
             failure.append(f"{type(error).__name__}: {error}"[:_MAX_TEXT])
 
     thread = threading.Thread(target=run, name="rankscope-hang-part", daemon=True)
-    thread.start()
-    thread.join(limit_s)
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter ends, or the system has no more threads
+        run()
+    else:
+        thread.join(limit_s)
     if found:
         return found[0], ""
     return None, failure[0] if failure else f"no answer within {limit_s:g} s"

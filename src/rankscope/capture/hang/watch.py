@@ -22,6 +22,7 @@ from time import monotonic
 from types import TracebackType
 
 from rankscope.capture import exit_hooks
+from rankscope.capture.dynamo import not_compiled
 from rankscope.capture.hang.dump import Position, described, uncaught_exception, within, write_hang_dump
 from rankscope.capture.notices import logger, warn
 from rankscope.capture.process import this_process
@@ -110,11 +111,17 @@ class HangWatch:
             self._began_ns = time.time_ns()
             self._pid = os.getpid()
             self._stop.clear()
-            self._thread = threading.Thread(target=self._watch, name="rankscope-hang-watch", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._watch, name="rankscope-hang-watch", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no more threads
+                warn(f"the training loop is not watched for hangs: {error}")
+                return self
+            self._thread = thread
             exit_hooks.register(self.close)
         return self
 
+    @not_compiled
     def heartbeat(self, phase: str = "") -> None:
         """A step has ended. ``phase`` optionally names what comes next, such as ``data_loading``."""
         self._times.append(monotonic())

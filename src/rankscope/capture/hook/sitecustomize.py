@@ -118,8 +118,7 @@ def _warn_once(text: str) -> None:
 
 
 def _run_previous_sitecustomize() -> None:
-    before = list(sys.path)
-    sys.path[:] = [entry for entry in before if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100  # slow to load
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100  # slow to load
     own = sys.modules.pop("sitecustomize", None)
     try:
         __import__("sitecustomize")
