@@ -144,7 +144,7 @@ def stalled_once(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | N
 
 TESTS = {
     "always_late": "mean excess against its standard error",
-    "late_at_times": "number of late steps against chance",
+    "late_at_times": "number of late steps, compared with that expected at random",
     "stalled_once": "one step against all others",
 }
 
