@@ -4,6 +4,8 @@
 2. `find_cause` chooses among what is longer: the work, its pace, the device's idle time by what the host did meanwhile.
 3. Specific causes come before a slow host: while the others wait, their hosts run ahead, so that of a late rank seems
    slow.
+
+In: the parts of a rank's time and its work in its late steps, and its peers'. Out: a `Cause` with its evidence.
 """
 
 from __future__ import annotations
