@@ -175,7 +175,6 @@ $(HAS_RUN): pyproject.toml constraints.txt $(READER) | $(BIN)/python
 	$(PIP_INSTALL) --no-build-isolation -e '.[capture]'
 	@ls src/rankscope/ingest/librankscope_reader.* >/dev/null 2>&1 || \
 		echo "no compiled reader (there is no cargo, or it failed): traces are read by Python alone, in twice the time"
-	@command -v cargo >/dev/null || echo "no cargo here: traces are read by Python alone, in twice the time"
 	@touch $@
 
 $(HAS_DEV): $(HAS_RUN)

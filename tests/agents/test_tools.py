@@ -180,7 +180,7 @@ def test_no_answer_is_too_long(toolbox: Toolbox) -> None:
         ("analyze", {"name": "kernels", "sort": "nothing"}, "no column 'nothing'"),
         ("analyze", {"name": "clock", "step": 1}, "no column step"),
         ("analyze", {"name": "kernels", "parameters": {"by": "nothing"}}, "by cannot be"),
-        ("diff", {}, "name two ranks"),
+        ("diff", {}, "two ranks"),
         ("events", {"finding": 99}, "no finding 99"),
         ("events", {"step": 99}, "no step 99"),
         ("events", {"ranks": [7]}, "rank 7 has no timeline"),

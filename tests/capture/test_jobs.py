@@ -69,7 +69,7 @@ def fsdp(request, tmp_path_factory):
     options = ["--ranks", "1", "--wait", "1", "--warmup", "1", "--active", "2", "--save-dir", str(out / "run")]
     flag = ["--fsdp1"] if request.param == "fsdp1" else []
     output = run(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *workload, *options, *flag], out)
-    assert f"{request.param}: 6 steps on 2 x cpu" in output
+    assert f"{request.param}: 6 steps on 2 ranks (cpu)" in output
     return request.param, out / "run"
 
 

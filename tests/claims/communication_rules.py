@@ -75,13 +75,13 @@ def exposed_communication(claim: Claim, raw: Raw) -> None:
     parts = exposed_parts(raw, steps, statistics.fmean if claim.of_mean else statistics.median)
     known = Exchanges.of(raw)
     exposed = claim.is_near("exposed communication", mean({rank: row["all"] for rank, row in parts.items()}))
-    waits = claim.number("of it waiting for later ranks") if claim.has("of it waiting for later ranks") else 0.0
-    unknown = claim.number("of it wait or transfer") if claim.has("of it wait or transfer") else 0.0
+    waits = claim.number("of which waiting for later ranks") if claim.has("of which waiting for later ranks") else 0.0
+    unknown = claim.number("of which waiting and transfer") if claim.has("of which waiting and transfer") else 0.0
     # rankscope may match more than is matched here, or less.
     here = mean({rank: row["unknown"] for rank, row in parts.items()})
     wait = mean({rank: row["wait"] for rank, row in parts.items()})
     claim.require(abs(waits - wait) <= max(here, unknown) + 0.02 * exposed + 2, f"the wait is {wait:.0f}")
-    if claim.has("most of it in"):
+    if claim.has("mostly in"):
         _heaviest(claim, known, steps)
     if claim.has("ranks without a complete trace, at least"):
         missing = missing_ranks(raw, known)
@@ -105,7 +105,7 @@ def exposed_communication(claim: Claim, raw: Raw) -> None:
 
 
 def _heaviest(claim: Claim, known: Exchanges, steps: tuple[int, ...]) -> None:
-    said = str(claim.take("most of it in").value)
+    said = str(claim.take("mostly in").value)
     time: dict[tuple[str, int | None], int] = defaultdict(int)
     for rank in known.raw.ranks:
         for row in known.of_rank(rank, steps):

@@ -264,7 +264,7 @@ def tensor_cores(claim: Claim, raw: Raw) -> None:
         claim.require(recurs(claim, len(which), step_count(raw, worst, steps)), "a single step has them")
     claim.is_near("operators that tensor cores can run", calls[worst])
     claim.is_near("time in their kernels", device[worst])
-    claim.is_near("of it on tensor cores", tensor[worst])
+    claim.is_near("of which on tensor cores", tensor[worst])
     claim.is_near("products on ordinary cores", off[worst])
     claim.require(
         claim.number("in kernels whose names do not show it") <= device[worst] - tensor[worst] - off[worst],
@@ -302,8 +302,8 @@ def precision(claim: Claim, raw: Raw) -> None:
     claim.require(claim.of_mean or not steps, "a mean is compared with the median step")
     claim.is_near("such operators", sum(number_of(o) in wide for file in raw.files[worst] for o in products(file)))
     claim.is_near("time in their kernels", device[worst])
-    claim.is_near("of it on tensor cores", tensor[worst])
-    unknown = claim.number("of it in kernels whose names do not show it")
+    claim.is_near("of which on tensor cores", tensor[worst])
+    unknown = claim.number("of which in kernels whose names do not show it")
     claim.require(0 <= unknown <= device[worst] - tensor[worst], "more than there is")
     saves_at_most(claim, (device[worst] - unknown) / step_count(raw, worst, steps), step)
 

@@ -254,7 +254,9 @@ def launch_bound_in_bursts(claim: Claim, raw: Raw) -> None:
     claim.require(2 <= len(slow) < len(rows) / 2, "it happens once, or in most steps")
     total = sum(row["late_ns"] for row in slow.values())
     claim.is_near("device idle until a late launch", total)
-    short = claim.is_near("of it before kernels shorter than 10 µs", sum(row["late_short_ns"] for row in slow.values()))
+    short = claim.is_near(
+        "of which before kernels shorter than 10 µs", sum(row["late_short_ns"] for row in slow.values())
+    )
     claim.require(short <= total / 2, "most of it is before short kernels")
     per = claim.is_near("mean over all steps", total / len(rows))
     claim.require(f"in {len(slow)} of {len(rows)} steps" in claim.finding.title, "the title's steps")
@@ -273,7 +275,7 @@ def launch_bound(claim: Claim, raw: Raw) -> None:
     step = step_of(claim, raw)
     worst = worst_of(claim, late)
     claim.is_near("device idle until a late launch", late[worst])
-    claim.is_near("of it before kernels shorter than 10 µs", found[worst]["late_short_ns"])
+    claim.is_near("of which before kernels shorter than 10 µs", found[worst]["late_short_ns"])
     claim.is_near("kernels", found[worst]["pieces"], within=0.51)
     own = launches_by_step(raw, worst, steps)
     left_out_steps(claim, {number: row["late_ns"] for (_, number), row in own.items()}, step)
@@ -496,7 +498,7 @@ def gc_pauses(claim: Claim, raw: Raw) -> None:
     step = step_of(claim, raw)
     worst = worst_of(claim, idle)
     claim.is_near("time in collections", spent[worst])
-    claim.is_near("of it with an idle device", idle[worst])
+    claim.is_near("of which with an idle device", idle[worst])
     every = [event for file in raw.files[worst] for event in collections(file)]
     claim.is_near("collections, entire file", len(every))
     claim.is_near("the longest", max(event.end - event.start for event in every))
@@ -549,7 +551,7 @@ def graph_breaks(claim: Claim, raw: Raw) -> None:
     claim.is_near("compiled frames", frames)
     claim.is_near("compiled again", again)
     claim.is_near("guards, lookups and compiling", spent[worst])
-    claim.is_near("of it with an idle device", saved[worst])
+    claim.is_near("of which with an idle device", saved[worst])
     claim.is_near("compile time", compiling[worst])
     while claim.has("break"):
         name, line = str(claim.take("break").value).rsplit(" line ", 1)

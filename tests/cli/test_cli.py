@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import warnings
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -20,6 +22,7 @@ import rankscope
 from rankscope.analyses import all_analyses
 from rankscope.cli import main
 from rankscope.results import Analysis, Parameter
+from rankscope.results.discovery import discovered
 
 RANKSCOPE = [sys.executable, "-c", "from rankscope.cli import main; main()"]
 
@@ -423,6 +426,16 @@ def test_a_package_that_cannot_be_loaded_is_one_line(
         all_analyses.cache_clear()
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("warning: the analysis broken of no_such_module_anywhere cannot be loaded: ")
+
+
+def test_a_worker_does_not_repeat_that_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("broken", "no_such_module_anywhere", "rankscope.analyses")
+    with pytest.warns(UserWarning, match="the analysis broken"):
+        discovered("rankscope.analyses", Analysis, [point])
+    monkeypatch.setattr(multiprocessing, "parent_process", multiprocessing.current_process)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "kernels" in discovered("rankscope.analyses", Analysis, [point])
 
 
 PLUGIN = Analysis(

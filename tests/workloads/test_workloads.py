@@ -45,7 +45,7 @@ def test_resnet18_trains_and_is_profiled(tmp_path, capsys):
     assert (outcome.steps, outcome.parameters) == (12, 11_689_512)
     assert outcome.last_loss < outcome.first_loss
     assert [p.name for p in tmp_path.glob("*.trace*")] == ["rank0_iter2_3.trace.json.gz"]
-    assert capsys.readouterr().out.startswith("resnet18: 12 steps on 1 x cpu, ")
+    assert capsys.readouterr().out.startswith("resnet18: 12 steps on 1 rank (cpu), ")
 
 
 def test_a_seed_gives_the_same_losses():
@@ -153,7 +153,7 @@ def test_cifar10_with_loader_workers(tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert "resnet18: 5 steps on 1 x cpu" in done.stdout
+    assert "resnet18: 5 steps on 1 rank (cpu)" in done.stdout
     assert [p.name for p in (tmp_path / "run").glob("*.trace*")] == ["rank0_iter2_3.trace.json.gz"]
 
 

@@ -62,7 +62,7 @@ def place_of(opened: OpenRun, given: Mapping[str, Any]) -> Place:
     event: Mapping[str, Any] | None = None
     drawn = sorted(opened.timeline.ranks)
     if not drawn:
-        raise ConfigError("no rank of this run has a timeline", hint="findings has the reason")
+        raise ConfigError("no rank of this run has a timeline", hint="the tool findings gives the reason")
     ranks, window = drawn, (0, max(1, opened.clock.span_ns))
     if given["finding"] is not None:
         event = (finding_numbered(opened, given["finding"]).get("place") or {}).get("event")

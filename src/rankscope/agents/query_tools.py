@@ -79,7 +79,7 @@ LIST_TABLES = Tool(
 )
 QUERY = Tool(
     "query",
-    "Ask a run with SQL: one SELECT over the tables of all ranks (column rank) and results of analyses (result_NAME). "
+    "Run SQL over a run: one SELECT over the tables of all ranks (column rank) and results of analyses (result_NAME). "
     f"Read-only; a query may take {TIMEOUT_S:.0f} seconds. Prefer analyze, whose definitions are checked.",
     (
         RUN,

@@ -30,11 +30,17 @@ class CaptureCommand(TyperCommand):
 
     module_is_script = False
     """Whether ``-m MODULE`` may replace the script, so that options end there."""
+    usage_rest = "SCRIPT.py [ARGS]..."
+    """What follows the options, for the usage line: it is no parameter of the command."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         params = [param for param in self.params if param.name not in OPTIONS.values()]
         self.command_options = {name: param for param in params for name in (*param.opts, *param.secondary_opts)}
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words of the usage line."""
+        return [*super().collect_usage_pieces(ctx), self.usage_rest]
 
     def flags(self) -> set[str]:
         """Options that take no value."""

@@ -46,7 +46,7 @@ _GPU = ("--steps", "100", "--record-shapes")
 
 def demo(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Directory to write to. Default: rankscope_demo/<time>.")
+        Path | None, typer.Option("--output", "-o", help="Directory to write to. Default: rankscope_demo/{time}.")
     ] = None,
     ranks: Annotated[
         int | None, typer.Option(min=1, help="Number of ranks. Default: one per GPU, or 2 on the CPU.")

@@ -13,7 +13,11 @@ from rankscope.cli.signature import with_options
 from rankscope.jobs.exec import exec_command
 from rankscope.rundir.config import CaptureConfig
 
-COMMAND = CaptureCommand
+
+class COMMAND(CaptureCommand):
+    """Takes a whole command."""
+
+    usage_rest = "python SCRIPT.py [ARGS]..."
 
 
 @with_options(panels=PANELS)
@@ -22,7 +26,7 @@ def exec_(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
 
     srun|mpiexec|torchrun … rankscope exec [OPTIONS] python train.py [ARGS]
 
-    A step ends when the script's optimizer has made one. A rankscope.Profiler in the script takes precedence; what its
+    Each step of the script's optimizer counts as a step. A rankscope.Profiler in the script takes precedence; what its
     own torch.profiler records is adopted, with its schedule, unless --take-over is given. The exit code is the
     command's. Each option is also a variable: --wait is RANKSCOPE_WAIT.
     """

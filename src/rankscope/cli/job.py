@@ -51,10 +51,7 @@ def write(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     capture: CaptureConfig = CAPTURE,
 ) -> None:
-    """Write a job script that trains, captures and reports.
-
-    rankscope job slurm|pbs|flux [OPTIONS] [CAPTURE OPTIONS] SCRIPT.py [ARGS]
-    """
+    """Write a job script that trains, captures and reports."""
     request = replace(
         request,
         scheduler=str(context.info_name),

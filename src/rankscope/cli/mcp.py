@@ -31,7 +31,7 @@ def mcp(
     page: Annotated[
         str | None, typer.Option("--page", metavar="URL", help="Address of a running rankscope serve, for links.")
     ] = None,
-    guide: Annotated[bool, typer.Option("--guide", help="Print the guide for agents, a SKILL.md, and end.")] = False,
+    guide: Annotated[bool, typer.Option("--guide", help="Print the guide for agents, a SKILL.md, and exit.")] = False,
     executor: Annotated[str, typer.Option("--executor", help="Where tasks run: processes or serial.")] = "processes",
 ) -> None:
     """Serve runs to agents over the Model Context Protocol: findings, analyses, diffs, events, pictures. Read-only.
@@ -47,7 +47,7 @@ def mcp(
     if not folders:
         raise ConfigError("there is no directory to serve", hint="name one or more: rankscope mcp DIR…")
     if page is not None and not page.startswith(("http://", "https://")):
-        raise ConfigError(f"--page {page!r} is not an address", hint="for instance http://127.0.0.1:8000")
+        raise ConfigError(f"--page {page!r} is not an address", hint="for example http://127.0.0.1:8000")
     _check_installed()
     from rankscope.agents.roots import Roots
     from rankscope.agents.toolbox import Toolbox

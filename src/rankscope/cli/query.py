@@ -64,7 +64,7 @@ def query(
     rows: RowOptions = ROWS,
     options: RunOptions = DEFAULTS,
 ) -> None:
-    """Ask a run with SQL: the tables of all ranks, and the results of analyses.
+    """Run SQL over the tables of all ranks and the results of analyses.
 
     `rankscope query DIR "SELECT name, count(*) AS calls FROM device_events GROUP BY name"`. Tables have the column
     `rank`; an analysis's result is `result_NAME`. A query only reads, and its rows and time are limited.

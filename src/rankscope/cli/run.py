@@ -31,6 +31,8 @@ from rankscope.rundir.staging import kept_traces
 class COMMAND(CaptureCommand):
     """Passes torchrun's options through."""
 
+    usage_rest = "[TORCHRUN OPTIONS] SCRIPT.py [ARGS]..."
+
     def flags(self) -> set[str]:
         """Options that take no value, torchrun's too."""
         return {*super().flags(), *installed_options().flags}
@@ -61,9 +63,7 @@ No trace was written to {run_dir}. --take-over records instead of the script's o
 def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
     """Run a training script under torchrun, profiled, with its traces in one run directory.
 
-    rankscope run [OPTIONS] [TORCHRUN OPTIONS] SCRIPT.py [ARGS]
-
-    The script needs no change: a step ends when its optimizer has made one. A rankscope.Profiler in the script takes
+    The script needs no change: each step of its optimizer counts as a step. A rankscope.Profiler in the script takes
     precedence; what its own torch.profiler records is adopted, with its schedule, unless --take-over is given.
 
     All options of torchrun are passed through, for example --nproc-per-node 4, or --nnodes and --rdzv-endpoint on

@@ -71,7 +71,8 @@ def serve(
     """Show a run in the browser: the report's pages, and a timeline of all ranks.
 
     The page opens at once and fills while traces are read. Only those who have the printed address can open it,
-    on this machine or through ssh. An address works in one browser; the next one is printed then. Ctrl-C ends it.
+    on this machine or through ssh. Each address works in one browser: once it is used, the next one is printed. Ctrl-C
+    stops the server.
     """
     _check_public_host(public_host, host)
     settings = {name: value for name, value in asdict(options).items() if name != "run"}

@@ -86,7 +86,9 @@ class RecordingOptions:
     ] = None
     lose: Annotated[
         list[str] | None,
-        typer.Option(help="RANK=COUNT or RANK=FRACTION of events, with :kernel, :collective, :launch, :operator."),
+        typer.Option(
+            help="Leave out events: RANK=COUNT or =FRACTION, then maybe :kernel, :collective, :launch, :operator."
+        ),
     ] = None
     window: Annotated[str, typer.Option(help="Every rank's recording begins and ends up to TIME early or late.")] = ""
     window_start: Annotated[list[str] | None, typer.Option(help="RANK=TIME: begins later (negative: earlier).")] = None
@@ -95,14 +97,14 @@ class RecordingOptions:
     truncate: Annotated[
         list[str] | None, typer.Option(help="RANK=FRACTION: keep only this fraction of the file's bytes.")
     ] = None
-    base_time: Annotated[str, typer.Option(help="shared, per-rank or epoch.")] = "shared"
-    collective_metadata: Annotated[bool, typer.Option(help="Kernels carry the metadata of their collective.")] = True
-    sequence_numbers: Annotated[bool, typer.Option("--sequence-numbers", help="Seq on collectives.")] = False
-    group_names: Annotated[str, typer.Option(help="unique, or shared by a dimension's groups.")] = "unique"
-    stacks: Annotated[bool, typer.Option("--stacks", help="Python frames.")] = False
-    plain: Annotated[bool, typer.Option("--plain", help="No rankscope metadata and no distributedInfo.")] = False
-    layout: Annotated[str, typer.Option(help="torch-2.13, torch-2.9 or compact.")] = "torch-2.13"
-    compression: Annotated[str, typer.Option(help="gz, zst or none.")] = "gz"
+    base_time: Annotated[str, typer.Option(help="Base of the times: shared, per-rank or epoch.")] = "shared"
+    collective_metadata: Annotated[bool, typer.Option(help="Write collectives' metadata on their kernels.")] = True
+    sequence_numbers: Annotated[bool, typer.Option("--sequence-numbers", help="Number the collectives.")] = False
+    group_names: Annotated[str, typer.Option(help="Names: unique, or shared by a dimension's groups.")] = "unique"
+    stacks: Annotated[bool, typer.Option("--stacks", help="Record Python frames.")] = False
+    plain: Annotated[bool, typer.Option("--plain", help="Leave out rankscope's metadata and distributedInfo.")] = False
+    layout: Annotated[str, typer.Option(help="Form of the JSON: torch-2.13, torch-2.9 or compact.")] = "torch-2.13"
+    compression: Annotated[str, typer.Option(help="Compression of the files: gz, zst or none.")] = "gz"
 
     def recording(self) -> Recording:
         """The recording."""
@@ -153,7 +155,7 @@ def simulate(
         bool, typer.Option(help="Determine the cost of each fault by simulating the job without it.")
     ] = True,
 ) -> None:
-    """Write Kineto-like traces of a simulated job, with the truth in a file next to them.
+    """Write Kineto-like traces of a simulated job, with the ground truth in a file next to them.
 
     Faults: slow_device, more_work, data_loading, slow_host (style=stretch|gc|asleep), memory (style=retries|copies),
     slow_network (dim=…, or link=A-B). Each takes rank=3, 0-3 or 1+5, or a slice of the mesh (dp=3); steps=11-12;

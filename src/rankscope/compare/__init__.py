@@ -81,7 +81,9 @@ def diff_runs(a: Run | Source, b: Run | Source | None = None, *, ranks: Sequence
     first = a if isinstance(a, Run) else open_run(a)
     if b is None:
         if ranks is None or len(ranks) != 2:
-            raise ConfigError("one run alone is compared rank against rank", hint="name two ranks: --ranks 0,1")
+            raise ConfigError(
+                "a diff needs two runs, or two ranks of one run", hint="name the second run, or two ranks: --ranks 0,1"
+            )
         if ranks[0] == ranks[1]:
             raise ConfigError(
                 f"rank {ranks[0]} was named twice: a rank does not differ from itself",

@@ -31,7 +31,7 @@ _UNITS = {
 _TIMES = ("ns", "us", "µs", "ms", "s")
 _MEASURED = ("steps", "phases", "memory")
 """The sections with a fixed set of rows, which a run either recorded or not."""
-_HINT = "write for instance 'step_time > 5%', 'exposed_communication > 2ms', 'kernels:NAME > 10%' or 'findings > 0'"
+_HINT = "write for example 'step_time > 5%', 'exposed_communication > 2ms', 'kernels:NAME > 10%' or 'findings > 0'"
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def write_chakra(run: Run, folder: Path) -> Written:
 def _completed(rows: pl.DataFrame) -> pl.DataFrame:
     """Collectives with sizes that another rank recorded of the same one, and whether all ranks of the group have it.
 
-    ``partial`` is true if a rank that was read lacks it: a simulator would wait for that rank for ever.
+    ``partial`` is true if a rank that was read lacks it: a simulator would wait for that rank forever.
     """
     matched = pl.col("match").is_not_null()
     return (

@@ -188,7 +188,7 @@ def _refuse_merged(path: str, tracks: pl.DataFrame) -> None:
         raise NotATraceError(
             f"a trace of {counted(ranks.len(), 'rank')} for a viewer, as `rankscope export perfetto --merged` writes",
             path=path,
-            hint="read the ranks' own traces",
+            hint="give the ranks' own traces instead",
         )
 
 

@@ -147,7 +147,7 @@ def _indented(shown: RenderableType) -> RenderableType:
 def _symptom(symptom: Finding, *, with_evidence: bool) -> RenderableType:
     """A symptom below its cause: why it is one, and what it costs."""
     line = Text("↳ ").append_text(_titled(symptom))
-    amount = f"{number_of(symptom.saving_ns, 'ns')} of the same time, " if symptom.saving_ns else ""
+    amount = f"{number_of(symptom.saving_ns, 'ns')} of the same time, because " if symptom.saving_ns else ""
     line.append(f": {amount}{plain(symptom.because)}", style="dim")
     if not with_evidence:
         return line

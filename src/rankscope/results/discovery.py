@@ -5,6 +5,7 @@ In: a package, and entry points. Out: analyses or rules by name; a warning for e
 
 from __future__ import annotations
 
+import multiprocessing
 import pkgutil
 import warnings
 from collections.abc import Iterable
@@ -48,5 +49,6 @@ def discovered(package: str, kind: type[Named], points: Iterable[EntryPoint]) ->
             else:
                 found[value.name] = value
                 continue
-        warnings.warn(f"the {word} {point.name} of {point.value} {problem}", stacklevel=3)
+        if multiprocessing.parent_process() is None:  # the parent of a worker has warned already
+            warnings.warn(f"the {word} {point.name} of {point.value} {problem}", stacklevel=3)
     return found

@@ -90,7 +90,7 @@ def _parse_text(text: str) -> RankChoice:
             pass
         elif match := re.fullmatch(r"every\s*:\s*([0-9]{1,8})", item):
             if int(match[1]) == 0:
-                raise ConfigError(f'ranks {text!r}: "every:0" chooses nothing', hint="count from every:1")
+                raise ConfigError(f'ranks {text!r}: "every:0" chooses nothing', hint="every:1 is all ranks")
             every.append(int(match[1]))
         elif span := parse_range(item):
             first, last = span

@@ -25,6 +25,7 @@ from rankscope.capture import Profiler
 from rankscope.errors import ConfigError
 from rankscope.rundir.launcher import identify
 from rankscope.rundir.options import option, options_of
+from rankscope.rundir.plurals import counted
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 T = TypeVar("T")
@@ -257,7 +258,7 @@ def loop(
     )
     if context.rank == 0:
         print(
-            f"{name}: {outcome.steps} steps on {context.world_size} x {context.device.type}, "
+            f"{name}: {outcome.steps} steps on {counted(context.world_size, 'rank')} ({context.device.type}), "
             f"{outcome.step_time_s * 1e3:.1f} ms per step, loss {outcome.first_loss:.4f} to {outcome.last_loss:.4f}",
             flush=True,
         )

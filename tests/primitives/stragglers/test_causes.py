@@ -84,14 +84,12 @@ def test_a_call_for_memory_that_no_other_rank_makes_counts_with_the_wait_that_it
 def test_the_evidence_says_no_more_than_the_numbers() -> None:
     # Where the hosts compute there is no device that could sit idle.
     on_host = find_cause(100, {"data_loading": 90}, {}, None, on_host=True).evidence
-    assert (
-        on_host == "over its late steps 0.09 µs more of its time than the others' median, most of it in its data loader"
-    )
+    assert on_host == "in its late steps it takes 0.09 µs longer than the others' median, mostly in its data loader"
     on_device = find_cause(100, {"data_loading": 90}, {}, None, on_host=False).evidence
-    assert "more of its device's idle time than" in on_device
+    assert "its device is idle for 0.09 µs longer than" in on_device
     # The greatest of three parts need not be half of them.
     parts = {"runtime": 25, "operators": 40, "nothing": 25}
-    assert find_cause(100, parts, {}, None, on_host=False).evidence.endswith("the greatest part of it in operators")
+    assert find_cause(100, parts, {}, None, on_host=False).evidence.endswith("the largest part of it in operators")
 
 
 def test_kernels_that_differ_as_those_of_any_two_devices_are_no_slow_device() -> None:

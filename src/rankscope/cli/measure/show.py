@@ -27,11 +27,17 @@ def show(
     """Show the results in a directory again; if there are several, JSON is a list of them."""
     results = load_all(folder)
     if not results:
-        raise RankscopeError("no result of a measurement", path=folder, hint="`rankscope measure overhead -o DIR …`")
+        raise RankscopeError(
+            "no result of a measurement",
+            path=folder,
+            hint="run an experiment first: rankscope measure overhead -o DIR …",
+        )
     study = next((result for result in results if isinstance(result, Scaling)), None)
     if plot is not None:
         if study is None:
-            raise RankscopeError("no scaling study to draw", path=folder, hint="`rankscope measure scaling -o DIR …`")
+            raise RankscopeError(
+                "no scaling study to draw", path=folder, hint="run one first: rankscope measure scaling -o DIR …"
+            )
         scaling_plot.check(plot)
     o.finish(results[0] if len(results) == 1 else results, folder, form)
     if plot is not None and study is not None:

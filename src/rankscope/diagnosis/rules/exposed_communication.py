@@ -147,8 +147,8 @@ def _evidence(average: _Average, more: list[Evidence], inputs: Inputs) -> list[E
     per = f"per rank and {unit.noun}"
     evidence = [Evidence(f"exposed communication, {per}", round(mean_of(costs["communication_ns"])), "ns")]
     parts = (
-        ("exposed_synchronizing_ns", "of it waiting for later ranks"),
-        ("exposed_unmatched_ns", "of it wait or transfer, which cannot be separated"),
+        ("exposed_synchronizing_ns", "of which waiting for later ranks"),
+        ("exposed_unmatched_ns", "of which waiting and transfer cannot be separated"),
     )
     evidence += [Evidence(text, round(value), "ns") for name, text in parts if (value := mean_of(costs[name]))]
     evidence += [*more, Evidence(unit.length, average.step_ns, "ns")]
@@ -158,7 +158,7 @@ def _evidence(average: _Average, more: list[Evidence], inputs: Inputs) -> list[E
     kind, size, ranks = heaviest
     named = "collectives of an unknown kind" if kind == "unknown" else kind
     named += (f" of {megabytes(size)}" if size else "") + (f" over {ranks} ranks" if ranks else "")
-    return [*evidence, Evidence("most of it in", named)]
+    return [*evidence, Evidence("collective with the most time", named)]
 
 
 def _finding(

@@ -43,7 +43,7 @@ def find(inputs: Inputs) -> list[Finding]:
             steps=steps_of(inputs),
             evidence=(
                 Evidence(f"time in collections, {unit.per}", taken, "ns"),
-                Evidence(f"of it with an idle device, {unit.per}", worst.saving_ns, "ns"),
+                Evidence(f"of which with an idle device, {unit.per}", worst.saving_ns, "ns"),
                 Evidence("collections, entire file", int(mine["calls"].sum()), "count"),
                 Evidence("the longest", int(mine["max_ns"].to_numpy().max()), "ns"),
                 cost.length,

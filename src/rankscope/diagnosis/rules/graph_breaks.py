@@ -50,7 +50,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Evidence("compiled frames", frames, "count"),
         Evidence("compiled again", again, "count"),
         Evidence(f"guards, lookups and compiling, {unit.per}", taken, "ns"),
-        Evidence(f"of it with an idle device, without one graph's share, {unit.per}", worst.saving_ns, "ns"),
+        Evidence(f"of which with an idle device, without one graph's share, {unit.per}", worst.saving_ns, "ns"),
         Evidence("compile time, entire file", int(compiling), "ns"),
         cost.length,
     ]

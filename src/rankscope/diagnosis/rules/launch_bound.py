@@ -50,7 +50,7 @@ def _usually(late: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
         return []
     evidence = [
         Evidence(f"device idle until a late launch ({unit.per}, worst rank)", saving, "ns"),
-        Evidence("of it before kernels shorter than 10 µs", round(worst["late_short_ns"]), "ns"),
+        Evidence("of which before kernels shorter than 10 µs", round(worst["late_short_ns"]), "ns"),
         Evidence(f"kernels {unit.per}", round(worst["pieces"]), "count"),
         Evidence(unit.length, step, "ns"),
         *unusual(late, "late_ns", worst["rank"], step),
@@ -86,7 +86,7 @@ def _in_bursts(late: pl.DataFrame, inputs: Inputs) -> list[Finding]:
         return []
     evidence = (
         Evidence(f"device idle until a late launch, {named_steps(found.steps)}", found.total_ns, "ns"),
-        Evidence("of it before kernels shorter than 10 µs", short, "ns"),
+        Evidence("of which before kernels shorter than 10 µs", short, "ns"),
     )
     what = "The device waits for the host to launch kernels"
     return found.finding(rule.name, what, evidence, "late_launch", _advice(inputs), inputs)

@@ -47,8 +47,8 @@ def find(inputs: Inputs) -> list[Finding]:
             evidence=(
                 Evidence("such operators", int(own["calls"].sum()), "count"),
                 Evidence("time in their kernels, entire file", int(own["device_ns"].sum()), "ns"),
-                Evidence("of it on tensor cores", int(own["tensor_ns"].sum()), "ns"),
-                Evidence("of it in kernels whose names do not show it", int(own["unknown_ns"].sum()), "ns"),
+                Evidence("of which on tensor cores", int(own["tensor_ns"].sum()), "ns"),
+                Evidence("of which in kernels whose names do not show it", int(own["unknown_ns"].sum()), "ns"),
                 cost.length,
             ),
             saving_ns=worst.saving_ns,

@@ -40,7 +40,7 @@ def find(inputs: Inputs) -> list[Finding]:
             evidence=(
                 Evidence("operators that tensor cores can run", own["calls"], "count"),
                 Evidence("time in their kernels, entire file", own["device_ns"], "ns"),
-                Evidence("of it on tensor cores", own["tensor_ns"], "ns"),
+                Evidence("of which on tensor cores", own["tensor_ns"], "ns"),
                 Evidence("products on ordinary cores, by their names", own["off_ns"], "ns"),
                 Evidence("in kernels whose names do not show it", own["unknown_ns"], "ns"),
                 cost.length,

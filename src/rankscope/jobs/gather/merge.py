@@ -228,7 +228,9 @@ def _move(stage: Path, run: Path, path: str, source: Source, *, replace: bool) -
             return
         staged.unlink()
     except OSError as error:
-        raise RankscopeError(f"cannot be written: {error.strerror}", path=target, hint="is there room?") from error
+        raise RankscopeError(
+            f"cannot be written: {error.strerror}", path=target, hint="check the free space"
+        ) from error
 
 
 def _move_over(staged: Path, target: Path, path: str, source: Source) -> None:

@@ -4,6 +4,8 @@
 2. `find_cause` chooses among what is longer: the work, its pace, the device's idle time by what the host did meanwhile.
 3. Specific causes come before a slow host: while the others wait, their hosts run ahead, so that of a late rank seems
    slow.
+
+In: the parts of a rank's time and its work in its late steps, and its peers'. Out: a `Cause` with its evidence.
 """
 
 from __future__ import annotations
@@ -224,21 +226,12 @@ def _by_parts(late: int, more: Mapping[str, int], *, on_host: bool) -> list[Caus
             continue
         main = max(names, key=lambda name: more.get(name, 0))
         # Parts that are shorter than the peers' can make the sum smaller than its largest part.
-        most = (
-            f"most of it {PART_TEXTS[main]}"
-            if 2 * more[main] > total
-            else f"the greatest part of it {PART_TEXTS[main]}"
-        )
-        words = (
-            f"over its late steps {_ms(total)} more {_place(cause, on_host=on_host)} than the others' median, {most}"
-        )
+        most = "mostly" if 2 * more[main] > total else "the largest part of it"
+        # A job that computes on the CPU has no device that could be idle.
+        takes = "it takes" if on_host or cause in ("slow_network", "memory") else "its device is idle for"
+        words = f"in its late steps {takes} {_ms(total)} longer than the others' median, {most} {PART_TEXTS[main]}"
         causes.append(Cause(cause, min(total / late, 1.0), words))
     return causes
-
-
-def _place(cause: str, *, on_host: bool) -> str:
-    """What the time is part of: a job that computes on the CPU has no device that could be idle."""
-    return "of its time" if on_host or cause in ("slow_network", "memory") else "of its device's idle time"
 
 
 def _by_work(late: int, more: Mapping[str, int], work: WorkDifference | None, *, on_host: bool) -> list[Cause]:

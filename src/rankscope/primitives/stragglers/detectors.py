@@ -11,6 +11,8 @@
 6. Two late ranks add to each other's random variation. So if no rank stands out, the rank with the greatest excess is
    left out on trial, and the others are judged without it (B. Rosner, Technometrics 25, 1983: many-outlier procedure).
 7. Idle time of a device counts only if its host caused it: `caused_by_host`.
+
+In: measures, as matrices of ranks and steps. Out: the ranks that stand out, in which steps and by how much.
 """
 
 from __future__ import annotations
@@ -144,7 +146,7 @@ def stalled_once(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | N
 
 TESTS = {
     "always_late": "mean excess against its standard error",
-    "late_at_times": "number of late steps against chance",
+    "late_at_times": "number of late steps, compared with that expected at random",
     "stalled_once": "one step against all others",
 }
 

@@ -5,6 +5,8 @@ and size in a step (their mean times their usual number, since some may be lost)
 groups; if there is no other group, with those of its other steps; if there are only one or two, too few to estimate
 random variation, with theirs and its own together. Lasting and passing delays are distinguished as for ranks
 (`find_late_ranks`).
+
+In: the groups' transfers by step. Out: the groups that are slow, in which steps, and what it costs.
 """
 
 from __future__ import annotations

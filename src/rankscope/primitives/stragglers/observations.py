@@ -2,6 +2,8 @@
 
 `Observations.of` needs only the local time of each rank in each step, which a log can give without traces. `observe`
 makes one from traces, which add the parts of that time, its steady part, the paces and the launched work.
+
+In: local times, or the frames that traces give per rank. Out: `Observations`.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ same pieces,
 
 where the usual time is the median over the steps. A hiccup is cut off from the first and weighs as one place of many in
 the second, while a fault that recurs at the same place is in the first, and a host that is slow everywhere in both.
+
+In: one rank's steps and pieces of work. Out: the steady time and the pace of each step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A rank compared with its peers, the other ranks with the same program: its time in each step less their median."""
+"""A rank compared with its peers, the other ranks with the same program: its time in each step less their median.
+
+In: times by rank and step, and each rank's program. Out: the excess of each rank and step.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@
    pace of a program is compared with theirs: all of its ranks may be equally slow (a stage on one slow host).
 3. The cause of each comes from its late steps alone (`causes`).
 4. Its saving is what a step would gain if it took no longer than the slowest of the others.
+
+In: `Observations`. Out: stragglers with cause and saving, and a verdict for each rank.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Shares are of a step. "Seeds 0–99" means: set on simulated jobs with these seeds, so that less than 1 % of clean runs
 have a finding. "Convention" means that no measurement favors a particular value. `python -m benchmarks.diagnosis
 ablation` shows what moving each number changes; benchmarks/README.md has its results.
+
+In: nothing. Out: the thresholds, as one object that benchmarks can vary.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ a rank waits, its device runs a communication kernel and nothing else. So
 
 and the rank that makes the others wait is the one whose local time exceeds that of ranks with the same program. A rank
 that is late because it waited in another group has no excess: its wait is exposed communication.
+
+In: one rank's tables. Out: the parts of its time, its local time and its work, by step.
 """
 
 from __future__ import annotations
