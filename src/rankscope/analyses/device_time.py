@@ -11,9 +11,10 @@ concurrent kernels count once.
     idle                   = span − busy
 
 A trace without device events (a CPU job with Gloo) is read on the host: communication is the union of `gloo:*` ranges,
-compute the union of top-level operators that do not start inside such a range of their own thread. If a rank has
-several traces, each is measured separately and the figures are added. `--steps` keeps the events that the selected
-steps launched (on the host: what is inside their ranges).
+compute the union of top-level operators that do not start inside such a range of their own thread, without the waits
+for functional collectives in them (`_c10d_functional::wait_tensor`). If a rank has several traces, each is measured
+separately and the figures are added. `--steps` keeps the events that the selected steps launched (on the host: what is
+inside their ranges).
 
 How to read it: an overlap near 1 means that communication runs behind compute; exposed communication is what it costs
 (`collectives` says which, and `stragglers` how much of it is waiting for other ranks). Where idle is large, see `idle`.

@@ -14,7 +14,7 @@ unions over all host threads:
     window = compute + exposed communication + exposed copies + exposed fills
              + runtime + data loading + operators + other
 
-Without device events, compute is top-level operators and communication is Gloo's ranges.
+Without device events, compute is top-level operators and communication is Gloo's ranges (`device_time`).
 A trace without steps gives one row with step null: from the first to the last device event, as the host may have
 waited or loaded long before; without a device, the complete trace.
 

@@ -16,6 +16,8 @@ from rankscope.primitives.intervals import EMPTY, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE, MEMORY, communication_names
 
 GLOO = "gloo:"
+WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
+"""Operators that wait until a functional collective has ended; the second is that of torch 2.1 and 2.2."""
 DATA_LOADING = re.compile(
     r"enumerate\(Data(Loader|Pipe)\)"
     r"|data_?load|load(ing)?_?(data|batch)|(next|get|fetch|prefetch)_?(data|batch)|batch_?load"
@@ -103,9 +105,12 @@ def computing_operators(operators: pl.DataFrame, gloo: pl.DataFrame) -> pl.DataF
     """Top-level operators that compute: without Gloo's ranges, and without operators inside these.
 
     Gloo runs collectives on its own threads, where all operators are inside Gloo's ranges, but send and recv on the
-    caller's thread.
+    caller's thread. An operator that waits for a functional collective computes before and after it: one row each.
     """
     top = operators.filter((pl.col("depth") == 0) & ~pl.col("name").str.starts_with(GLOO))
+    waits = operators.filter(pl.col("name").is_in(WAITS))
+    if waits.height:
+        top = _outside(top.filter(~pl.col("name").is_in(WAITS)), waits)
     if gloo.is_empty():
         return top
     inside = np.zeros(top.height, dtype=np.bool_)
@@ -115,6 +120,25 @@ def computing_operators(operators: pl.DataFrame, gloo: pl.DataFrame) -> pl.DataF
         covered = covered_time(ranges)
         inside[on_thread] = covered.before(start[on_thread] + 1) > covered.before(start[on_thread])
     return top.filter(pl.Series(~inside))
+
+
+def _outside(operators: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+    """The parts of top-level operators outside the waits on their threads, in the order of the operators."""
+    thread = ["pid", "tid"]
+    # Waits may be nested.
+    earlier = pl.col("end_ns").cum_max().shift(1).over(thread)
+    waits = waits.sort("start_ns").filter((pl.col("start_ns") >= earlier).fill_null(True))
+    row = operators.with_row_index("row").sort("start_ns")
+    inside = (
+        waits.select(*thread, "start_ns", pl.col("end_ns").alias("wait_end"))
+        .join_asof(row.select(*thread, "start_ns", "end_ns", "row"), on="start_ns", by=thread, check_sortedness=False)
+        .filter(pl.col("wait_end") <= pl.col("end_ns"))
+    )
+    starts = pl.concat([row.select("row", "start_ns"), inside.select("row", pl.col("wait_end").alias("start_ns"))])
+    ends = pl.concat([row.select("row", "end_ns"), inside.select("row", pl.col("start_ns").alias("end_ns"))])
+    parts = starts.sort("row", "start_ns").hstack(ends.sort("row", "end_ns").select("end_ns"))
+    parts = parts.filter(pl.col("end_ns") > pl.col("start_ns"))
+    return operators[parts["row"]].with_columns(parts["start_ns"], parts["end_ns"])
 
 
 def activity(
