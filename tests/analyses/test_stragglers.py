@@ -333,8 +333,11 @@ def test_of_two_stages_of_one_rank_none_is_compared(tmp_path: Path) -> None:
     assert rank_state(found) == "not-compared"
     text = without_straggler(found).text
     assert text.startswith(
-        "The ranks cannot be compared: they are alone in their pipeline stages; the longest wait is for"
+        "The ranks cannot be compared: no two run the same program, as in pipeline stages of one rank; the longest wait"
     )
+    (unknown,) = run.diagnosis().not_judged
+    assert unknown.what == "Which rank delays the others"
+    assert "no two ranks run the same program" in unknown.why
 
 
 def test_a_stage_whose_ranks_are_all_as_slow_is_held_against_the_other_stages(tmp_path: Path) -> None:

@@ -201,3 +201,20 @@ def test_late_launches_in_some_steps_are_named_with_these(tmp_path: Path) -> Non
 def test_late_launches_in_a_single_step_need_not_come_again(tmp_path: Path) -> None:
     job = with_calls(executed(logging(lambda number: number == 5)))
     assert "launch_bound" not in found_in(job.write(tmp_path))
+
+
+@pytest.mark.parametrize("waits_ms", [(10, 20, 30, 40, 50), (10, 10, 10, 10, 10)])
+def test_a_loader_that_is_slow_in_exactly_half_of_the_steps(tmp_path: Path, waits_ms: tuple[int, ...]) -> None:
+    """A worker dies after five of ten steps of 10 ms. The median wait is half of the shortest one: no step has that."""
+
+    def program(job: Job, number: int) -> None:
+        if number >= 5:
+            job.load(waits_ms[number - 5] * 1_000)
+        job.launch(10_000)
+
+    finding = found_in(executed(program).write(tmp_path))["data_loading"]
+    total = sum(waits_ms) * 1_000_000
+    assert "in 5 of 10 steps" in finding.title
+    assert finding.steps == (5, 6, 7, 8, 9)
+    assert finding.saving_ns == pytest.approx(total / 10, rel=0.01)
+    assert evidence(finding)[MEAN] == pytest.approx(10_000_000 + total / 10, rel=0.01)

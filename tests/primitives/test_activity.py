@@ -80,6 +80,33 @@ def test_threads_without_a_number_and_with_large_ones_are_threads() -> None:
         assert computing_operators(operators, gloo)["tid"].to_list() == [each for each in threads if each != tid]
 
 
+def test_waits_for_functional_collectives_can_be_left_out() -> None:
+    # On thread 1 a wait (with the one that torch nests in it) by itself, and two in an operator of tensor parallelism;
+    # thread 2 computes meanwhile.
+    wait = "_c10d_functional::wait_tensor"
+    operators = table(
+        "host_ops",
+        [
+            operator("aten::mm", 0, 10),
+            operator(wait, 10, 30),
+            operator(wait, 11, 29, depth=1),
+            operator("aten::linear", 40, 100),
+            operator(wait, 50, 60, depth=1),
+            operator("aten::mm", 60, 70, depth=1),
+            operator("c10d_functional::wait_tensor", 70, 95, depth=1),
+            operator("aten::add", 15, 20, tid=2),
+        ],
+    )
+    annotations = table("annotations", [annotation("gloo:all_reduce", 12, 28, tid=9)])
+    computing = computing_operators(operators, gloo_ranges(operators, annotations), without_waits=True)
+    assert computing.select("name", "start_ns", "end_ns").rows() == [
+        ("aten::mm", 0, 10), ("aten::linear", 40, 50), ("aten::linear", 60, 70), ("aten::linear", 95, 100),
+        ("aten::add", 15, 20),
+    ]  # fmt: skip
+    sets = activity(TABLES["device_events"].empty(), operators, annotations)
+    assert (sets.compute.length, (sets.communication - sets.compute).length) == (90, 0)  # the figures keep them
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

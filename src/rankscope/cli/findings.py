@@ -62,10 +62,9 @@ def findings(
         }
         write(as_json(content), output)
     else:
-        parts: list[RenderableType] = [Text("Nothing is wrong with this run, as far as these traces show.")]
+        parts: list[RenderableType] = [Text(sentence(diagnosis.headline), style="bold")]
         if found:
-            listed = findings_list(found, about["steps"], with_evidence=True)
-            parts = [Text(sentence(diagnosis.headline), style="bold"), Text(), listed]
+            parts += [Text(), findings_list(found, about["steps"], with_evidence=True)]
         if diagnosis.not_judged:
             parts += [Text(), not_judged_list(diagnosis)]
         show(Group(*parts), output)

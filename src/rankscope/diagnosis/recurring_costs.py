@@ -152,7 +152,9 @@ class Bursts:
 
 
 def in_bursts(frame: pl.DataFrame, column: str, inputs: Inputs) -> Bursts | None:
-    """What fewer than half of a rank's steps cost, but two or more: a part of the mean step. None if too little.
+    """What at most half of a rank's steps cost, but two or more: a part of the mean step. None if too little.
+
+    In exactly half, the median lies between a step that has the cost and one that has not: no step is like it.
 
     Args:
         frame: rank, step and the column, one row per step.
@@ -164,7 +166,8 @@ def in_bursts(frame: pl.DataFrame, column: str, inputs: Inputs) -> Bursts | None
     slow = frame.filter(pl.col("step").is_not_null() & (pl.col(column) >= WARNING_SHARE * median))
     often = slow.group_by("rank").agg(pl.len().alias("times"), pl.col(column).sum().alias("total"))
     rows = often.join(frame.group_by("rank").agg(pl.len().alias("of")), on="rank")
-    rows = rows.filter(in_some_steps(pl.col("times"), pl.col("of"))).sort("total", "rank", descending=[True, False])
+    few = (pl.col("times") >= AGAIN) & (2 * pl.col("times") <= pl.col("of"))
+    rows = rows.filter(few).sort("total", "rank", descending=[True, False])
     if rows.is_empty():
         return None
     worst = rows.row(0, named=True)
@@ -193,11 +196,17 @@ def of_mean_step(finding: Finding, inputs: Inputs) -> Finding:
 
 
 def larger_share(usually: list[Finding], in_some: list[Finding], step: int) -> list[Finding]:
-    """Of a rule's finding about usual steps and the one about some, what is the larger share of its step.
+    """Of a rule's finding about usual steps and the one about some, what is the larger share of its step, in percent.
+
+    If they are the same, the one about some: it says which steps.
 
     Args:
         usually: about the median step; no finding or one.
         in_some: about the mean step; no finding or one.
         step: the median step, ns.
     """
-    return max(usually, in_some, key=lambda each: sum((one.saving_ns or 0) / step_of(one, step)[0] for one in each))
+
+    def percent(findings: list[Finding]) -> int:
+        return round(100 * sum((each.saving_ns or 0) / step_of(each, step)[0] for each in findings))
+
+    return max(in_some, usually, key=percent)

@@ -278,10 +278,11 @@ def _not_judged(stated: Sequence[Finding], inputs: Inputs, without_steps: frozen
     found: list[NotJudged] = []
     steps, ranks = number_of_steps(inputs), len({info.rank for info in inputs.traces})
     if not steps:
+        span = "device event" if "step_time" in inputs.results and on_device(inputs) else "event"
         found.append(
             NotJudged(
                 "Time per step",
-                "no step is marked: figures are of the recorded span, from the first to the last device event",
+                f"no step is marked: figures are of the recorded span, from the first to the last {span}",
                 "Call step() of the profiler once per iteration, or use `rankscope run`.",
             )
         )
@@ -322,6 +323,11 @@ def _ranks_not_judged(stated: Sequence[Finding], inputs: Inputs, ranks: int) -> 
     if frame is None or not frame["waited_ns"].drop_nulls().len():
         return [NotJudged(what, "no collective was matched across ranks", "Record all ranks in the same steps.")]
     found = []
+    if rank_state(frame) == "not-compared":
+        alone = frame["significance"].null_count() == frame.height
+        whose = "no two ranks run the same program" if alone else "no other rank runs the program of the one waited for"
+        why = f"{whose}, as in pipeline stages of one rank"
+        found.append(NotJudged(what, why, "Record a job with several replicas of the pipeline."))
     if ranks < size:
         why = f"{size - ranks} of {size} ranks have no trace here"
         found.append(NotJudged("Waiting for the missing ranks", why, "Gather the traces of all ranks."))

@@ -17,6 +17,8 @@ from rankscope.primitives.intervals import EMPTY, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE, MEMORY, communication_names
 
 GLOO = "gloo:"
+WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
+"""Operators that wait until a functional collective has ended; the second is that of torch 2.1 and 2.2."""
 DATA_LOADING = re.compile(
     r"enumerate\(Data(Loader|Pipe)\)"
     r"|data_?load|load(ing)?_?(data|batch)|(next|get|fetch|prefetch)_?(data|batch)|batch_?load"
@@ -100,16 +102,44 @@ def gloo_ranges(operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFr
     return pl.concat(parts) if parts else pl.DataFrame([annotations.get_column(name).clear() for name in columns])
 
 
-def computing_operators(operators: pl.DataFrame, gloo: pl.DataFrame) -> pl.DataFrame:
+def computing_operators(operators: pl.DataFrame, gloo: pl.DataFrame, *, without_waits: bool = False) -> pl.DataFrame:
     """Top-level operators that compute: without Gloo's ranges, and without operators inside these.
 
     Gloo runs collectives on its own threads, where all operators are inside Gloo's ranges, but send and recv on the
     caller's thread.
+
+    Args:
+        operators: host_ops.
+        gloo: `gloo_ranges`.
+        without_waits: leave out waits for functional collectives, which are operators too. An operator that waits in
+            the middle becomes several rows.
     """
     top = operators.filter((pl.col("depth") == 0) & ~pl.col("name").str.starts_with(GLOO))
+    waits = operators.filter(pl.col("name").is_in(WAITS)) if without_waits else operators.clear()
+    if waits.height:
+        top = _outside(top.filter(~pl.col("name").is_in(WAITS)), waits)
     if gloo.is_empty():
         return top
     return top.filter(pl.Series(~is_inside(gloo, top["pid"], top["tid"], top["start_ns"].to_numpy())))
+
+
+def _outside(operators: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+    """The parts of top-level operators outside the waits on their threads, in the order of the operators."""
+    thread = ["pid", "tid"]
+    # Waits may be nested.
+    earlier = pl.col("end_ns").cum_max().shift(1).over(thread)
+    waits = waits.sort("start_ns").filter((pl.col("start_ns") >= earlier).fill_null(True))
+    row = operators.with_row_index("row").sort("start_ns")
+    inside = (
+        waits.select(*thread, "start_ns", pl.col("end_ns").alias("wait_end"))
+        .join_asof(row.select(*thread, "start_ns", "end_ns", "row"), on="start_ns", by=thread, check_sortedness=False)
+        .filter(pl.col("wait_end") <= pl.col("end_ns"))
+    )
+    starts = pl.concat([row.select("row", "start_ns"), inside.select("row", pl.col("wait_end").alias("start_ns"))])
+    ends = pl.concat([row.select("row", "end_ns"), inside.select("row", pl.col("start_ns").alias("end_ns"))])
+    parts = starts.sort("row", "start_ns").hstack(ends.sort("row", "end_ns").select("end_ns"))
+    parts = parts.filter(pl.col("end_ns") > pl.col("start_ns"))
+    return operators[parts["row"]].with_columns(parts["start_ns"], parts["end_ns"])
 
 
 def activity(

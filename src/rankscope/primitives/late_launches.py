@@ -75,7 +75,7 @@ class LateLaunches:
                 "start_ns", "end_ns", "name", "launch_ns", (pl.col("category") == COMPUTE).alias("counts")
             )
         else:
-            pieces = computing_operators(window["host_ops"], gloo).select(
+            pieces = computing_operators(window["host_ops"], gloo, without_waits=True).select(
                 "start_ns", "end_ns", "name", pl.col("start_ns").alias("launch_ns"), pl.lit(True).alias("counts")
             )
         duration = pl.col("end_ns") - pl.col("start_ns")

@@ -53,7 +53,7 @@ def without_straggler(frame: pl.DataFrame, *, ranks_missing: bool = False) -> He
     if state == "not-compared" and not steps:
         return Headline.of("The ranks cannot be compared: no collective was matched between complete traces.")
     if state == "not-compared":
-        verdict = "The ranks cannot be compared: they are alone in their pipeline stages"
+        verdict = f"{_not_compared(frame)}, as in pipeline stages of one rank"
     elif state == "too-few-steps":
         verdict = f"Too few steps to tell whether a rank delays the others ({counted_steps(steps)})"
     elif longest is None:
@@ -70,6 +70,14 @@ def without_straggler(frame: pl.DataFrame, *, ranks_missing: bool = False) -> He
     if longest is None:
         return Headline(f"{verdict}.", values)
     return Headline(f"{verdict}; {longest.text}.", (*longest.values, *values))
+
+
+def _not_compared(frame: pl.DataFrame) -> str:
+    """Which ranks have no peer: all of them, or the one that is waited for."""
+    most = _most_waited(frame)
+    if most is None or frame["significance"].null_count() == frame.height:
+        return "The ranks cannot be compared: no two run the same program"
+    return f"Rank {most['rank']} cannot be compared: no other rank runs its program"
 
 
 def late_unexplained(frame: pl.DataFrame) -> int | None:

@@ -59,6 +59,19 @@ def test_only_what_all_ranks_could_hide_counts(tmp_path: Path) -> None:
     assert diagnosed(tmp_path, make, ranks=2)["exposed_communication"].saving_ns == 40_000
 
 
+def test_the_rank_that_is_exposed_least_need_not_have_the_least_compute(tmp_path: Path) -> None:
+    """Rank 0 computes for 100 µs and is exposed for 300; rank 1 computes for 400, hides 50 and is exposed for 250."""
+
+    def make(rank: int, at: float) -> list[kineto.Event]:
+        return [*work(at + (510 if rank == 0 else 260), 100 if rank == 0 else 400), *reduce(at + 610, 300)]
+
+    finding = diagnosed(tmp_path, make, ranks=2)["exposed_communication"]
+    evidence = {each.name: each.value for each in finding.evidence}
+    assert evidence["without waiting, rank 1 (the lowest)"] == 250_000
+    assert evidence["compute that could run at the same time"] == finding.saving_ns == 100_000
+    assert finding.title.startswith("25 % of a step")
+
+
 def test_without_a_rank_waiting_is_not_called_transfer(tmp_path: Path) -> None:
     """Rank 1 comes 250 µs late to 300 µs of all-reduce: with both ranks 50 µs could overlap; with one nobody knows."""
 

@@ -36,6 +36,19 @@ def test_what_few_of_the_peers_launch_is_more_work() -> None:
     assert (found.more_ns, found.slower_ns) == (200, 0)
 
 
+def test_additional_pieces_that_are_shorter_add_what_they_take() -> None:
+    # Rank 0 launches ten of 100, as its peers, and eight of 50 under the same name and grid.
+    peers = [(rank, 7, 10, 1_000) for rank in (1, 2, 3)]
+    found = compare_work(launched([(0, 7, 18, 1_400), *peers]), 0, [1, 2, 3], [1])
+    assert found == WorkDifference(400, 0, 1_400, 18, 10)
+
+
+def test_additional_pieces_of_a_slow_rank_count_at_the_pace_of_its_peers() -> None:
+    peers = [(rank, 7, 10, 1_000) for rank in (1, 2, 3)]
+    found = compare_work(launched([(0, 7, 20, 2_400), *peers]), 0, [1, 2, 3], [1])
+    assert found == WorkDifference(1_000, 200, 2_400, 20, 10)
+
+
 def test_nothing_launched() -> None:
     assert compare_work(launched([(1, 7, 1, 1)]), 0, [1], [1]) is None
 

@@ -69,18 +69,19 @@ def find(inputs: Inputs) -> list[Finding]:
         return []
     # On the CPU compute and communication share the cores: hiding one behind the other gains little.
     certain = on_device(inputs) and least["exposed_transfer_ns"] >= _KNOWN * least["open"]
-    of_least = [Evidence(f"without waiting, rank {least['rank']} (the lowest)", round(least["open"]), "ns")]
-    share = unit.share(least["open"], average.step_ns)
+    lowest = average.lowest
+    of_lowest = [Evidence(f"without waiting, rank {lowest['rank']} (the lowest)", round(lowest["open"]), "ns")]
+    share = unit.share(lowest["open"], average.step_ns)
     title = f"{share} is exposed communication, not counting waits for other ranks"
-    if saving < round(least["open"]):
-        of_least.append(Evidence("compute that could run at the same time", saving, "ns"))
+    if saving < round(lowest["open"]):
+        of_lowest.append(Evidence("compute that could run at the same time", saving, "ns"))
     worst = pl.col("saving") >= _WORST_SHARE * average.step_ns
     ranks = tuple(average.costs.filter(worst)["rank"].to_list())
     found = _finding(
         severity if certain else "info",
         title,
         ranks,
-        _evidence(average, of_least, inputs),
+        _evidence(average, of_lowest, inputs),
         saving,
         inputs,
         _advice(job_of(inputs), _heaviest(inputs)),
@@ -101,6 +102,11 @@ class _Average:
     def least(self) -> dict[str, Any]:
         """The row of the rank that can save the least."""
         return self.costs.sort("saving", "rank").row(0, named=True)
+
+    @property
+    def lowest(self) -> dict[str, Any]:
+        """The row of the rank that is exposed least; another may have less compute to hide it behind."""
+        return self.costs.sort("open", "rank").row(0, named=True)
 
     @property
     def saving_ns(self) -> int:

@@ -152,12 +152,14 @@ def compare_work(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Seq
     )
     own_unit = pl.col("work_ns") / pl.when(pl.col("pieces") > 0).then("pieces")
     unit = pl.coalesce("unit_ns", own_unit)
-    extra = (pl.col("pieces") - pl.col("pieces_others")) * unit
+    surplus = pl.col("pieces") - pl.col("pieces_others")
     shared = pl.min_horizontal("pieces", "pieces_others")
-    # Where it launches more of a piece than its peers, the surplus counts at its own pace.
+    slower = shared * (pl.coalesce(own_unit, unit) - unit)
+    # A surplus counts at its peers' pace, but adds no more than what it takes: it may be of shorter ones of that name.
+    shorter = pl.when(surplus > 0).then(pl.min_horizontal(pl.col("work_ns") - pl.col("pieces") * unit, 0)).otherwise(0)
     row = both.filter(pl.col("step").is_in(mine["step"].unique().to_list())).select(
-        extra.sum().alias("more"),
-        (shared * (pl.coalesce(own_unit, unit) - unit)).sum().alias("slower"),
+        (surplus * unit + shorter).sum().alias("more"),
+        pl.when(surplus > 0).then(pl.max_horizontal(slower, 0)).otherwise(slower).sum().alias("slower"),
         pl.col("work_ns", "pieces", "pieces_others").sum(),
     )
     found = row.row(0, named=True)

@@ -174,7 +174,8 @@ def observe(
     waits: Bool = np.ones(ranks.size, dtype=np.bool_)
     waits[some] = np.nanmedian(waited[some], axis=1) > 0
     ranged = (pl.col("ranged") == 1) & pl.col("rank").is_in(ranks) & pl.col("step").is_in(steps)
-    work, slower = _work(launched.filter(ranged), matrix, known, programs)
+    program = pl.DataFrame({"rank": ranks, "role": programs}, schema={"rank": pl.Int64, "role": pl.Int64})
+    work, slower = _work(launched.filter(ranged).join(program, on="rank"), matrix, known, programs)
     lossy = matrix(frame, "lossy") == 1
     parts = {part: np.where(known, matrix(frame, part), np.nan) for part in LOCAL_PARTS}
     for part in IDLE_PARTS:
@@ -208,10 +209,17 @@ def _work(
         .group_by("work")
         .agg(pl.col("unit_ns").median())
     )
+    # A rank that launches more of a piece than its peers may add shorter ones of that name: at most what they take.
+    others = pl.col("pieces").quantile(0.5, "lower").over("role", "step", "work")
+    usual_ns = pl.col("pieces") * pl.col("unit_ns")
+    least = pl.max_horizontal(pl.min_horizontal(usual_ns, "work_ns"), others * pl.col("unit_ns"))
     sums = (
-        each.join(unit, on="work")
+        each.group_by("rank", "role", "step", "work")
+        .agg(pl.col("pieces", "work_ns").sum())
+        .join(unit, on="work")
+        .with_columns(pl.when(pl.col("pieces") > others).then(least).otherwise(usual_ns).alias("usual"))
         .group_by("rank", "step")
-        .agg((pl.col("pieces") * pl.col("unit_ns")).sum().round().alias("usual"), pl.col("work_ns").sum())
+        .agg(pl.col("usual").sum().round(), pl.col("work_ns").sum())
         .with_columns((pl.col("work_ns") - pl.col("usual")).alias("slower"))
     )
     usual, slower = matrix(sums, "usual"), matrix(sums, "slower")

@@ -100,7 +100,7 @@ def device_places(
         busiest = works.group_by("stream").agg(length.alias("ns")).sort("ns", "stream")["stream"]
         found = works.filter(pl.col("stream").eq_missing(busiest[-1])) if busiest.len() else works
     else:
-        found = computing_operators(operators, gloo_ranges(operators, annotations))
+        found = computing_operators(operators, gloo_ranges(operators, annotations), without_waits=True)
     return _places(found.sort("end_ns", "start_ns"))
 
 

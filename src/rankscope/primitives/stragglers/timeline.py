@@ -68,7 +68,7 @@ def cumulative_parts(tables: Mapping[str, pl.DataFrame], instants: Int64, extra:
         layers["operators"] = covered_time(operators)
     else:
         gloo = gloo_ranges(operators, annotations)
-        computing = covered_time(computing_operators(operators, gloo))
+        computing = covered_time(computing_operators(operators, gloo, without_waits=True))
         layers["data_loading"] = loading
         layers["operators"] = computing - loading
         layers["communication"] = covered_time(gloo) - computing - loading
@@ -196,7 +196,7 @@ def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataF
         done = with_category(device, extra).filter(pl.col("category") == COMPUTE)
         at, text = done["launch_ns"], done["grid"]
     else:
-        done = computing_operators(tables["host_ops"], gloo_ranges(tables["host_ops"], annotations))
+        done = computing_operators(tables["host_ops"], gloo_ranges(tables["host_ops"], annotations), without_waits=True)
         done = with_shapes(done, tables["host_ops"])
         at, text = done["start_ns"], done["input_dims"]
     launched = values_and_validity(at)
