@@ -92,7 +92,7 @@ function symptoms(context: ViewContext, found: readonly Finding[], here: boolean
     h("ul", {}, found.map((symptom) => h("li", { "data-testid": "symptom", "data-finding": symptom.id },
       h("details", {},
         h("summary", {}, named(symptom.title, 240),
-          h("small", {}, " ", symptom.saving_ns === null ? "" : `${formatDuration(symptom.saving_ns)} of the same time: `, named(symptom.because, 200))),
+          h("small", {}, " ", symptom.saving_ns === null ? "" : `${formatDuration(symptom.saving_ns)} of the same time, because `, named(symptom.because, 200))),
         facts(context, symptom, here),
         here ? eventOf(context, symptom) : null,
         symptom.advice === "" ? null : h("p", { class: "advice" }, inline(shownName(symptom.advice, 1200))))))));
