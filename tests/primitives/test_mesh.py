@@ -175,3 +175,12 @@ def test_groups_of_one_name_that_overlap_are_no_dimension() -> None:
 def test_absurd_coordinates_are_none() -> None:
     traces = [TraceInfo(path="", rank=rank, mesh={"dp": 10**30 if rank else 0}) for rank in range(2)]
     assert infer_mesh(traces).frame.filter(dimension="dp")["rank"].to_list() == [0]
+
+
+def test_a_group_in_an_order_of_its_own_is_the_one_of_the_collectives() -> None:
+    """The metadata has the order of the group, the collectives only its ranks, ascending."""
+    places = grid(dp=2, tp=2)
+    listed = infos(places, {"mesh_tp": [(1, 0), (3, 2)]})
+    mesh = infer_mesh(listed, [("1 mesh_tp", (0, 1)), ("1 mesh_tp", (2, 3))])
+    assert mesh.dims == ("tp",)
+    assert {rank: at["tp"] for rank, at in coordinates(mesh).items()} == {0: 1, 1: 0, 2: 1, 3: 0}

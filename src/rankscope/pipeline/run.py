@@ -212,7 +212,7 @@ class Run(SqlMethods):
             if first is not None and last is not None
             for step in range(first, min(last, first + MAX_STEPS) + 1)
         }
-        used = {(info.rank, device["name"]) for info in infos for device in info.devices[:1] if device.get("name")}
+        devices = sorted({info.device for info in infos if info.device})
         return {
             "id": self.run_id,
             "name": self.name,
@@ -223,7 +223,7 @@ class Run(SqlMethods):
             "missing_ranks": self.missing_ranks,
             "hosts": sorted({info.host for info in infos if info.host}),
             # Traces without device names are of CPU jobs only if no device ran anything.
-            "devices": sorted({name for _, name in used}) or ([] if any(map(_ran_on_device, infos)) else ["CPU"]),
+            "devices": devices or ([] if any(map(_ran_on_device, infos)) else ["CPU"]),
             "steps": sorted(steps)[:MAX_STEPS],
         }
 

@@ -86,7 +86,8 @@ def infer_mesh(traces: Sequence[TraceInfo], groups: Iterable[tuple[str, Sequence
 
     Args:
         traces: its files.
-        groups: further process groups from collectives: description, global ranks in the group's order.
+        groups: further process groups from collectives: description and global ranks, whose order does not count if a
+            trace lists the same ranks.
     """
     ranks = sorted({info.rank for info in traces if info.rank is not None})
     recorded = _recorded_coordinates(traces)
@@ -174,29 +175,29 @@ def _listed(traces: Sequence[TraceInfo]) -> list[tuple[str, tuple[int, ...]]]:
 
 def _named(listed: Iterable[tuple[str, Sequence[int]]]) -> dict[str, list[tuple[int, ...]]]:
     """Disjoint groups by dimension; groups of one name that overlap are not a dimension."""
-    by_name: dict[str, dict[tuple[int, ...], None]] = {}
-    nameless: dict[tuple[int, ...], None] = {}
+    by_name: dict[str, dict[frozenset[int], tuple[int, ...]]] = {}
+    nameless: dict[frozenset[int], tuple[int, ...]] = {}
     for description, ranks in listed:
-        group = tuple(ranks)
-        if len(group) < 2 or len(set(group)) < len(group):
+        group, members = tuple(ranks), frozenset(ranks)
+        if len(group) < 2 or len(members) < len(group):
             continue
         name = dimension_name(description)
         if name is not None:
-            by_name.setdefault(name, {})[group] = None
+            by_name.setdefault(name, {}).setdefault(members, group)
         elif description.strip().split(" ")[-1].lower() in ("", "undefined"):
-            nameless[group] = None
-    for group in nameless:
+            nameless.setdefault(members, group)
+    for members, group in nameless.items():
         strides = {b - a for a, b in pairwise(group)}
         # Evenly spaced ranks are rows of a grid; others may be any set.
         if len(strides) == 1:
-            by_name.setdefault(f"{len(group)}_ranks_{strides.pop()}_apart", {})[group] = None
+            by_name.setdefault(f"{len(group)}_ranks_{strides.pop()}_apart", {})[members] = group
     known = {group for name, groups in by_name.items() if not name[0].isdigit() for group in groups}
     named = {}
     for name, groups in by_name.items():
         if name[0].isdigit() and (known & set(groups) or len(groups) < 2):
             continue
         if sum(len(group) for group in groups) == len({rank for group in groups for rank in group}):
-            named[name] = sorted(groups)
+            named[name] = sorted(groups.values())
     return named
 
 
@@ -212,7 +213,7 @@ def _independent(named: Mapping[str, Groups], positions: Mapping[str, Mapping[in
         if all(_constant(named[dim], positions[c]) and _constant(named[c], positions[dim]) for c in chosen):
             chosen.append(dim)
     # Neighbors in the fastest dimension are one rank apart.
-    return tuple(sorted(chosen, key=lambda dim: (-(named[dim][0][1] - named[dim][0][0]), dim)))
+    return tuple(sorted(chosen, key=lambda dim: (-abs(named[dim][0][1] - named[dim][0][0]), dim)))
 
 
 def _constant(groups: Groups, position: Mapping[int, int]) -> bool:

@@ -165,12 +165,11 @@ class Timeline:
                 columns[_LANE_COLUMNS.get(name, name)] += lanes.arrays[f"lane_{name}"].tolist()
         for rank, files in self.traces.items():
             drawn_rank, info, own = ranks_in_run.get(rank), files[0].info, self.clock.ranks[rank]
-            device = next((one["name"] for one in info.devices if one.get("name")), None)
             ranks.append(
                 {
                     "rank": rank,
                     "host": info.host,
-                    "device": device,
+                    "device": info.device,
                     "mesh": dict(info.mesh),
                     "offset_ns": own.offset_ns,
                     "residual_ns": own.residual_ns,
