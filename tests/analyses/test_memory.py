@@ -182,6 +182,20 @@ def test_files_without_addresses_and_totals(tmp_path: Path) -> None:
     assert [finding.id for finding in blocks.findings] == ["memory-without-addresses"]
 
 
+def test_addresses_of_other_steps_are_recorded_too(tmp_path: Path) -> None:
+    events = [
+        kineto.step(5, 0, 100),
+        kineto.step(6, 100, 100),
+        kineto.memory(10, 64, allocated=64, reserved=128, address=1),
+        kineto.memory(150, -64, allocated=0, reserved=128, address=1),
+    ]
+    path = kineto.write(tmp_path / "rank0.json", kineto.trace(events))
+    run = rankscope.open(path, executor="serial", steps="6")
+    assert run.memory().height == 1
+    blocks = run.analyze("memory_blocks")["memory_blocks"]
+    assert (blocks.frame.height, blocks.findings) == (0, ())
+
+
 # -- once more, in plain Python -------------------------------------------------------------------------------------
 
 KINDS = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu"}

@@ -28,7 +28,7 @@ from rankscope.results import (
     Inputs,
     Tables,
     concat_ranks,
-    steps_by_window,
+    rows_by_window,
 )
 
 COLUMNS = (
@@ -59,8 +59,8 @@ COLUMNS = (
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """A rank's blocks."""
-    return steps_by_window(tables, inputs, COLUMNS, _of_window)
+    """A rank's blocks, of all steps."""
+    return rows_by_window(tables, inputs, COLUMNS, _of_window)
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -78,10 +78,11 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """Concatenate the ranks; a finding names those whose events could not be paired."""
+    """The blocks of the chosen steps; a finding names the ranks whose events could not be paired."""
     frame = concat_ranks(parts, COLUMNS)
     known = set(frame["rank"].to_list()) if frame.height else set()
     silent = sorted(set(inputs.results["memory"]["rank"].drop_nulls().to_list()) - known)
+    frame = inputs.options.chosen(frame)
     if not silent:
         return frame, []
     finding = Finding(

@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.call_stack import enclosing, launch_instants, parent_rows, range_at, with_ancestors
-from rankscope.primitives.intervals import union_length_by
+from rankscope.primitives.intervals import Int64, union_length_by
 from rankscope.primitives.phases import BACKWARD, phase_at, phase_sets
 from rankscope.primitives.steps import Bool, host_steps
 from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, over_ranks, top_group, total_of
@@ -124,23 +124,24 @@ def _recomputed(operators: pl.DataFrame, annotations: pl.DataFrame) -> tuple[Boo
     candidates = np.flatnonzero(numbered)
     hooks = annotations.filter(~pl.col("on_device") & pl.col("name").str.contains(_HOOKS).fill_null(False))
     instants = operators.select(pl.col("start_ns").alias("time_ns"), "pid", "tid")[candidates]
-    excluded = enclosing(hooks, instants) >= 0
     position, rows = with_ancestors(parent_rows(operators), candidates)
     inner_node, name = node[rows], operators["name"]
     node_name, own_name = name.gather(rows[inner_node]), name.gather(candidates[position[inner_node]])
     # A function that is its own gradient (an all-to-all) calls itself in its backward: not a recomputation.
     is_own_gradient = (node_name == own_name + "Backward").fill_null(False).to_numpy()
-    in_node = np.isin(np.arange(candidates.size), position[inner_node])
-    excluded |= np.isin(np.arange(candidates.size), position[inner_node][is_own_gradient])
-    recomputed = np.zeros(operators.height, dtype=np.bool_)
-    recomputed[candidates[in_node & ~excluded]] = True
+
+    def operators_at(positions: Int64 | Bool) -> Bool:
+        """Which operators these candidates are."""
+        chosen = np.zeros(operators.height, dtype=np.bool_)
+        chosen[candidates[positions]] = True
+        return chosen
+
+    in_node = operators_at(position[inner_node])
+    excluded = operators_at(enclosing(hooks, instants) >= 0) | operators_at(position[inner_node][is_own_gradient])
+    recomputed = in_node & ~excluded
     outer = rows != candidates[position]
-    nested = np.isin(np.arange(candidates.size), position[outer & recomputed[rows]])
-    inner = np.zeros(operators.height, dtype=np.bool_)
-    inner[candidates[nested]] = True
-    forward = np.zeros(operators.height, dtype=np.bool_)
-    forward[candidates[~in_node & ~excluded]] = True
-    return recomputed & ~inner, forward
+    inner = operators_at(position[outer & recomputed[rows]])
+    return recomputed & ~inner, numbered & ~in_node & ~excluded
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
