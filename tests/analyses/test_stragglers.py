@@ -295,7 +295,7 @@ def test_a_rank_that_is_not_the_only_slow_one_saves_nothing_by_itself() -> None:
     cause = Cause("slow_host", 1.0, "why")
     verdict = Verdict(Significance.SIGNIFICANT, "a test", (2,))
     blamed = [
-        Straggler((3,), "rank 3", cause, 10, saving, others, (1, 2), 2, 2, "always_late", verdict)
+        Straggler((3,), "rank 3", cause, 10, False, saving, others, (1, 2), 2, 2, "always_late", verdict)
         for saving, others in ((0, (4, 7)), (9, ()))
     ]
     none, some = stragglers._findings(blamed, table)
