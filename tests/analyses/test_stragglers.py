@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -295,7 +296,7 @@ def test_a_rank_that_is_not_the_only_slow_one_saves_nothing_by_itself() -> None:
     cause = Cause("slow_host", 1.0, "why")
     verdict = Verdict(Significance.SIGNIFICANT, "a test", (2,))
     blamed = [
-        Straggler((3,), "rank 3", cause, 10, saving, others, (1, 2), 2, 2, "always_late", verdict)
+        Straggler((3,), "rank 3", cause, 10, False, saving, others, (1, 2), 2, 2, "always_late", verdict)
         for saving, others in ((0, (4, 7)), (9, ()))
     ]
     none, some = stragglers._findings(blamed, table)
@@ -458,3 +459,18 @@ def test_without_collectives_nothing_is_compared(tmp_path: Path) -> None:
     run = rankscope.open(tmp_path, executor="serial")
     assert run.stragglers().drop("rank").null_count().row(0) == (2,) * 13
     assert run.diagnosis().stragglers.state == "not-compared"
+
+
+def test_a_rank_that_does_more_in_some_steps_is_late_in_all_of_them(tmp_path: Path) -> None:
+    """What it adds is shorter than the other kernels of that name and grid; it adds half of a step."""
+    fault = Fault("more_work", ranks=(0,), steps=(11, 15, 19), magnitude=0.5)
+    simulate(tmp_path, Job(ranks=4, steps=12, seed=1, faults=(fault,)), costs=True)
+    (truth,) = json.loads((tmp_path / "truth.json").read_text())["faults"]
+    run = rankscope.open(tmp_path, executor="serial")
+    run.stragglers()
+    (finding,) = [each for each in run.findings if each.id == "straggler"]
+    assert finding.steps == (11, 15, 19)
+    assert (finding.saving_ns or 0) == pytest.approx(truth["cost_ns"], rel=0.3)
+    (cause,) = [str(each.value) for each in finding.evidence if each.name == "cause: more work"]
+    more_ms = float(cause.partition(" take ")[2].split()[0])
+    assert more_ms == pytest.approx(3 * truth["taken_ns"] / 1e6, rel=0.05)

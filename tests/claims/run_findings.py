@@ -288,8 +288,14 @@ def straggler(claim: Claim, raw: Raw) -> None:
             ]
             claim.require(4 * sum(beside) >= sum(excess.values()), f"rank {rank} is not as late: {beside}")
     busy = any(each.name.startswith("its device's busy time") for each in claim.left)
+    in_late = any("in its late steps" in each.name for each in claim.left)
     said = claim.number("its device's busy time" if busy else "local time above its peers' median")
-    if busy:
+    if in_late and len(ranks) == 1:
+        # Those that the finding names, or of a rank that is late but for hiccups of its peers, all in which it is late.
+        steps = claim.finding.steps or tuple(number for number, each in excess.items() if each > 0)
+        usual = sum(excess[number] for number in steps) / compared
+        claim.same(said, usual, "the excess", within=max(0.1 * abs(usual), ROOM_NS))
+    elif busy:
         # What its device was idle for is not claimed.
         idle_more = statistics.fmean(excess.values()) - said
         claim.require(idle_more > -ROOM_NS, "it claims more than the rank is late by")

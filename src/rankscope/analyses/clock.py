@@ -165,7 +165,7 @@ def _offset_findings(frame: pl.DataFrame, hosts: Mapping[int, str | None]) -> li
             Finding(
                 id="times-differ-on-host",
                 severity="info",
-                title="Traces of ranks on one host differ in time, although the host has one clock",
+                title="As matched, collectives of ranks on one host end at different times, but it has one clock",
                 ranks=tuple(on_host["rank"].sort()),
                 evidence=(
                     Evidence(

@@ -131,6 +131,7 @@ COLUMNS = (
 )
 
 EXCESS = "local time above its peers' median, mean over steps"
+EXCESS_LATE = "local time above its peers' median in its late steps, mean over all steps"
 # The rows of all ranks take much memory: of a collective that they ran together, its ranks' rows have these in common.
 _OF_COLLECTIVES = (
     "window", "step", "match", "group", "group_ranks", "group_size", "collective", "bytes", "transfer_ns",
@@ -307,7 +308,7 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
                 ranks=each.ranks,
                 steps=() if each.lasting else tuple(dict.fromkeys(each.steps)),
                 evidence=(
-                    Evidence(EXCESS, each.excess_ns, "ns"),
+                    Evidence(_excess_name(each), each.excess_ns, "ns"),
                     Evidence("largest lateness per step, mean", max(row["lateness_ns"] or 0 for row in mine), "ns"),
                     Evidence("time other ranks waited for it", max(row["waited_ns"] or 0 for row in mine), "ns"),
                     Evidence("steps in which it is late", each.late_steps, "count"),
@@ -322,6 +323,10 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
             )
         )
     return findings
+
+
+def _excess_name(straggler: Straggler) -> str:
+    return EXCESS if straggler.lasting and not straggler.hidden else EXCESS_LATE
 
 
 def _to_be_fixed_too(straggler: Straggler) -> list[Evidence]:

@@ -432,3 +432,18 @@ def test_calls_for_memory_make_a_rank_late_though_its_host_is_no_slower() -> Non
     assert [(each.row, each.measure) for each in find_late_ranks(seen, LIMITS)] == [(2, "allocation")]
     without = replace(Observations.of({"runtime": calls + waits}, STEP), **host)
     assert find_late_ranks(without, LIMITS) == []
+
+
+def test_a_rank_whose_peer_has_hiccups_is_late_by_what_it_loses_in_the_other_steps() -> None:
+    """Rank 1 takes 100 instead of 80 ms in all twelve steps; rank 0 takes 300 ms in two of them."""
+    steady = np.array([[80.0] * 12, [100.0] * 12]) * 1e6
+    operators = steady.astype(np.int64)
+    operators[0, [3, 8]] = 300_000_000
+    seen = replace(Observations.of({"operators": operators}, 120e6, on_host=True), steady=steady)
+    (found,) = Comparison(seen).stragglers()
+    assert (found.ranks, found.lasting, found.hidden) == ((1,), True, True)
+    assert (found.late_steps, found.compared) == (10, 12)
+    assert found.excess_ns == found.saving_ns == pytest.approx(10 * 20e6 / 12, abs=1)
+    # Over all steps, rank 1 takes 200 ms less than its peer.
+    assert (found.cause.cause, found.cause.share) == ("slow_host", 1.0)
+    assert found.cause.evidence.startswith("over its late steps 200 ms more of its time")

@@ -48,7 +48,8 @@ class Straggler:
         ranks: one, or all of a slice of the mesh.
         label: their name for display.
         cause: why.
-        excess_ns: local time above the median of their peers', mean over the compared steps.
+        excess_ns: local time above the median of their peers' in the late steps, mean over the compared steps.
+        hidden: whether it is late in every step, but for hiccups of its peers: then the late steps are the others.
         saving_ns: potential saving per step if they were as fast as the slowest of the others, mean over all steps;
             for more work, if it were balanced.
         together_with: stragglers that are as late in the same steps: more is gained only if these are fixed too.
@@ -63,6 +64,7 @@ class Straggler:
     label: str
     cause: Cause
     excess_ns: int
+    hidden: bool
     saving_ns: int
     together_with: tuple[int, ...]
     steps: tuple[int, ...]
@@ -293,24 +295,24 @@ class Comparison:
         seen, rank = self.seen, int(self.seen.ranks[late.row])
         steps = tuple(int(step) for step in seen.steps[late.steps])
         cause = self._known_causes.get(late.row)
+        # What its peers lose to hiccups in other steps is not deducted from what it loses in its own late ones.
+        chosen = late.steps & (late.excess > 0) if late.hidden else late.steps
+        lost = int(np.nansum(late.excess[chosen]))
         if cause is None:
-            more = {
-                part: int(np.nansum(self._excess(value)[late.row][late.steps])) for part, value in seen.parts.items()
-            }
-            mine = {part: int(value[late.row][late.steps].sum()) for part, value in seen.parts.items()}
+            more = {part: int(np.nansum(self._excess(value)[late.row][chosen])) for part, value in seen.parts.items()}
+            mine = {part: int(value[late.row][chosen].sum()) for part, value in seen.parts.items()}
             others = {part: mine[part] - each for part, each in more.items()}
             peers = seen.ranks[(seen.role == seen.role[late.row]) & ~self._out].tolist()
             launched, peers = self._other_steps(rank, steps) if seen.alone[late.row] else (seen.launched, peers)
-            beside = compare_work(launched, rank, peers, steps)
-            cause = find_cause(
-                int(late.weight), more, others, beside, on_host=seen.on_host, by_calls=late.measure == ALLOCATION
-            )
+            beside = compare_work(launched, rank, peers, seen.steps[chosen].tolist())
+            cause = find_cause(lost, more, others, beside, on_host=seen.on_host, by_calls=late.measure == ALLOCATION)
         compared = int(np.isfinite(late.excess).sum())
         return Straggler(
             (rank,),
             f"rank {rank}",
             cause,
-            int(late.weight) // compared,
+            (lost if late.hidden else int(late.weight)) // compared,
+            late.hidden,
             *self.saving([late.row], steps, cause.cause),
             steps,
             int((late.excess[late.steps] > 0).sum()),

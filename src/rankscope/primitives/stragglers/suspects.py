@@ -52,10 +52,19 @@ class Late:
         return self.kind == ALWAYS
 
     @property
+    def taken(self) -> float:
+        """The sum of its local time's excess in its late steps, ns."""
+        return float(np.nansum(np.where(self.steps, self.excess, 0.0)))
+
+    @property
+    def hidden(self) -> bool:
+        """Whether hiccups of its peers hide a part of its loss in the local time."""
+        return self.lost_ns * int(self.steps.sum()) > self.taken
+
+    @property
     def weight(self) -> float:
-        """The sum of its excess in its late steps, ns."""
-        taken = float(np.nansum(np.where(self.steps, self.excess, 0.0)))
-        return max(taken, self.lost_ns * int(self.steps.sum()))
+        """What it loses in its late steps, ns."""
+        return max(self.taken, self.lost_ns * int(self.steps.sum()))
 
 
 @dataclass(frozen=True)
