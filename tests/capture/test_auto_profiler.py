@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.soak import some_of
 
+from rankscope.capture import auto_profiler
+from rankscope.capture.notices import CaptureWarning
 from rankscope.jobs.exec import profiled_environment
 from rankscope.rundir.manifest import read_rank_manifest
 
@@ -122,6 +124,16 @@ def test_a_profiler_in_the_script_is_used_instead(tmp_path):
 
 
 @pytest.mark.slow
+def test_no_exception_leaves_an_optimizers_step(monkeypatch):
+    counter = auto_profiler._StepCounter()
+    monkeypatch.setattr(auto_profiler, "_counter", counter)
+    monkeypatch.setattr(counter.primary, "counts", lambda _optimizer: 1 / 0)
+    with pytest.warns(CaptureWarning, match="no longer profiled: ZeroDivisionError"):
+        auto_profiler._after_step(object())
+    auto_profiler._after_step(object())
+    assert counter.steps == 2
+
+
 def test_a_job_without_a_step_ends_with_a_message(tmp_path):
     done = run("import torch, sys; sys.exit(6)", tmp_path)
     assert done.returncode == 6

@@ -47,6 +47,12 @@ def test_everything_that_can_be_asked_for(tmp_path: Path) -> None:
     assert len(truth["collectives"]) == 8
 
 
+def test_a_range_of_ranks_is_missing(tmp_path: Path) -> None:
+    run(str(tmp_path / "run"), "--ranks", "8", "--steps", "1", "--layers", "1", "--no-costs", "--missing", "0,3-6")
+    ranks = json.loads((tmp_path / "run" / "truth.json").read_text())["ranks"]
+    assert [number for number, rank in enumerate(ranks) if rank["file"] is None] == [0, 3, 4, 5, 6]
+
+
 def test_large_runs_keep_the_truth_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rankscope.simulate import truth
 
@@ -59,8 +65,11 @@ def test_large_runs_keep_the_truth_apart(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     "option",
-    [("--mesh", "dp:2"), ("--fault", "none"), ("--clock-offset", "1=5"), ("--lose", "x"), ("--target-size", "big")],
-)
+    [
+        ("--mesh", "dp:2"), ("--fault", "none"), ("--clock-offset", "1=5"), ("--lose", "x"), ("--target-size", "big"),
+        ("--window", "1.2.3s"), ("--lose", "3=1.2.3"), ("--target-size", "1.2.3GB"), ("--missing", "3-"),
+    ],
+)  # fmt: skip
 def test_what_cannot_be_read_is_refused(tmp_path: Path, option: tuple[str, str]) -> None:
     with pytest.raises(ConfigError):
         run(str(tmp_path / "run"), *option)

@@ -178,7 +178,11 @@ def install(module: Any) -> None:
 
 
 def _after_step(optimizer: object) -> None:
-    _counter.after_step(optimizer)
+    try:
+        _counter.after_step(optimizer)
+    except Exception as error:  # an error here would be one of the job's optimizer
+        _counter.disabled = True
+        warn(f"this job is no longer profiled: {type(error).__name__}: {error}")
 
 
 def _disable() -> None:

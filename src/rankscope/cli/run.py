@@ -38,8 +38,7 @@ class COMMAND(CaptureCommand):
         return {*super().flags(), *installed_options().flags}
 
 
-_RANKS = "RANKSCOPE_RANKS"
-_STAGING = variable_of("staging_dir")
+_RANKS, _STAGING = variable_of("ranks"), variable_of("staging_dir")
 
 NO_STEPS = """\
 By default steps 16 to 18 are recorded, unless a warning above says otherwise: let the job make more steps, or give a

@@ -15,13 +15,16 @@ import typer
 
 from rankscope.cli.signature import with_options
 from rankscope.errors import ConfigError
+from rankscope.rundir.fields import MAX_RANKS
 from rankscope.rundir.plurals import counted
+from rankscope.rundir.ranges import parse_numbers
 
 if TYPE_CHECKING:
     from rankscope.simulate import Job, Lost, Recording, Truth, Written
 
 T = TypeVar("T", int, float)
 
+_NUMBER = r"\d+(?:\.\d*)?|\.\d+"
 _TIMES = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60 * 10**9, "h": 3600 * 10**9}
 _SIZES = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
@@ -93,7 +96,7 @@ class RecordingOptions:
     window: Annotated[str, typer.Option(help="Every rank's recording begins and ends up to TIME early or late.")] = ""
     window_start: Annotated[list[str] | None, typer.Option(help="RANK=TIME: begins later (negative: earlier).")] = None
     window_end: Annotated[list[str] | None, typer.Option(help="RANK=TIME: ends later (negative: earlier).")] = None
-    missing: Annotated[str, typer.Option(help="Ranks without a file: 3,7.")] = ""
+    missing: Annotated[str, typer.Option(help="Ranks without a file: 3,7-9.")] = ""
     truncate: Annotated[
         list[str] | None, typer.Option(help="RANK=FRACTION: keep only this fraction of the file's bytes.")
     ] = None
@@ -122,7 +125,7 @@ class RecordingOptions:
             window_start_ns=_parse_by_rank(self.window_start, _parse_time)[0],
             window_end_ns=_parse_by_rank(self.window_end, _parse_time)[0],
             window_spread_ns=_parse_time(self.window) if self.window else 0,
-            missing=tuple(int(rank) for rank in re.findall(r"\d+", self.missing)),
+            missing=_parse_ranks(self.missing),
             truncated=_parse_by_rank(self.truncate, float)[0],
             base_time=self.base_time,
             collective_metadata=self.collective_metadata,
@@ -205,20 +208,27 @@ def _print_summary(truth: Truth, out: Path) -> None:
 
 
 def _parse_time(text: str) -> int:
-    match = re.fullmatch(r"([+-]?[\d.]+)(ns|us|µs|ms|s|m|h)", text)
+    match = re.fullmatch(rf"([+-]?(?:{_NUMBER}))(ns|us|µs|ms|s|m|h)", text)
     if match is None:
         raise ConfigError(f"{text!r} is not a time", hint="for example 20us, -5s or 2h")
     return round(float(match[1]) * _TIMES[match[2]])
 
 
 def _parse_size(text: str) -> int:
-    match = re.fullmatch(r"([\d.]+)\s*(B|[kK]B|MB|GB)?", text)
+    match = re.fullmatch(rf"({_NUMBER})\s*(B|[kK]B|MB|GB)?", text)
     if match is None:
         raise ConfigError(f"{text!r} is not a size", hint="for example 200MB or 2GB")
     size = round(float(match[1]) * _SIZES[match[2] or ""])
     if size < 1:
         raise ConfigError(f"a file cannot have {text!r} bytes", hint="for example 200MB or 2GB")
     return size
+
+
+def _parse_ranks(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(parse_numbers(text, MAX_RANKS)) if text else ()
+    except ValueError as error:
+        raise ConfigError(f"{text!r} is not a list of ranks: {error}", hint="for example 3,7-9") from None
 
 
 def _parse_by_rank(texts: list[str] | None, parse: Callable[[str], T]) -> tuple[dict[int, T], T | None]:
@@ -241,7 +251,7 @@ def _parse_by_rank(texts: list[str] | None, parse: Callable[[str], T]) -> tuple[
 def _parse_lost(text: str) -> Lost:
     from rankscope.simulate import Lost
 
-    match = re.fullmatch(r"(\d+)=([\d.]+)(?::(\w+))?", text)
+    match = re.fullmatch(rf"(\d+)=({_NUMBER})(?::(\w+))?", text)
     if match is None:
         raise ConfigError(
             f"{text!r} cannot be read", hint="RANK=COUNT or RANK=FRACTION, for example 3=5 or 3=0.01:kernel"

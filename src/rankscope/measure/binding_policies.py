@@ -78,8 +78,8 @@ def flags(cpus: Sequence[str], host: Host) -> dict[str, str]:
         "taskset": f"taskset -c {per_rank} python train.py",
     }
     nodes = [{core.node for core in host.cores if set(core.cpus) & set(rank_cpus)} for rank_cpus in numbers]
-    if all(len(rank_cpus) == 1 for rank_cpus in nodes):
-        memory_nodes = ":".join(str(next(iter(rank_cpus))) for rank_cpus in nodes)
+    if all(len(rank_nodes) == 1 for rank_nodes in nodes):
+        memory_nodes = ":".join(str(next(iter(rank_nodes))) for rank_nodes in nodes)
         memory = f"$(echo {memory_nodes} | cut -d: -f$((LOCAL_RANK+1)))"
         options["numactl"] = f"numactl --physcpubind={per_rank} --membind={memory} python train.py"
     if host.vendor == "Intel":

@@ -92,10 +92,9 @@ def read_host(root: Path = Path("/sys"), usable: Sequence[int] | None = None, as
     for cpu in allowed:
         folder = root / "devices/system/cpu" / f"cpu{cpu}" / "topology"
         socket, core = _number(folder / "physical_package_id"), _number(folder / "core_id")
-        # Without sysfs (another system, a container that hides it) every CPU is a core of one node.
-        known = core is not None
-        key = (max(0, socket or 0), node_of.get(cpu, 0), core if core is not None else cpu)
-        threads.setdefault(key if known else (0, node_of.get(cpu, 0), cpu), []).append(cpu)
+        if core is None:  # without sysfs (another system, a container that hides it) every CPU is a core of one socket
+            socket, core = 0, cpu
+        threads.setdefault((max(0, socket or 0), node_of.get(cpu, 0), core), []).append(cpu)
     cores = tuple(Core(s, n, c, tuple(sorted(cpus))) for (s, n, c), cpus in sorted(threads.items()))
     source = ["/sys"] if (root / "devices/system/cpu").is_dir() else []
     devices, vendor, tool = _devices(root, ask)
