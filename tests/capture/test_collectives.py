@@ -71,7 +71,7 @@ def test_calls_from_cpp_are_listed_once_and_those_from_python_once(alone):
 
 
 @RECORDER
-def test_calls_of_another_thread_are_kept_apart(alone):
+def test_calls_of_another_thread_are_kept_apart(alone, monkeypatch):
     """While this thread is inside a call of Python's, another calls from C++."""
     calls = CollectiveCalls(InFlight())
     kind = torch.distributed.ProcessGroup
@@ -83,13 +83,10 @@ def test_calls_of_another_thread_are_kept_apart(alone):
         other.join()
         return original(group, *args)
 
-    kind.broadcast = slow
-    try:
-        calls.begin()
-        dist.broadcast(torch.ones(3), 0)
-        calls.end()
-    finally:
-        kind.broadcast = original
+    monkeypatch.setattr(kind, "broadcast", slow)
+    calls.begin()
+    dist.broadcast(torch.ones(3), 0)
+    calls.end()
     calls.add_native_calls()
     assert listed(calls, "python") == [("broadcast", 1, "float32", 3, 12)]
     assert listed(calls, "c++") == [("allreduce", 1, "float32", 11, 44)]
