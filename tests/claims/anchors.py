@@ -33,7 +33,7 @@ COMPILER = re.compile(r"TorchDynamo Cache Lookup|AOTDispatcher Runtime Wrapper P
 WITHOUT = frozenset(
     (
         # About settings, files, or the state of an allocator.
-        "memory_fragmentation", "numa_binding", "profiler_cost", "shared_device", "too_few_steps",
+        "longer_steps", "memory_fragmentation", "numa_binding", "profiler_cost", "shared_device", "too_few_steps",
     )
 )  # fmt: skip
 """Rules whose findings have no event."""

@@ -7,7 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.claims import communication_rules, device_rules, file_findings, host_rules, memory_rules, run_findings
+from tests.claims import (
+    communication_rules,
+    device_rules,
+    file_findings,
+    host_rules,
+    memory_rules,
+    run_findings,
+    step_rules,
+)
 from tests.claims.anchors import anchored
 from tests.claims.claim import Claim, FalseClaimError
 from tests.claims.raw import Raw
@@ -17,7 +25,7 @@ import rankscope
 from rankscope.diagnosis.rules import all_rules
 from rankscope.results import Finding, with_symptoms
 
-MODULES = (communication_rules, device_rules, file_findings, host_rules, memory_rules, run_findings)
+MODULES = (communication_rules, device_rules, file_findings, host_rules, memory_rules, run_findings, step_rules)
 """Importing them registers their checks."""
 WARNING = 0.05
 
