@@ -134,6 +134,7 @@ def test_no_exception_leaves_an_optimizers_step(monkeypatch):
     assert counter.steps == 2
 
 
+@pytest.mark.slow
 def test_a_job_without_a_step_ends_with_a_message(tmp_path):
     done = run("import torch, sys; sys.exit(6)", tmp_path)
     assert done.returncode == 6

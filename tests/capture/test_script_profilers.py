@@ -350,6 +350,7 @@ def test_one_rank(tmp_path, case):
     assert not hidden(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_on_a_rank_that_is_not_chosen_it_runs_as_written(tmp_path):
     code = "with profile() as p: train(3)\np.export_chrome_trace('theirs.json')"
     done = run_one(code, tmp_path, RANKSCOPE_RANKS="1")
@@ -358,6 +359,7 @@ def test_on_a_rank_that_is_not_chosen_it_runs_as_written(tmp_path):
     assert traces(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", [50, 1])
 def test_a_profiler_that_records_nothing_is_named_at_the_end(tmp_path, wait):
     """Of five steps: one whose warm-up does not begin, and one whose warm-up does not end."""
@@ -373,6 +375,7 @@ def test_a_profiler_that_records_nothing_is_named_at_the_end(tmp_path, wait):
     )
 
 
+@pytest.mark.slow
 def test_a_window_that_cannot_be_saved_leaves_the_script_its_trace(tmp_path):
     code = (
         "import rankscope.capture.script_profilers.adopted_window as adopted\n"

@@ -195,6 +195,7 @@ def test_run_directories(tmp_path, monkeypatch):
     assert make_run_dir("~nobody-of-this-name/x") == tmp_path / "~nobody-of-this-name" / "x"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "named"), [("run", "file/run"), ("exec", "n" * 300), ("exec", "file")])
 def test_a_run_directory_that_cannot_be_made_stops_no_job(tmp_path, how, named):
     """One warning, of one of the ranks."""
@@ -218,6 +219,7 @@ def test_a_run_directory_that_cannot_be_made_stops_no_job(tmp_path, how, named):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_variable_that_names_no_directory_stops_no_job(tmp_path):
     """A word of the command line is refused; what a shell's profile has set is not the job's fault."""
     script(tmp_path, STEPS)
@@ -274,6 +276,7 @@ def test_the_command(tmp_path):
     assert typer_testing.CliRunner().invoke(app, ["run", "--run-dir", str(tmp_path / "b"), str(failing)]).exit_code == 1
 
 
+@pytest.mark.slow
 def test_the_end_repeats_no_advice_that_a_rank_has_given(tmp_path):
     script(
         tmp_path,
@@ -294,6 +297,7 @@ for step in range(3):
     assert "rankscope.Profiler()" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_last_line_names_where_traces_are_kept(tmp_path):
     code = """
 import os, torch
@@ -367,6 +371,7 @@ def test_manifests_of_an_earlier_job_in_the_directory_are_not_its_own(tmp_path):
     assert script_profilers(result.manifests()) == []
 
 
+@pytest.mark.slow
 def test_a_directory_that_the_script_names_is_named_at_the_end(tmp_path):
     script(tmp_path, PROFILED.replace("rankscope.Profiler(", "rankscope.Profiler('other', "))
     done = subprocess.run(

@@ -96,6 +96,7 @@ print("left:", sorted(set(gloos()) - before))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have names on Linux")
 def test_fsdp1_leaves_no_thread_of_its_process_group():
     # One that lets go of a Python object while the interpreter ends would end the process by an abort, as FSDP1's did.
@@ -138,6 +139,7 @@ def test_cifar10_from_a_local_folder(tmp_path, form):
     assert resnet18.train(settings, data="cifar10", data_dir=str(tmp_path), workers=0).steps == 4
 
 
+@pytest.mark.slow
 def test_cifar10_with_loader_workers(tmp_path):
     # In a process of its own: workers are forked, and this one has threads of earlier tests.
     fake_batch(tmp_path, "binary", 12)
