@@ -246,7 +246,7 @@ def _check(name: str, value: object, source: str) -> None:
 
 def _read(name: str, text: str, source: str) -> object:
     value: object = text
-    if name in _NUMBERS and re.fullmatch("-?[0-9]+", text):
+    if name in _NUMBERS and re.fullmatch("-?[0-9]{1,18}", text):
         value = int(text)
     elif name in SWITCH_FIELDS:
         if text.lower() not in (*_TRUE, *_FALSE):
