@@ -73,6 +73,7 @@ def test_does_not_fire_for_one_slow_rank(tmp_path: Path) -> None:
         [*SLOWER[:11], 1000.0],  # one of the later steps is as the earlier ones
         SLOWER[::-1],  # shorter: the first steps warm up
         [1000.0, 1300] * 6,
+        [1000.0 + 60 * number for number in range(12)],  # bit by bit
     ],
 )
 def test_does_not_fire(tmp_path: Path, durations: list[float]) -> None:

@@ -1,9 +1,10 @@
 """From one step on, all ranks take longer.
 
 Fires if a recorded window divides into two parts of at least four steps, so that every later step of the job is longer
-than every earlier one, the medians differ by 10 % or more, and the same part of a step (compute, communication, data
-loading …) makes up at least half of the difference on every rank. A step of the job is that of the slowest rank. If one
-rank alone takes longer, see `straggler`.
+than every earlier one, by at least half of the difference of the medians, and these differ by 10 % or more. The same
+part of a step (compute, communication, data loading …) has to make up at least half of the difference on every rank: if
+one rank alone takes longer, see `straggler`. A step of the job is that of the slowest rank. Steps that grow bit by bit,
+as with longer and longer sequences, are none.
 
 Figures per step, such as medians, are then of neither part. The trace does not show whether the steps before or after
 are the usual ones, nor whether the work grew: there is no saving.
@@ -21,6 +22,7 @@ from rankscope.results import Evidence, Finding, Inputs, Rule
 _LEAST_STEPS = 4
 """On each side. By chance, all of twelve steps would be in such an order in 1 % of windows."""
 _LONGER = 0.1
+_APART = 0.5
 _MOST_OF_IT = 0.5
 _PARTS = {
     "compute": pl.col("compute_ns"),
@@ -88,19 +90,15 @@ def _of_window(window: pl.DataFrame) -> tuple[float, Finding] | None:
 
 
 def _first_longer(step_ns: npt.NDArray[np.int64]) -> int | None:
-    """The place from which on all steps are longer than all before, with the largest difference; None if there is
-    none."""
-    n = step_ns.size
-    if n < 2 * _LEAST_STEPS:
-        return None
-    longest, shortest = np.maximum.accumulate(step_ns), np.minimum.accumulate(step_ns[::-1])[::-1]
-    places = [
-        place
-        for place in range(_LEAST_STEPS, n - _LEAST_STEPS + 1)
-        if shortest[place] > longest[place - 1]
-        and np.median(step_ns[place:]) >= (1 + _LONGER) * np.median(step_ns[:place])
-    ]
-    return max(places, key=lambda place: int(shortest[place] - longest[place - 1])) if places else None
+    """The place from which on steps are longer, the one with the largest difference; None if there is none."""
+    found: list[tuple[int, int]] = []
+    for place in range(_LEAST_STEPS, step_ns.size - _LEAST_STEPS + 1):
+        before, after = step_ns[:place], step_ns[place:]
+        longer = float(np.median(after) - np.median(before))
+        apart = int(after.min() - before.max())
+        if longer >= _LONGER * np.median(before) and apart >= _APART * longer:
+            found.append((apart, place))
+    return max(found)[1] if found else None
 
 
 def _mean(medians: pl.DataFrame, part: str) -> int:
