@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rankscope.errors import NotATraceError
@@ -35,6 +35,7 @@ def test_plain_values_come_out_as_pickle_reads_them(value: Any, protocol: int) -
 
 
 @settings(max_examples=100, deadline=None)
+@example(b"F\n")
 @given(st.binary(max_size=200) | st.binary(max_size=60).map(lambda rest: pickle.dumps({"segments": []})[:-1] + rest))
 def test_any_bytes_end_in_a_value_or_an_error(data: bytes) -> None:
     try:

@@ -45,7 +45,9 @@ def unpickle(data: bytes) -> Any:
     """
     try:
         return _Machine(data).run()
-    except (IndexError, struct.error, UnicodeDecodeError, OverflowError, TypeError, AttributeError) as error:
+    except UnpickleError:
+        raise
+    except (IndexError, struct.error, ValueError, OverflowError, TypeError, AttributeError) as error:
         raise UnpickleError(f"the pickle is damaged: {error}") from error
 
 
@@ -115,10 +117,7 @@ class _Machine:
         """An integer in decimal digits."""
         if len(text) > 80:
             raise UnpickleError("an integer of more than 80 digits, which no snapshot or dump has")
-        try:
-            return int(text.rstrip(b"L"))
-        except ValueError as error:
-            raise UnpickleError(f"the pickle is damaged: {error}") from error
+        return int(text.rstrip(b"L"))
 
     def mark(self) -> None:
         """Start a container."""
