@@ -292,7 +292,9 @@ def straggler(claim: Claim, raw: Raw) -> None:
     said = claim.number("its device's busy time" if busy else "local time above its peers' median")
     if in_late and len(ranks) == 1:
         # Those that the finding names, or of a rank that is late but for hiccups of its peers, all in which it is late.
-        steps = claim.finding.steps or tuple(number for number, each in excess.items() if each > 0)
+        # The first step of a file is cut at its beginning: it is compared only where there is no other.
+        seen = sorted(excess)[-int(compared) :]
+        steps = claim.finding.steps or tuple(number for number in seen if excess[number] > 0)
         usual = sum(excess[number] for number in steps) / compared
         claim.same(said, usual, "the excess", within=max(0.1 * abs(usual), ROOM_NS))
     elif busy:
