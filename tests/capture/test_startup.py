@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from datetime import timedelta
 from types import SimpleNamespace
@@ -54,6 +55,18 @@ def test_the_limit_is_the_process_groups(c10d, args, options, timeout_s):
     watch_process_group(lambda: begun)
     assert c10d.init_process_group(*args, **options) == (args, options)
     assert begun.calls == [(timeout_s, False), (timeout_s, True)]
+
+
+def test_torchs_own_modules_call_it_too():
+    code = (
+        "import torch, torch.distributed as dist\n"
+        "from rankscope.capture.startup import watch_process_group\n"
+        "watch_process_group(lambda: None)\n"
+        "assert hasattr(dist.init_process_group, '__wrapped__')\n"
+        "assert dist.device_mesh.init_process_group is dist.init_process_group\n"
+        "assert dist.distributed_c10d.init_process_group is dist.init_process_group\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_init_process_group_is_the_jobs_whatever_the_watch_does(c10d):

@@ -113,8 +113,10 @@ def watch_process_group(current: Callable[[], StartupWatch]) -> None:
         begin(timeout, backend, connected=True)
         return result
 
-    for module in (c10d, sys.modules.get("torch.distributed")):
-        if getattr(module, "init_process_group", None) is original:
+    # Torch's own modules have it by name, such as the one of DeviceMesh, if they are loaded already.
+    for name, module in list(sys.modules.items()):
+        own = getattr(module, "__dict__", {}) if name.startswith("torch.distributed") else {}
+        if own.get("init_process_group") is original:
             setattr(module, "init_process_group", init_process_group)  # noqa: B010  # mypy knows its signature
 
 
