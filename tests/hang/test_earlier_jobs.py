@@ -118,6 +118,20 @@ def test_a_process_that_is_gone_without_a_word_is_dead_if_others_are_not(tmp_pat
     assert not read(tmp_path).found
 
 
+@pytest.mark.skipif(not pid_namespace(), reason="processes are looked for in /proc")
+def test_the_ranks_that_the_launcher_ended_after_a_failure_are_not_the_cause(tmp_path):
+    import socket
+
+    here = {"host": socket.gethostname(), "pid_namespace": pid_namespace(), "pid": gone_process()}
+    beat(tmp_path, 0, at=10**12, began=1, **here)
+    beat(tmp_path, 1, at=10**12 + 1, began=1, ended=True, exception="ValueError: bad batch", **here)
+    verdict = read(tmp_path)
+    assert (verdict.cause, verdict.culprits) == (Cause.EXCEPTION, (1,))
+    # A rank that had been silent for long by then is.
+    beat(tmp_path, 0, at=10**11, began=1, **here)
+    assert read(tmp_path).culprits == (0,)
+
+
 def test_an_empty_directory_has_nothing(tmp_path):
     with pytest.raises(NoDumpsError):
         read(tmp_path)

@@ -63,9 +63,22 @@ def _lost(beats: Mapping[int, Heartbeat], dumps: Mapping[int, RankDump]) -> set[
 
 
 def _gone(beats: Mapping[int, Heartbeat], dumps: Mapping[int, RankDump]) -> set[int]:
-    """Ranks whose processes are gone from this host without having noted their end, if not all are."""
-    gone = {rank for rank, beat in beats.items() if rank not in dumps and not beat.ended and is_dead(beat)}
+    """Ranks whose processes are gone from this host without having noted their end, if not all are.
+
+    A launcher ends the other ranks once one has failed: those that were alive until then are not the reason.
+    """
+    failures = [beat.time_ns for beat in beats.values() if beat.exception and not _CONSEQUENCE.search(beat.exception)]
+    until = min(failures, default=None)
+    gone = {
+        rank
+        for rank, beat in beats.items()
+        if rank not in dumps and not beat.ended and is_dead(beat) and (until is None or _was_silent(beat, until))
+    }
     return gone if len(gone) < len({*beats, *dumps}) else set()
+
+
+def _was_silent(beat: Heartbeat, at_ns: int) -> bool:
+    return at_ns - beat.time_ns > MISSED_BEATS * max(beat.interval_ns, 1)
 
 
 def _process(beat: Heartbeat) -> str:
@@ -79,7 +92,7 @@ def _place(beat: Heartbeat, now_ns: int, others_hang: bool) -> Place:
     if beat.ended:
         return Place(Cause.ENDED, f"has left its training loop{step}")
     silent_ns = now_ns - beat.time_ns
-    if silent_ns > MISSED_BEATS * max(beat.interval_ns, 1):
+    if _was_silent(beat, now_ns):
         return Place(
             Cause.DEAD,
             f"no sign of life for {silent_ns / 1e9:.0f} s{step} ({_process(beat)}): "
