@@ -57,6 +57,23 @@ def test_the_limit_is_the_process_groups(c10d, args, options, timeout_s):
     assert begun.calls == [(timeout_s, False), (timeout_s, True)]
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"rank": 1, "world_size": 2}, [False, True]),
+        ({"rank": 0, "world_size": 1, "store": object()}, [True]),  # of a helper that has a rank's variables
+        ({"rank": 0, "world_size": 2}, [True]),
+    ],
+)
+def test_before_the_group_is_there_it_begins_for_the_launchers_place_alone(c10d, monkeypatch, options, expected):
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    begun = Begun()
+    watch_process_group(lambda: begun)
+    c10d.init_process_group("gloo", **options)
+    assert [connected for _, connected in begun.calls] == expected
+
+
 def test_torchs_own_modules_call_it_too():
     code = (
         "import torch, torch.distributed as dist\n"

@@ -30,6 +30,10 @@ BEFORE_TIMEOUT = 0.9
 """Of the process group's timeout, when the dump is written: NCCL ends the process after it (10 minutes by default)."""
 
 
+_PARAMETERS = ("backend", "init_method", "timeout", "world_size", "rank")
+"""The first of ``init_process_group``, in torch's order."""
+
+
 class StartupWatch:
     """The hang watch of this process until its first step."""
 
@@ -106,9 +110,10 @@ def watch_process_group(current: Callable[[], StartupWatch]) -> None:
 
     @functools.wraps(original)
     def init_process_group(*args: Any, **options: Any) -> Any:
-        backend = args[0] if args else options.get("backend")
-        timeout = args[2] if len(args) > 2 else options.get("timeout")
-        begin(timeout, backend, connected=False)
+        call = {**dict(zip(_PARAMETERS, args, strict=False)), **options}
+        timeout, backend = call.get("timeout"), call.get("backend")
+        if _may_be_launchers(call.get("rank"), call.get("world_size")):
+            begin(timeout, backend, connected=False)
         result = original(*args, **options)
         begin(timeout, backend, connected=True)
         return result
@@ -127,6 +132,16 @@ def _group_timeout_s(c10d: Any, timeout: object, backend: object) -> float | Non
         nccl = getattr(c10d, "default_pg_nccl_timeout", None) if may_use_nccl else None
         timeout = nccl or getattr(c10d, "default_pg_timeout", None)
     return timeout.total_seconds() if isinstance(timeout, timedelta) else None
+
+
+def _may_be_launchers(rank: object, world_size: object) -> bool:
+    """Whether a call may be for the job's own group; a rank's helper, which has its variables, may make another one."""
+    try:
+        identity = identify(os.environ)
+    except LauncherError:
+        return False
+    not_given = (None, -1)
+    return rank in (*not_given, identity.rank) and world_size in (*not_given, identity.world_size)
 
 
 def _is_placed_by_launcher() -> bool:
