@@ -10,7 +10,9 @@ import textwrap
 import threading
 
 import pytest
+import torch
 from tests.capture.conftest import clean_environ
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from rankscope.capture.hang import watch as hang_watch
 from rankscope.capture.hang.watch import HangWatch
@@ -125,6 +127,61 @@ def test_a_forked_child_does_not_end_its_parents_watch(tmp_path):
         found = heartbeat_of(tmp_path)
         assert (found.pid, found.ended, found.exception) == (os.getpid(), False, "")
     assert heartbeat_of(tmp_path).ended
+
+
+def test_a_rank_stays_itself_when_its_process_group_is_gone(tmp_path, monkeypatch):
+    """What torch.multiprocessing has spawned knows its rank from torch alone."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        watch = HangWatch(tmp_path).start()
+    finally:
+        torch.distributed.destroy_process_group()
+    watch.close("ValueError: mine")
+    files = sorted(path.name for path in (tmp_path / "hang").glob("rank*"))  # another may be being written
+    assert files == ["rank1.heartbeat.json", "rank1.json"]
+    assert json.loads((tmp_path / "hang" / "rank1.heartbeat.json").read_text())["world_size"] == 2
+
+
+def test_a_watch_that_hands_over_leaves_no_heartbeat(tmp_path):
+    watch = HangWatch(tmp_path).start()
+    watch._write_heartbeat()
+    watch.hand_over()
+    assert list((tmp_path / "hang").iterdir()) == []
+
+
+def test_ctrl_c_is_no_exception_of_the_job(tmp_path):
+    script = f"import rankscope; rankscope.HangWatch({str(tmp_path)!r}).start(); raise KeyboardInterrupt"
+    subprocess.run([sys.executable, "-c", script], env=clean_environ(), capture_output=True, timeout=300)
+    assert (heartbeat_of(tmp_path).ended, heartbeat_of(tmp_path).exception) == (True, "")
+    assert not (tmp_path / "hang" / "rank0.json").exists()
+
+
+SPAWNED = """
+import sys
+import torch.multiprocessing as mp
+import rankscope
+
+def rank(_index, directory):
+    rankscope.HangWatch(directory).start()
+    raise ValueError("mine")
+
+if __name__ == "__main__":
+    mp.start_processes(rank, (sys.argv[1],), start_method=sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_the_exception_that_ends_a_spawned_rank_is_in_its_dump(tmp_path, method):
+    script = tmp_path / "job.py"
+    script.write_text(SPAWNED)
+    command = [sys.executable, str(script), str(tmp_path), method]
+    done = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=300)
+    assert "ValueError: mine" in done.stderr
+    assert heartbeat_of(tmp_path).exception == "ValueError: mine"
+    dump = json.loads((tmp_path / "hang" / "rank0.json").read_text())
+    assert dump["threads"][0]["frames"][0]["text"] == 'raise ValueError("mine")'
 
 
 def no_thread(_thread):

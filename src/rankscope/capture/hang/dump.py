@@ -31,6 +31,7 @@ import torch.distributed as dist
 
 from rankscope.capture.environment import device_in_use
 from rankscope.capture.graph_capture import queries_beside_capture
+from rankscope.capture.hang.exceptions import MAX_TEXT, described, handled_exceptions, uncaught
 from rankscope.capture.notices import logger
 from rankscope.capture.process import Process, process_groups, this_process
 from rankscope.rundir.atomic import write_atomic
@@ -53,7 +54,6 @@ _LINES_OF = 40
 """Innermost frames of the training thread whose source line is written."""
 _STACKS_PER_GROUP = 16
 """Of the finished calls of a group, the latest that keep the stack of their caller."""
-_MAX_TEXT = 500
 _numbers = count()
 _latest: dict[Path, int] = {}
 """The number of the latest dump in each file."""
@@ -78,6 +78,7 @@ def write_hang_dump(
     training_thread: int | None = None,
     exception: str = "",
     run: tuple[str, int] = ("", 0),
+    process: Process | None = None,
     limit_s: float = 10.0,
 ) -> Path | None:
     """Write ``hang/rank{rank}.json`` in a run directory.
@@ -93,13 +94,14 @@ def write_hang_dump(
         training_thread: the ident of the thread that runs the training loop; the main thread by default.
         exception: what ended the training loop, if the dump is written for that.
         run: the run's id, and the wall clock at which the watch of this rank began; what is not known is left out.
+        process: this one in its job; by default as it is now.
         limit_s: how long each part may take.
 
     Returns:
         the file; None if it could not be written in time.
     """
     try:
-        dump = _gather(reason, position, training_thread, limit_s)
+        dump = _gather(reason, position, training_thread, process, limit_s)
         run_id, began_ns = run
         dump = replace(dump, uncaught=exception or dump.uncaught, run_id=run_id or dump.run_id, began_ns=began_ns)
         path = Path(directory) / HANG_FOLDER / dump_name(dump.rank)
@@ -130,7 +132,7 @@ def within(limit_s: float, part: Callable[[], T]) -> tuple[T | None, str]:
         try:
             found.append(part())
         except BaseException as error:
-            failure.append(f"{type(error).__name__}: {error}"[:_MAX_TEXT])
+            failure.append(f"{type(error).__name__}: {error}"[:MAX_TEXT])
 
     thread = threading.Thread(target=run, name="rankscope-hang-part", daemon=True)
     try:
@@ -145,11 +147,15 @@ def within(limit_s: float, part: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def _gather(
-    reason: str, position: Callable[[], Position] | None, training_thread: int | None, limit_s: float
+    reason: str,
+    position: Callable[[], Position] | None,
+    training_thread: int | None,
+    process: Process | None,
+    limit_s: float,
 ) -> HangDump:
     # The stacks first: they are what the other parts may change.
     threads = stacks(training_thread or threading.main_thread().ident)
-    process = this_process()[0] or Process(0, 1, None, socket.gethostname(), "", None, 0, None)
+    process = process or this_process()[0] or Process(0, 1, None, socket.gethostname(), "", None, 0, None)
     failed: dict[str, str] = {}
 
     def part(name: str, limit: float, get: Callable[[], T], default: T) -> T:
@@ -175,12 +181,12 @@ def _gather(
         run_id=process.known_run_id or "",
         restart_count=process.restart_count,
         time_ns=time.time_ns(),
-        reason=reason[:_MAX_TEXT],
+        reason=reason[:MAX_TEXT],
         step=where.step,
-        phase=where.phase[:_MAX_TEXT],
+        phase=where.phase[:MAX_TEXT],
         since_step_ns=where.since_step_ns,
         threads=threads,
-        uncaught=uncaught_exception(),
+        uncaught=described(uncaught()),
         groups=groups,
         flight_recorder=recorder,
         device=device,
@@ -192,14 +198,14 @@ def stacks(training_thread: int | None) -> tuple[ThreadStack, ...]:
     """The Python stacks of all threads but the calling one, the training thread's first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     own = threading.get_ident()
-    exceptions = _handled_exceptions()
+    exceptions = handled_exceptions()
     found = []
     for ident, frame in sys._current_frames().items():
         if ident == own and ident != training_thread:
             continue
         error, trace = exceptions.get(ident, (None, None))
         if ident == own and trace is None:
-            trace = getattr(_uncaught(), "__traceback__", None)  # at exit it is handled no more
+            trace = getattr(uncaught(), "__traceback__", None)  # at exit it is handled no more
         found.append(
             ThreadStack(
                 # The calling thread is here to report its exception: the stack is where that was raised.
@@ -212,25 +218,6 @@ def stacks(training_thread: int | None) -> tuple[ThreadStack, ...]:
             )
         )
     return tuple(sorted(found, key=lambda stack: not stack.training)[:_MAX_THREADS])
-
-
-def described(error: BaseException | None) -> str:
-    """An exception as ``ValueError: what it says``; empty for none."""
-    if error is None:
-        return ""
-    try:
-        return f"{type(error).__name__}: {error}"[:_MAX_TEXT]
-    except Exception:  # its __str__ is the job's code
-        return type(error).__name__
-
-
-def uncaught_exception() -> str:
-    """The exception that ended the main thread, which then waits for other threads or at exit; empty if none did."""
-    return described(_uncaught())
-
-
-def _uncaught() -> BaseException | None:
-    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
 
 def _add_call_stacks(path: Path, dump: HangDump, number: int) -> None:
@@ -364,25 +351,12 @@ def _with_source_lines(threads: tuple[ThreadStack, ...]) -> tuple[ThreadStack, .
 
     def with_lines(stack: ThreadStack) -> ThreadStack:
         inner = tuple(
-            replace(frame, text=linecache.getline(frame.file, frame.line).strip()[:_MAX_TEXT])
+            replace(frame, text=linecache.getline(frame.file, frame.line).strip()[:MAX_TEXT])
             for frame in stack.frames[:_LINES_OF]
         )
         return replace(stack, frames=inner + stack.frames[_LINES_OF:])
 
     return tuple(with_lines(stack) if stack.training else stack for stack in threads)
-
-
-def _handled_exceptions() -> dict[int, tuple[BaseException | None, TracebackType | None]]:
-    """The exception that each thread is handling, and its traceback."""
-    current = getattr(sys, "_current_exceptions", None)
-    if current is None:
-        return {}
-    found: dict[int, tuple[BaseException | None, TracebackType | None]] = {}
-    for ident, value in current().items():
-        error = value[1] if isinstance(value, tuple) else value  # a tuple before Python 3.12
-        if isinstance(error, BaseException):
-            found[ident] = error, error.__traceback__
-    return found
 
 
 def _raised_at(trace: TracebackType | None) -> Frame | None:

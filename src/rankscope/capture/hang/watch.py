@@ -21,11 +21,14 @@ from pathlib import Path
 from time import monotonic
 from types import TracebackType
 
+import torch.distributed as dist
+
 from rankscope.capture import exit_hooks
 from rankscope.capture.dynamo import not_compiled
-from rankscope.capture.hang.dump import Position, described, uncaught_exception, within, write_hang_dump
+from rankscope.capture.hang.dump import Position, within, write_hang_dump
+from rankscope.capture.hang.exceptions import described, ending
 from rankscope.capture.notices import logger, warn
-from rankscope.capture.process import this_process
+from rankscope.capture.process import Process, this_process
 from rankscope.errors import ConfigError
 from rankscope.rundir.atomic import write_atomic
 from rankscope.rundir.directory import absolute_directory
@@ -101,6 +104,8 @@ class HangWatch:
         self._next_heartbeat = float("-inf")
         self._phase = ""
         self._began_ns = 0
+        self._process: Process | None = None
+        self._was_connected = False
         self._unwritten = False
 
     def start(self) -> HangWatch:
@@ -110,6 +115,7 @@ class HangWatch:
             self._times.append(monotonic())
             self._began_ns = time.time_ns()
             self._pid = os.getpid()
+            self._place()
             self._stop.clear()
             thread = threading.Thread(target=self._watch, name="rankscope-hang-watch", daemon=True)
             try:
@@ -136,14 +142,16 @@ class HangWatch:
         """
         if not self._end_thread(_WRITE_LIMIT_S):
             return
-        exception = exception or uncaught_exception()
+        exception = exception or described(ending())
         self._write_heartbeat(ended=True, exception=exception)
         if exception and self._reported != self._steps:
             self._dump(f"the training loop was ended by {exception}", exception)
 
     def hand_over(self) -> None:
-        """Stop watching, because another watch of this rank begins: its heartbeats replace these."""
-        self._end_thread(_HAND_OVER_LIMIT_S)
+        """Stop watching, because another watch of this rank may begin: without one, a last heartbeat would be that of a
+        dead rank."""
+        if self._end_thread(_HAND_OVER_LIMIT_S) and (process := self._place()) is not None:
+            within(_HAND_OVER_LIMIT_S, lambda: self._heartbeat_path(process).unlink(missing_ok=True))
 
     def _end_thread(self, limit_s: float) -> bool:
         """End the watching thread; False if there is none, as in a forked child, where the rank has not ended."""
@@ -190,10 +198,23 @@ class HangWatch:
             training_thread=self._training_thread,
             exception=exception,
             run=(self.run_id, self._began_ns),
+            process=self._place(),
         )
         if path is not None:
             self.dumps.append(path)
         return path
+
+    def _place(self) -> Process | None:
+        """This process in its job; once that has destroyed its process group, as it was before."""
+        was_connected = dist.is_available() and dist.is_initialized()
+        process = this_process()[0]
+        connected = was_connected and dist.is_initialized()
+        if connected or not self._was_connected:
+            self._process, self._was_connected = process, connected
+        return self._process
+
+    def _heartbeat_path(self, process: Process) -> Path:
+        return self.directory / HANG_FOLDER / heartbeat_name(process.rank)
 
     def _position(self) -> Position:
         elapsed = monotonic() - self._times[-1]
@@ -220,7 +241,7 @@ class HangWatch:
 
     def _write_heartbeat(self, *, ended: bool = False, exception: str = "") -> None:
         self._next_heartbeat = monotonic() + self.heartbeat_s
-        process = this_process()[0]
+        process = self._place()
         if process is None:
             return
         beat = Heartbeat(
@@ -239,7 +260,7 @@ class HangWatch:
             ended=ended,
             exception=exception,
         )
-        path = self.directory / HANG_FOLDER / heartbeat_name(process.rank)
+        path = self._heartbeat_path(process)
         _, why = within(_WRITE_LIMIT_S, lambda: write_atomic(path, beat.to_json()))
         if why and not self._unwritten:
             logger.warning("the heartbeat could not be written to %s: %s", path, why)

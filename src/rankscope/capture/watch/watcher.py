@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from rankscope.capture.flight_recorder import records_all_calls
-from rankscope.capture.hang.dump import described
+from rankscope.capture.hang.exceptions import described
 from rankscope.capture.hang.watch import HangWatch
 from rankscope.capture.process import job_store
 from rankscope.capture.rank_log import RankLog
