@@ -15,7 +15,7 @@ from tests.capture.conftest import clean_environ
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from rankscope.capture.hang import watch as hang_watch
-from rankscope.capture.hang.watch import HangWatch
+from rankscope.capture.hang.watch import HangWatch, start_provisional
 from rankscope.capture.notices import CaptureWarning
 from rankscope.capture.profiler import Profiler
 from rankscope.errors import ConfigError
@@ -151,6 +151,17 @@ def test_a_watch_that_hands_over_leaves_no_heartbeat(tmp_path):
     assert list((tmp_path / "hang").iterdir()) == []
 
 
+def test_the_jobs_own_watch_replaces_a_provisional_one(tmp_path):
+    provisional = HangWatch(tmp_path)
+    start_provisional(provisional)
+    with HangWatch(tmp_path) as watch:
+        watch.heartbeat()
+        assert [thread.name for thread in threading.enumerate()].count("rankscope-hang-watch") == 1
+    provisional.hand_over()
+    provisional.close()
+    assert heartbeat_of(tmp_path).step == 1
+
+
 def test_ctrl_c_is_no_exception_of_the_job(tmp_path):
     script = f"import rankscope; rankscope.HangWatch({str(tmp_path)!r}).start(); raise KeyboardInterrupt"
     subprocess.run([sys.executable, "-c", script], env=clean_environ(), capture_output=True, timeout=300)
@@ -216,7 +227,7 @@ def test_the_exception_that_ends_a_watched_loop_is_in_its_dump(tmp_path):
     with pytest.raises(ValueError, match="bad batch"), Profiler(tmp_path, watch=True, ranks="all"):
         raise ValueError("bad batch")
     ended = heartbeat_of(tmp_path)
-    assert (ended.ended, ended.exception) == (True, "ValueError: bad batch")
+    assert (ended.ended, ended.exception, ended.ranks) == (True, "ValueError: bad batch", "all")
     dump = json.loads((tmp_path / "hang" / "rank0.json").read_text())
     assert dump["threads"][0]["frames"][0]["text"] == 'raise ValueError("bad batch")'
 

@@ -112,7 +112,7 @@ def test_it_begins_once_and_before_the_group_is_there(started, tmp_path):
     watch.begin(600.0, connected=True)
     (hangs,) = started
     assert (hangs.directory, hangs.limit_s(), hangs.exit_status) == (tmp_path, 540.0, None)
-    assert hangs.run_id == "job"
+    assert (hangs.run_id, hangs.ranks) == ("job", "all")
 
 
 def test_a_long_timeout_does_not_delay_it(started):

@@ -456,23 +456,27 @@ CONNECTING = (
 
 
 @pytest.mark.parametrize(
-    ("lines", "beats", "culprits", "cause"),
+    ("lines", "beats", "watched", "culprits", "cause"),
     [
-        ({0: "", 1: ""}, (0, 1), (2,), Cause.ABSENT),
-        ({0: "", 1: "", 2: "time.sleep(9)"}, (0, 1, 2), (2,), Cause.PYTHON_CODE),
+        ({0: "", 1: ""}, (0, 1), "", (2,), Cause.ABSENT),
+        ({0: "", 1: ""}, (0, 1), "all", (2,), Cause.ABSENT),
+        ({0: ""}, (0,), "0,2", (2,), Cause.ABSENT),
+        ({0: "", 1: ""}, (0, 1), "0-1", (), Cause.UNKNOWN),
+        ({0: "", 1: ""}, (0, 1), "no ranks", (2,), Cause.ABSENT),
+        ({0: "", 1: "", 2: "time.sleep(9)"}, (0, 1, 2), "", (2,), Cause.PYTHON_CODE),
         # All have come: they do not reach the store, or rank 2 has another address.
-        ({0: "", 1: "", 2: ""}, (0, 1, 2), (0, 1, 2), Cause.NETWORK),
-        ({0: "", 1: ""}, (0, 1, 2), (0, 1), Cause.NETWORK),
+        ({0: "", 1: "", 2: ""}, (0, 1, 2), "", (0, 1, 2), Cause.NETWORK),
+        ({0: "", 1: ""}, (0, 1, 2), "", (0, 1), Cause.NETWORK),
     ],
 )
-def test_ranks_that_wait_in_init_process_group(tmp_path, lines, beats, culprits, cause):
+def test_ranks_that_wait_in_init_process_group(tmp_path, lines, beats, watched, culprits, cause):
     for rank, line in lines.items():
         frames = (Frame("/job/t.py", 3, "main", line),) if line else CONNECTING
         stack = ThreadStack(frames, "MainThread", training=True)
         dump = HangDump(DUMP_FORMAT, rank, world_size=3, threads=(stack,), reason="no step", time_ns=10)
         write_atomic(tmp_path / "hang" / f"rank{rank}.json", dump.to_json())
     for rank in beats:
-        beat = Heartbeat(HEARTBEAT_FORMAT, rank, time_ns=10, interval_ns=10**10, world_size=3)
+        beat = Heartbeat(HEARTBEAT_FORMAT, rank, time_ns=10, interval_ns=10**10, world_size=3, ranks=watched)
         write_atomic(tmp_path / "hang" / f"rank{rank}.heartbeat.json", beat.to_json())
     verdict = read(tmp_path)
     assert (verdict.culprits, verdict.cause) == (culprits, cause), verdict.summary

@@ -51,7 +51,7 @@ class StartupWatch:
         if self._over or self._hangs is not None:
             return
         # Not at the top: this module is loaded while torch is.
-        from rankscope.capture.hang.watch import FIRST_TIMEOUT_S, HangWatch
+        from rankscope.capture.hang.watch import FIRST_TIMEOUT_S, HangWatch, start_provisional
         from rankscope.capture.process import resolve_run_dir, resolve_run_id, this_process
 
         config = options()
@@ -60,7 +60,8 @@ class StartupWatch:
         process, _ = this_process()
         if process is None or process.world_size == 1:
             return
-        if not parse_ranks(config.ranks).selects(process.rank, process.local_rank):
+        choice = parse_ranks(config.ranks)
+        if not choice.selects(process.rank, process.local_rank):
             return
         place = process.rank, process.world_size
         if rank_owner.owner_above(config.save_dir or config.upload_to, *place) is not None:
@@ -73,7 +74,9 @@ class StartupWatch:
             timeout_s=limit_s,
             first_timeout_s=limit_s,
             run_id="" if doubt else run_id,
-        ).start()
+            ranks=choice.expression,
+        )
+        start_provisional(self._hangs)
 
     def end(self) -> None:
         """A profiler watches from now on, or the job does not want one."""

@@ -11,8 +11,10 @@ In: dumps, heartbeats. Out: a :class:`HangVerdict`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from rankscope.errors import ConfigError
 from rankscope.hang.arrivals import ROOTED, Arrivals, Stuck, world_size_of
 from rankscope.hang.backends import with_backends_apart
 from rankscope.hang.causes import INIT, Cause, Place, call_frame, place_of
@@ -27,6 +29,7 @@ from rankscope.hang.verdict import CollectiveVariant, HangVerdict, HungCollectiv
 from rankscope.hang.waits import Wait, Waits, find_waits
 from rankscope.hang.wording import advice_for, summary_of
 from rankscope.rundir.hang_dump import Heartbeat
+from rankscope.rundir.ranks import parse_ranks
 
 _MAX_STACK = 100
 _BLOCKING = (Cause.COMMUNICATION, Cause.UNKNOWN)
@@ -44,8 +47,10 @@ class _Case:
     mismatch: Mismatch | None
     stopped: tuple[int, ...]
     """Ranks whose devices have not finished what the others' have."""
-    absent: tuple[int, ...]
+    unseen: tuple[int, ...]
     """Ranks without a dump and a heartbeat."""
+    absent: tuple[int, ...]
+    """Those of them that would have one if they had come."""
 
 
 def diagnose(
@@ -72,6 +77,7 @@ def diagnose(
     stuck = arrivals.stuck()
     places = {rank: place for rank, dump in by_rank.items() if (place := place_of(dump)) is not None}
     places |= places_without_dump(beats, by_rank)
+    unseen = tuple(rank for rank in range(size) if rank not in by_rank and rank not in beats)
     case = _Case(
         by_rank,
         places,
@@ -79,7 +85,8 @@ def diagnose(
         find_waits(arrivals, stuck),
         find_mismatch(arrivals, stuck),
         _stopped(by_rank, arrivals),
-        tuple(rank for rank in range(size) if rank not in by_rank and rank not in beats),
+        unseen,
+        _watched(unseen, beats),
     )
     verdict = _verdict(case)
     ranks = _rank_verdicts(case, verdict)
@@ -95,6 +102,15 @@ def diagnose(
     )
     without_calls = tuple(rank for rank, dump in by_rank.items() if not dump.has_calls)
     return replace(verdict, summary=summary_of(verdict), advice=advice_for(verdict, without_calls))
+
+
+def _watched(ranks: tuple[int, ...], beats: Mapping[int, Heartbeat]) -> tuple[int, ...]:
+    """Those of these ranks that are watched; all, if that is not known."""
+    choices = []
+    for expression in {beat.ranks for beat in beats.values() if beat.ranks}:
+        with suppress(ConfigError):  # heartbeats are untrusted
+            choices.append(parse_ranks(expression))
+    return tuple(rank for rank in ranks if all(choice.selects(rank) for choice in choices))
 
 
 def _is_over(dumps: Mapping[int, RankDump], beats: Mapping[int, Heartbeat]) -> bool:
@@ -209,6 +225,8 @@ def _without_collective(case: _Case) -> HangVerdict:
         return _found(_cause_of(case, elsewhere), elsewhere, None)
     if connecting and case.absent:
         return _found(Cause.ABSENT, case.absent, None)
+    if connecting and case.unseen:
+        return _found(Cause.UNKNOWN, (), None)
     if busy:
         return _found(_cause_of(case, busy), busy, None)
     if hung:

@@ -145,6 +145,8 @@ class Heartbeat:
     """Whether the training loop or the process has ended normally; no more heartbeats follow."""
     exception: str = ""
     """The exception that ended it."""
+    ranks: str = ""
+    """Which ranks are watched, as ``--ranks`` has it; empty if that is not known."""
 
     def to_json(self) -> str:
         """As the file has it."""

@@ -44,6 +44,9 @@ _HAND_OVER_LIMIT_S = 1.0
 """In the training loop, where a slow file system must not hold it up."""
 
 
+_provisional: HangWatch | None = None
+
+
 class HangWatch:
     """Watch a training loop for hangs, on every rank.
 
@@ -67,6 +70,7 @@ class HangWatch:
             write theirs; None or 0: it continues.
         heartbeat_s: how often the heartbeat file is rewritten.
         run_id: the id of the run, if the ranks have agreed on one; by default the launcher's.
+        ranks: which ranks are watched, as ``--ranks`` has it, if that is known: the others leave nothing here.
 
     Raises:
         ConfigError: ``exit_status`` is not an exit status.
@@ -82,6 +86,7 @@ class HangWatch:
         exit_status: int | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         run_id: str = "",
+        ranks: str = "",
     ) -> None:
         if exit_status not in (None, *range(256)):  # the system keeps the lowest 8 bits: 256 would be success
             raise ConfigError(f"exit_status={exit_status!r} must be a whole number, 0 to 255")
@@ -92,6 +97,7 @@ class HangWatch:
         self.exit_status = exit_status or None
         self.heartbeat_s = heartbeat_s
         self.run_id = run_id
+        self.ranks = ranks
         self.dumps: list[Path] = []
         """The dumps written so far."""
         self._times: deque[float] = deque(maxlen=_KEPT_STEPS)
@@ -111,6 +117,7 @@ class HangWatch:
     def start(self) -> HangWatch:
         """Start watching; the calling thread is taken for the one that runs the training loop."""
         if self._thread is None:
+            end_provisional()
             self._training_thread = threading.get_ident()
             self._times.append(monotonic())
             self._began_ns = time.time_ns()
@@ -259,9 +266,24 @@ class HangWatch:
             step=self._steps,
             ended=ended,
             exception=exception,
+            ranks=self.ranks,
         )
         path = self._heartbeat_path(process)
         _, why = within(_WRITE_LIMIT_S, lambda: write_atomic(path, beat.to_json()))
         if why and not self._unwritten:
             logger.warning("the heartbeat could not be written to %s: %s", path, why)
         self._unwritten = bool(why)
+
+
+def start_provisional(watch: HangWatch) -> None:
+    """Start a watch that ends when another one starts in this process, such as the job's own."""
+    global _provisional
+    _provisional = watch.start()
+
+
+def end_provisional() -> None:
+    """End that watch, if there is one."""
+    global _provisional
+    watch, _provisional = _provisional, None
+    if watch is not None:
+        watch.hand_over()

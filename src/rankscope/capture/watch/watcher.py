@@ -36,6 +36,7 @@ from rankscope.capture.watch.ring import CollectiveRing, RingRead
 from rankscope.capture.watch.slow_steps import SlowStep, SlowSteps
 from rankscope.rundir.launcher import max_restarts
 from rankscope.rundir.processes import elastic_agent, pid_namespace
+from rankscope.rundir.ranks import parse_ranks
 from rankscope.rundir.schedule import Window
 from rankscope.rundir.watch_files import SCHEMA_VERSION, Header, Outcome, Request, log_folder, to_json
 
@@ -114,7 +115,10 @@ class Watcher:
             # Without an agreed id each rank has its own, which does not identify the run.
             run_id = "" if rank.run_id_doubt else rank.run_id
             status = config.hang_exit_status
-            self._hangs = HangWatch(rank.run_dir, timeout_s=config.hang_timeout, exit_status=status, run_id=run_id)
+            ranks = parse_ranks(config.ranks).expression
+            self._hangs = HangWatch(
+                rank.run_dir, timeout_s=config.hang_timeout, exit_status=status, run_id=run_id, ranks=ranks
+            )
         self.ended_by: Exception | None = None
         """What ended the loop, if that is known before `stop`."""
         self._stopping, self._wake = False, threading.Event()
