@@ -74,8 +74,8 @@ class StartupWatch:
             timeout_s=limit_s,
             first_timeout_s=limit_s,
             run_id="" if doubt else run_id,
-            ranks=choice.expression,
         )
+        self._hangs.ranks = choice.expression
         start_provisional(self._hangs)
 
     def end(self) -> None:

@@ -70,6 +70,17 @@ class Position:
     """Time since the last step ended."""
 
 
+@dataclass(frozen=True)
+class Watched:
+    """What is known of the watched rank."""
+
+    run_id: str = ""
+    began_ns: int = 0
+    """The wall clock at which its watch began."""
+    process: Process | None = None
+    """Its place in the job; by default as it is now."""
+
+
 def write_hang_dump(
     directory: str | os.PathLike[str],
     reason: str,
@@ -77,8 +88,7 @@ def write_hang_dump(
     position: Callable[[], Position] | None = None,
     training_thread: int | None = None,
     exception: str = "",
-    run: tuple[str, int] = ("", 0),
-    process: Process | None = None,
+    watched: Watched = Watched(),  # it cannot change
     limit_s: float = 10.0,
 ) -> Path | None:
     """Write ``hang/rank{rank}.json`` in a run directory.
@@ -93,17 +103,16 @@ def write_hang_dump(
         position: asked for where the rank is in its step.
         training_thread: the ident of the thread that runs the training loop; the main thread by default.
         exception: what ended the training loop, if the dump is written for that.
-        run: the run's id, and the wall clock at which the watch of this rank began; what is not known is left out.
-        process: this one in its job; by default as it is now.
+        watched: what is known of this rank.
         limit_s: how long each part may take.
 
     Returns:
         the file; None if it could not be written in time.
     """
     try:
-        dump = _gather(reason, position, training_thread, process, limit_s)
-        run_id, began_ns = run
-        dump = replace(dump, uncaught=exception or dump.uncaught, run_id=run_id or dump.run_id, began_ns=began_ns)
+        dump = _gather(reason, position, training_thread, watched.process, limit_s)
+        run_id = watched.run_id or dump.run_id
+        dump = replace(dump, uncaught=exception or dump.uncaught, run_id=run_id, began_ns=watched.began_ns)
         path = Path(directory) / HANG_FOLDER / dump_name(dump.rank)
         _, failure = within(limit_s, lambda: write_atomic(path, dump.to_json()))
         if failure:

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from rankscope.capture import exit_hooks
 from rankscope.capture.dynamo import not_compiled
-from rankscope.capture.hang.dump import Position, within, write_hang_dump
+from rankscope.capture.hang.dump import Position, Watched, within, write_hang_dump
 from rankscope.capture.hang.exceptions import described, ending
 from rankscope.capture.notices import logger, warn
 from rankscope.capture.process import Process, this_process
@@ -70,7 +70,6 @@ class HangWatch:
             write theirs; None or 0: it continues.
         heartbeat_s: how often the heartbeat file is rewritten.
         run_id: the id of the run, if the ranks have agreed on one; by default the launcher's.
-        ranks: which ranks are watched, as ``--ranks`` has it, if that is known: the others leave nothing here.
 
     Raises:
         ConfigError: ``exit_status`` is not an exit status.
@@ -86,7 +85,6 @@ class HangWatch:
         exit_status: int | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         run_id: str = "",
-        ranks: str = "",
     ) -> None:
         if exit_status not in (None, *range(256)):  # the system keeps the lowest 8 bits: 256 would be success
             raise ConfigError(f"exit_status={exit_status!r} must be a whole number, 0 to 255")
@@ -97,7 +95,8 @@ class HangWatch:
         self.exit_status = exit_status or None
         self.heartbeat_s = heartbeat_s
         self.run_id = run_id
-        self.ranks = ranks
+        self.ranks = ""
+        """Which ranks are watched, as ``--ranks`` has it, if that is known: the others leave nothing here."""
         self.dumps: list[Path] = []
         """The dumps written so far."""
         self._times: deque[float] = deque(maxlen=_KEPT_STEPS)
@@ -204,8 +203,7 @@ class HangWatch:
             position=self._position,
             training_thread=self._training_thread,
             exception=exception,
-            run=(self.run_id, self._began_ns),
-            process=self._place(),
+            watched=Watched(self.run_id, self._began_ns, self._place()),
         )
         if path is not None:
             self.dumps.append(path)

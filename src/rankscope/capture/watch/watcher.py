@@ -115,10 +115,8 @@ class Watcher:
             # Without an agreed id each rank has its own, which does not identify the run.
             run_id = "" if rank.run_id_doubt else rank.run_id
             status = config.hang_exit_status
-            ranks = parse_ranks(config.ranks).expression
-            self._hangs = HangWatch(
-                rank.run_dir, timeout_s=config.hang_timeout, exit_status=status, run_id=run_id, ranks=ranks
-            )
+            self._hangs = HangWatch(rank.run_dir, timeout_s=config.hang_timeout, exit_status=status, run_id=run_id)
+            self._hangs.ranks = parse_ranks(config.ranks).expression
         self.ended_by: Exception | None = None
         """What ended the loop, if that is known before `stop`."""
         self._stopping, self._wake = False, threading.Event()
