@@ -168,4 +168,4 @@ def test_jobs_that_are_not_valid_are_refused() -> None:
 )  # fmt: skip
 def test_numbers_without_a_job_are_refused_by_name(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=name):
-        Job(ranks=2, **{name: value})  # type: ignore[arg-type]
+        Job(ranks=2, **{name: value})  # type: ignore[arg-type]  # a field by its name

@@ -14,22 +14,17 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rankscope.capture import rank_owner
 from rankscope.capture.notices import warn
 from rankscope.errors import ConfigError, LauncherError
 from rankscope.rundir.config import CaptureConfig
-from rankscope.rundir.launcher import identify
+from rankscope.rundir.launcher import Identity, identify
 from rankscope.rundir.ranks import parse_ranks
-
-if TYPE_CHECKING:
-    from rankscope.capture.hang import HangWatch
 
 BEFORE_TIMEOUT = 0.9
 """Of the process group's timeout, when the dump is written: NCCL ends the process after it (10 minutes by default)."""
-
-
 _PARAMETERS = ("backend", "init_method", "timeout", "world_size", "rank")
 """The first of ``init_process_group``, in torch's order."""
 
@@ -38,8 +33,7 @@ class StartupWatch:
     """The hang watch of this process until its first step."""
 
     def __init__(self) -> None:
-        self._hangs: HangWatch | None = None
-        self._over = False
+        self._begun = self._over = False
 
     def begin(self, group_timeout_s: float | None, *, connected: bool) -> None:
         """The process group is being made, or is there: watch from now on, unless that has begun.
@@ -48,7 +42,7 @@ class StartupWatch:
             group_timeout_s: of the process group; ``None`` if it is not known.
             connected: whether the process group is there; before, only what the launcher says is known of this rank.
         """
-        if self._over or self._hangs is not None:
+        if self._over or self._begun:
             return
         # Not at the top: this module is loaded while torch is.
         from rankscope.capture.hang.watch import FIRST_TIMEOUT_S, HangWatch, start_provisional
@@ -69,21 +63,23 @@ class StartupWatch:
         # Without an agreed id each rank has its own, which does not identify the run.
         run_id, doubt = resolve_run_id(config.run_id, process)
         limit_s = min(FIRST_TIMEOUT_S, BEFORE_TIMEOUT * (group_timeout_s or FIRST_TIMEOUT_S))
-        self._hangs = HangWatch(
+        watch = HangWatch(
             resolve_run_dir(config.save_dir, run_id, process),
             timeout_s=limit_s,
             first_timeout_s=limit_s,
             run_id="" if doubt else run_id,
         )
-        self._hangs.ranks = choice.expression
-        start_provisional(self._hangs)
+        watch.ranks = choice.expression
+        self._begun = True
+        start_provisional(watch)
 
     def end(self) -> None:
         """A profiler watches from now on, or the job does not want one."""
         self._over = True
-        hangs, self._hangs = self._hangs, None
-        if hangs is not None:
-            hangs.hand_over()
+        if self._begun:
+            from rankscope.capture.hang.watch import end_provisional
+
+            end_provisional()
 
 
 def options() -> CaptureConfig:
@@ -125,7 +121,7 @@ def watch_process_group(current: Callable[[], StartupWatch]) -> None:
     for name, module in list(sys.modules.items()):
         own = getattr(module, "__dict__", {}) if name.startswith("torch.distributed") else {}
         if own.get("init_process_group") is original:
-            setattr(module, "init_process_group", init_process_group)  # noqa: B010  # mypy knows its signature
+            own["init_process_group"] = init_process_group
 
 
 def _group_timeout_s(c10d: Any, timeout: object, backend: object) -> float | None:
@@ -139,18 +135,21 @@ def _group_timeout_s(c10d: Any, timeout: object, backend: object) -> float | Non
 
 def _may_be_launchers(rank: object, world_size: object) -> bool:
     """Whether a call may be for the job's own group; a rank's helper, which has its variables, may make another one."""
-    try:
-        identity = identify(os.environ)
-    except LauncherError:
+    launched, not_given = _launched(), (None, -1)
+    if launched is None:
         return False
-    not_given = (None, -1)
-    return rank in (*not_given, identity.rank) and world_size in (*not_given, identity.world_size)
+    return rank in (*not_given, launched.rank) and world_size in (*not_given, launched.world_size)
 
 
 def _is_placed_by_launcher() -> bool:
-    """Whether the launcher has told this process its rank."""
+    """Whether the rank and the number of ranks are known from the launcher."""
+    launched = _launched()
+    return launched is not None and launched.started_by_launcher and launched.world_size is not None
+
+
+def _launched() -> Identity | None:
+    """This process's place by the launcher's variables; ``None`` if these contradict each other."""
     try:
-        identity = identify(os.environ)
+        return identify(os.environ)
     except LauncherError:
-        return False
-    return identity.started_by_launcher and identity.world_size is not None
+        return None

@@ -114,8 +114,9 @@ class Watcher:
         if config.hang_timeout:
             # Without an agreed id each rank has its own, which does not identify the run.
             run_id = "" if rank.run_id_doubt else rank.run_id
-            status = config.hang_exit_status
-            self._hangs = HangWatch(rank.run_dir, timeout_s=config.hang_timeout, exit_status=status, run_id=run_id)
+            self._hangs = HangWatch(
+                rank.run_dir, timeout_s=config.hang_timeout, exit_status=config.hang_exit_status, run_id=run_id
+            )
             self._hangs.ranks = parse_ranks(config.ranks).expression
         self.ended_by: Exception | None = None
         """What ended the loop, if that is known before `stop`."""

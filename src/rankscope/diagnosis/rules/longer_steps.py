@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.diagnosis.step_costs import IDLE
+from rankscope.diagnosis.step_costs import IDLE, usual
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _LEAST_STEPS = 4
@@ -63,9 +63,7 @@ def _of_window(window: pl.DataFrame) -> tuple[float, Finding] | None:
         return None
     at, later = int(job["step"][first]), pl.col("step") >= job["step"][first]
     before, after = (float(job.filter(side)["window_ns"].to_numpy().mean()) for side in (~later, later))
-    medians = [
-        whole.filter(side).group_by("rank").agg(pl.col(*_PARTS).median()).sort("rank") for side in (~later, later)
-    ]
+    medians = [usual(whole.filter(side), *_PARTS) for side in (~later, later)]
     grew = medians[1].select(*_PARTS) - medians[0].select(*_PARTS)
     most = max(_PARTS, key=lambda part: grew[part].to_numpy().min())
     if grew[most].to_numpy().min() < _MOST_OF_IT * (after - before):
