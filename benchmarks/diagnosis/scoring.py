@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rankscope.primitives.stragglers.causes import class_of
 from rankscope.results import Finding
 
 # The cost of a fault as a share of a step: the bins of the tables.
@@ -74,7 +75,7 @@ def said_of(findings: Sequence[Finding]) -> tuple[Said, ...]:
     for finding in findings:
         if finding.id in ACCUSING and finding.ranks:
             labels = [each.name for each in finding.evidence if each.name.startswith("cause: ")]
-            cause = labels[0].removeprefix("cause: ").replace(" ", "_") if labels else "slow_network"
+            cause = class_of(labels[0].removeprefix("cause: ").replace(" ", "_")) if labels else "slow_network"
             said.append(Said(frozenset(finding.ranks), cause, finding.saving_ns or 0, finding.id == "stall"))
     return tuple(sorted(said, key=lambda each: -each.saving_ns))
 

@@ -23,8 +23,8 @@ from rankscope.timeline.heat_map import heat_of
 WORDS = {
     "straggler": ("delays the other ranks", "delay the other ranks", "is the straggler", "are stragglers"),
     "none": (
-        "none significant",
-        "no significant straggler",
+        "none by more than",
+        "none among",
         "no rank delays",
         "no single rank delays",
         "show why",

@@ -127,7 +127,7 @@ def test_the_slowest_rank_is_named(tmp_path: Path) -> None:
     # Two steps: a difference may be chance.
     assert ("too few steps to tell" in line(lines, "stragglers")) is not named
     even = of_ranks(tmp_path / "even", {0: rank_events(0), 1: rank_events(0)})
-    assert line(even, "stragglers") == "stragglers  too few steps to tell"
+    assert line(even, "stragglers") == "stragglers  too few steps to tell (about 15 would do)"
 
 
 def test_what_was_lost_is_said(tmp_path: Path) -> None:
@@ -220,12 +220,11 @@ def test_the_log_of_a_watched_job_adds_what_few_recorded_steps_cannot_tell(tmp_p
     folder = kineto.write_ranks(tmp_path / "run", {rank: kineto.small_step() for rank in range(2)})
     command = [sys.executable, "-m", "rankscope", "summary", str(folder), "--executor", "serial"]
     without = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "rankscope watch" not in without.stdout
+    assert "rank 1: it" not in without.stdout
     SimulatedJob(ranks=2, slow=slow).write(folder)
     text = " ".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
-    found = re.search(r"log Rank 1 delays the other ranks: (\S+) ms per step, (.*) \(the latest 59 steps\)", text)
+    found = re.search(r"stragglers rank 1: it takes longer in forward, (\S+) ms per step", text)
     assert found is not None, text
     assert 38 < float(found[1]) < 42
-    assert found[2].endswith("of it in forward")
     (folder / "watch" / "rank0.jsonl").write_text("{")
-    assert "rankscope watch" not in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "rank 1: it" not in subprocess.run(command, capture_output=True, text=True, check=True).stdout

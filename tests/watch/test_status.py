@@ -109,7 +109,7 @@ def test_nobody_is_named_where_nobody_is_slow(tmp_path, ranks, seed):
     status = status_of(tmp_path, SimulatedJob(ranks=ranks, steps=150, seed=seed))
     assert status.late_ranks == ()
     assert significance_of(status) is Significance.NOT_SIGNIFICANT
-    assert "No straggler" in shown(status)
+    assert "No rank delays the others by more than" in shown(status)
 
 
 @pytest.mark.parametrize("delay", [0, 20 * MS])
@@ -125,9 +125,9 @@ def test_a_few_steps_do_not_tell(tmp_path, steps, delay):
 
 
 def test_times_that_vary_are_the_reason_where_there_are_steps_enough(tmp_path):
-    status = status_of(tmp_path, SimulatedJob(ranks=2, steps=150, noise=15 * MS))
+    status = status_of(tmp_path, SimulatedJob(ranks=2, steps=150, noise=25 * MS))
     assert significance_of(status) is Significance.TOO_FEW
-    assert status.least_delay_ns > 0.05 * status.step_time.median_ns
+    assert status.least_delay_ns > 0.2 * status.step_time.median_ns
     text = " ".join(shown(status).split())
     assert "too few" not in text
     assert "the times vary so much that in 100 steps only a delay above" in text
@@ -412,4 +412,4 @@ def test_no_straggler_is_ruled_out_where_waits_cannot_be_told(tmp_path):
     assert status.late_ranks == ()
     assert status.verdicts == {}
     assert "rankscope trigger" in status.unknown
-    assert "No straggler" not in shown(status)
+    assert "No rank delays" not in shown(status)

@@ -37,7 +37,6 @@ def test_the_state_of_a_watched_job(run: Path) -> None:
     found = server.ask("/api/watch").json()
     assert [each["rank"] for each in found["stragglers"]] == [1]
     assert found["sentences"][0].startswith("Rank 1 delays the other ranks: ")
-    assert found["lasting"] == [f"{found['sentences'][0]} (the latest 59 steps)"]
     assert found["ranks"] == [{"rank": rank, "last_step": 59, "state": "running"} for rank in range(2)]
     assert (found["running"], found["hang"]) == (True, None)
     series = found["history"]["series"]

@@ -53,6 +53,7 @@ significant.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -66,10 +67,12 @@ from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
 from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.steps import distinct_steps
 from rankscope.primitives.stragglers.causes import ADVICE
+from rankscope.primitives.stragglers.host_items import host_items
 from rankscope.primitives.stragglers.network import SlowLink, slow_links, with_numbers
 from rankscope.primitives.stragglers.observations import observe
 from rankscope.primitives.stragglers.paces import StepBounds, device_places, host_paces, step_paces
-from rankscope.primitives.stragglers.rank_parts import concat_parts, local_times_of, narrow_parts
+from rankscope.primitives.stragglers.rank_parts import concat_parts, items_of, local_times_of, narrow_parts
+from rankscope.primitives.stragglers.step_log import StepLog
 from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 from rankscope.primitives.stragglers.timeline import (
     ENDED,
@@ -81,6 +84,7 @@ from rankscope.primitives.stragglers.timeline import (
     step_work,
 )
 from rankscope.primitives.stragglers.waits import attribute_waits, with_aligned_arrivals
+from rankscope.primitives.stragglers.with_log import judged, of_log
 from rankscope.results import (
     Analysis,
     Column,
@@ -122,6 +126,16 @@ COLUMNS = (
     Column("cause", pl.String, "", "why it delays the other ranks; null where its delay is not significant"),
     Column("cause_ns", pl.Int64, "ns", "how much of its excess local time the cause explains, mean over steps"),
     Column("evidence", pl.String, "", "the numbers behind the cause"),
+    Column("log_steps", pl.Int64, "count", "steps of the job's step log that decided whether it is late; null without"),
+    Column(
+        "least_delay_ns", pl.Int64, "ns", "the least delay per step that would be significant in the compared steps"
+    ),
+    Column(
+        "steps_needed",
+        pl.Int64,
+        "count",
+        "with so many steps that vary alike, a delay of a tenth of a step would be significant; null if not known",
+    ),
     Column(
         "saving_ns",
         pl.Int64,
@@ -130,6 +144,9 @@ COLUMNS = (
     ),
 )
 
+_MOST_PEERS = 32
+"""Of a late rank: with whom what it does is compared, by name."""
+_CERTAINTY = ("rank", "log_steps", "least_delay_ns", "steps_needed")
 EXCESS = "local time above its peers' median, mean over steps"
 EXCESS_LATE = "local time above its peers' median in its late steps, mean over all steps"
 # The rows of all ranks take much memory: of a collective that they ran together, its ranks' rows have these in common.
@@ -170,6 +187,7 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     of_rank = step_paces(at, code, at - until[WAITING][end.size :], _bounds(own, end, end - by_end[WAITING]))
     of_host = host_paces(window["host_ops"], window["runtime_calls"], window["annotations"])
     frames = {
+        "items": host_items(window),
         "collectives": collectives,
         "launched": step_work(window, extra),
         "paces": pl.concat([of_rank.with_columns(of_host=pl.lit(False)), of_host.with_columns(of_host=pl.lit(True))]),
@@ -205,20 +223,21 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     stretches = stretches.select("rank", "window", "match", "step")  # the others take much memory
     findings = _left_out(cut)
     if rows.is_empty():
-        return _complete(pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64})), findings
+        table = pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64})
+        if inputs.log is None:
+            return _complete(table), findings
+        table = _with_verdicts(_complete(table), of_log(inputs.log), inputs.log.verdicts)
+        table = _complete(table.drop(_CERTAINTY[1:]).join(_of_log(inputs.log), on="rank", how="left"))
+        return table, [*_findings(of_log(inputs.log), table), *findings]
     mesh = mesh_of(inputs)
     role = _roles(mesh, inputs)
     times = local_times_of(together(parts), stretches, collectives, cut)
     comparison = Comparison(observe(times, work, paces, role, on_host=on_host))
     table, by_step = totals_by_rank_and_step(ranks, attribute_waits(rows, role, collectives, comparison))
-    stragglers = comparison.stragglers()
+    stragglers, compared = judged(comparison, _items(parts, comparison, inputs, work, named), inputs.log)
     too_few: dict[int, Verdict | None] = dict.fromkeys(rows["rank"].unique(), Verdict(Significance.TOO_FEW))
-    verdicts = too_few | comparison.verdicts()
-    of_rows = [verdicts.get(rank) for rank in table["rank"]]
-    table = _with_causes(table, [each for each in stragglers if not each.once]).with_columns(
-        pl.Series("significance", [each and each.significance.value for each in of_rows], dtype=pl.String),
-        pl.Series("verdict", [each and str(each) for each in of_rows], dtype=pl.String),
-    )
+    table = _with_verdicts(table, stragglers, too_few | compared)
+    table = table.join(_certainty(comparison, inputs), on="rank", how="left", maintain_order="left")
     links = with_numbers(slow_links(collectives, comparison.seen.step_ns), named)
     sliced = with_numbers(comparison.by_slice(stragglers, mesh_slices(mesh)), named)
     findings = [*_findings(sliced, table), *_slow_networks(links, max(comparison.seen.steps.size, 1)), *findings]
@@ -228,6 +247,55 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
         table = table.join(windows, on="step", how="left", maintain_order="left")
         table = table.with_columns(pl.col("step").replace(named))
     return _complete(table), findings
+
+
+def _items(
+    parts: Sequence[Mapping[str, pl.DataFrame]],
+    comparison: Comparison,
+    inputs: Inputs,
+    work: pl.DataFrame,
+    named: Mapping[int, int],
+) -> pl.DataFrame:
+    """What the hosts of late ranks and of some peers of theirs did, by name.
+
+    Args:
+        work: window, step (its number among all windows).
+        named: the original number of each, where they differ.
+    """
+    late = {int(comparison.seen.ranks[each.row]) for each in comparison.late}
+    if inputs.log is not None:
+        late |= {each.rank for each in inputs.log.late}
+    ranks = late & set(comparison.seen.ranks.tolist())
+    ranks |= {peer for rank in sorted(ranks) for peer in comparison.peers(rank)[:_MOST_PEERS]}
+    numbers = work.select("window", "step").unique()
+    numbers = numbers.with_columns((pl.col("step").replace(named) if named else pl.col("step")).alias("original"))
+    return items_of(together(parts), ranks, numbers)
+
+
+def _certainty(comparison: Comparison, inputs: Inputs) -> pl.DataFrame:
+    """By rank, what the compared steps would show: those of the log where it decided, of the traces otherwise."""
+    log, step_ns, limits = inputs.log, comparison.seen.step_ns, comparison.limits
+    rows: list[tuple[int, int | None, int | None, int | None]] = []
+    for row, rank in enumerate(comparison.seen.ranks.tolist()):
+        least, steps = float(comparison.least_delays[row]), int(np.isfinite(comparison.excess[row]).sum())
+        if not step_ns or not math.isfinite(least):
+            rows.append((rank, None, None, None))
+            continue
+        # A standard error falls with the root of the number of steps.
+        needed = math.ceil(steps * (least / (limits.wanted * step_ns)) ** 2)
+        rows.append((rank, None, round(least), needed))
+    found = pl.DataFrame(rows, schema={name: schema_of(COLUMNS)[name] for name in _CERTAINTY}, orient="row")
+    if log is None:
+        return found
+    logged = _of_log(log)
+    return pl.concat([logged, found.join(logged, on="rank", how="anti", maintain_order="left")])
+
+
+def _of_log(log: StepLog) -> pl.DataFrame:
+    """The same where the log decided."""
+    decided = [rank for rank, each in log.verdicts.items() if each.significance is not Significance.TOO_FEW]
+    rows = [(rank, log.steps, log.least_delay_ns, None) for rank in decided]
+    return pl.DataFrame(rows, schema={name: schema_of(COLUMNS)[name] for name in _CERTAINTY}, orient="row")
 
 
 def _cut(inputs: Inputs) -> pl.DataFrame:
@@ -281,6 +349,17 @@ def _with_steps(by_step: pl.DataFrame, comparison: Comparison, stragglers: Seque
     return by_step.join(found, on=["rank", "step"], how="left", maintain_order="left")
 
 
+def _with_verdicts(
+    table: pl.DataFrame, stragglers: Sequence[Straggler], verdicts: Mapping[int, Verdict | None]
+) -> pl.DataFrame:
+    """The ranks with the causes of the stragglers, and whether each is significantly late."""
+    of_rows = [verdicts.get(rank) for rank in table["rank"]]
+    return _with_causes(table, [each for each in stragglers if not each.is_past]).with_columns(
+        pl.Series("significance", [each and each.significance.value for each in of_rows], dtype=pl.String),
+        pl.Series("verdict", [each and str(each) for each in of_rows], dtype=pl.String),
+    )
+
+
 def _with_causes(table: pl.DataFrame, stragglers: Sequence[Straggler]) -> pl.DataFrame:
     """The measures with the causes, and with the savings of the findings where there are any."""
     schema = {"rank": pl.Int64, "cause": pl.String, "evidence": pl.String, "cause_ns": pl.Int64, "found_ns": pl.Int64}
@@ -289,6 +368,7 @@ def _with_causes(table: pl.DataFrame, stragglers: Sequence[Straggler]) -> pl.Dat
         for each in stragglers
     ]
     found = pl.DataFrame(rows, schema=schema, orient="row").unique("rank", keep="last")
+    table = table.drop(set(schema) - {"rank"}, strict=False)
     joined = table.join(found, on="rank", how="left", maintain_order="left")
     return joined.with_columns(pl.coalesce("found_ns", "saving_ns").alias("saving_ns"))
 
@@ -302,8 +382,8 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
         cause = each.cause.cause
         findings.append(
             Finding(
-                id="stall" if each.once else "straggler",
-                severity="warning" if each.lasting else "info",
+                id="stall" if each.is_past else "straggler",
+                severity="warning" if each.lasting and not each.is_past else "info",
                 title=each.title,
                 ranks=each.ranks,
                 steps=() if each.lasting else tuple(dict.fromkeys(each.steps)),
@@ -316,10 +396,11 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
                     Evidence("significance test", f"{each.verdict.test}, {counted(each.compared, 'step')}"),
                     *_to_be_fixed_too(each),
                     Evidence(f"cause: {cause.replace('_', ' ')}", each.cause.evidence),
+                    *_longer(each),
                 ),
                 # It may gain nothing, for another rank is as slow; and what happened once need not come again.
-                saving_ns=None if each.once else each.saving_ns or None,
-                advice=ADVICE.get(cause, ""),
+                saving_ns=None if each.is_past else each.saving_ns or None,
+                advice=each.cause.what_to_do,
             )
         )
     return findings
@@ -327,6 +408,11 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
 
 def _excess_name(straggler: Straggler) -> str:
     return EXCESS if straggler.lasting and not straggler.hidden else EXCESS_LATE
+
+
+def _longer(straggler: Straggler) -> list[Evidence]:
+    longer = straggler.cause.longer
+    return [Evidence("longer than on its peers, per late step that is recorded", "; ".join(longer))] if longer else []
 
 
 def _to_be_fixed_too(straggler: Straggler) -> list[Evidence]:
@@ -372,6 +458,7 @@ analysis = Analysis(
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth", "input_dims"),
         "runtime_calls": ("start_ns", "end_ns", "name"),
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
+        "python_frames": ("start_ns", "end_ns", "name", "pid", "tid", "depth", "parent_row"),
     },
     requires=("collectives", "clock"),
     parameters=(Parameter("by", "what to group rows by", default="rank", choices=("rank", "step"), of_reduce=True),),

@@ -6,8 +6,7 @@ In: a run. Out: one screen of text.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -16,10 +15,8 @@ from rich.text import Text
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import show
-from rankscope.errors import RankscopeError
 from rankscope.report import summary as verdict
 from rankscope.report.formatting import plain
-from rankscope.rundir.watch_files import WATCH_FOLDER
 
 
 @with_options()
@@ -37,28 +34,8 @@ def summary(source: Source, options: RunOptions = DEFAULTS) -> None:
             return
     with opened(source, options) as opened_run:
         console = Console(highlight=False)
-        shown = verdict.summary(opened_run, console.width, _from_log(source, opened_run.run_id))
+        shown = verdict.summary(opened_run, console.width)
     console.print(shown)
-
-
-def _from_log(source: Sequence[str], run_id: str | None) -> list[str]:
-    """The stragglers in the log of a watched job; nothing if there is no log of this run."""
-    if len(source) != 1 or "://" in source[0]:
-        return []
-    try:
-        if not Path(source[0], WATCH_FOLDER).is_dir():
-            return []
-    except OSError:  # not permitted; reading the run reports it
-        return []
-    from rankscope.report.watch import lasting_sentences
-    from rankscope.watch.log import WatchLogs
-    from rankscope.watch.status import read_status
-
-    with suppress(RankscopeError):  # `rankscope watch` reports it
-        status = read_status(source[0], WatchLogs(source[0]))
-        if run_id in (None, status.run_id):
-            return lasting_sentences(status)
-    return []
 
 
 def _show_experiment(folder: Path, jobs: Mapping[str, str]) -> None:

@@ -32,6 +32,7 @@ import polars as pl
 from rankscope.diagnosis.effects import OF_ANALYSES, PARTS_OF_CAUSE, STALL, STRAGGLER, Declared
 from rankscope.diagnosis.rank_costs import RankCosts, exposed_waits, rank_costs
 from rankscope.diagnosis.step_costs import INFO_SHARE, WARNING_SHARE, severity_of, step_of
+from rankscope.primitives.stragglers.causes import class_of
 from rankscope.results import Effect, Evidence, Finding, Inputs, Rule, StepPart, by_severity, worst_of
 
 COVERED = 0.5
@@ -145,7 +146,7 @@ def _straggler(finding: Finding, capacity: Mapping[int, Parts], inputs: Inputs, 
     cause = next((row["cause"] for row in rows.values() if row["cause"] is not None), "unclear")
     saving = float(finding.saving_ns or 0)
     own = {rank: float((rows[rank]["cause_ns"] if rank in rows else None) or saving) for rank in finding.ranks}
-    parts = PARTS_OF_CAUSE.get(cause, ())
+    parts = PARTS_OF_CAUSE.get(class_of(cause), ())
     waited = max(((row["waited_ns"] or 0) / max(row["steps"] or 0, 1) for row in rows.values()), default=0.0)
     waits = {rank: min(waited, most) for rank, most in exposed_waits(inputs).items() if rank not in own}
     taken = {
@@ -161,7 +162,7 @@ def _straggler(finding: Finding, capacity: Mapping[int, Parts], inputs: Inputs, 
         severity = finding.severity if finding.severity == "error" else severity_of(cost, step) or "info"
         shown = replace(finding, severity=severity, cost_ns=cost or None)
     costs = RankCosts(dict.fromkeys(finding.ranks, saving), is_mean=False)
-    return _Stated(shown, f"{STRAGGLER}:{cause}", Declared(parts), costs, taken, own)
+    return _Stated(shown, f"{STRAGGLER}:{class_of(cause)}", Declared(parts), costs, taken, own)
 
 
 def _share_waits(stragglers: Sequence[_Stated], possible: Mapping[int, float]) -> None:

@@ -29,10 +29,12 @@ from rankscope.results import (
     Inputs,
     RankState,
     Result,
+    enough,
     incomplete_ranks,
     late_unexplained,
     longest_wait,
     rank_state,
+    ruled_out,
     without_straggler,
 )
 from rankscope.rundir.plurals import counted, plural
@@ -42,7 +44,7 @@ JUDGED = ("stragglers",)
 
 _LABELS: dict[RankState, str] = {
     "straggler": "",
-    "none": "none significant",
+    "none": "none",
     "too-few-steps": "too few steps to tell",
     "not-compared": "not compared",
     "one-rank": "one rank: nothing to compare it with",
@@ -59,6 +61,7 @@ class RankVerdict:
         sentence: the same in words.
         longest: for which rank the others waited longest, as a clause: an indication; None if they waited for none.
         unexplained: the rank that is significantly late in some steps, if these traces do not show why; else None.
+        detail: what the label adds: how large a delay is ruled out, or how many steps would do.
         ranks_missing: whether the job has ranks without a complete trace, which no state is about.
     """
 
@@ -68,12 +71,15 @@ class RankVerdict:
     longest: Headline | None = None
     ranks_missing: bool = False
     unexplained: int | None = None
+    detail: str = ""
 
     @property
     def label(self) -> str:
         """The state in a few words, as a line begins; empty where stragglers are named instead."""
         if self.unexplained is not None:
             return f"rank {self.unexplained} in some steps, cause unclear"
+        if self.detail:
+            return f"{_LABELS[self.state]}{self.detail}"
         return _LABELS[self.state] + (AMONG_RECORDED if self.ranks_missing and self.state == "none" else "")
 
     def to_json(self) -> dict[str, Any]:
@@ -247,7 +253,10 @@ def _rank_verdict(findings: Sequence[Finding], inputs: Inputs) -> RankVerdict:
     sentence = without_straggler(frame, ranks_missing=missing)
     state = rank_state(frame)
     unexplained = late_unexplained(frame) if state == "none" else None
-    return RankVerdict(state, (), sentence, longest, missing, unexplained)
+    detail = f" ({enough(frame)})" if state == "too-few-steps" else ""
+    if state == "none" and unexplained is None and (bound := ruled_out(frame)):
+        detail = bound + (AMONG_RECORDED if missing else "")
+    return RankVerdict(state, (), sentence, longest, missing, unexplained, detail)
 
 
 def _straggler_sentence(found: Sequence[Finding], unit: StepWords) -> Headline:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rankscope.hang.records import RankDump
+from rankscope.rundir.code_places import is_library
 from rankscope.rundir.hang_dump import Frame, ThreadStack
 
 
@@ -60,7 +61,6 @@ class Place:
 
 
 _LOADERS = re.compile(r"(?:^|/)(?:torch/utils/data|webdataset|torchdata|nvidia/dali|ffcv|litdata)/")
-_LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib/python\d[\d.]*|rankscope/capture)/|^<|(?:^|/)torch/")
 _DISTRIBUTED = re.compile(r"(?:^|/)torch/(?:distributed|nn/parallel)/")
 _STORE_FILES = re.compile(r"(?:^|/)torch/distributed/(?:rendezvous\.py|elastic/)")
 INIT = "init_process_group"
@@ -125,7 +125,7 @@ def place_of(dump: RankDump) -> Place | None:
 
 def job_frame(stack: ThreadStack) -> Frame | None:
     """The innermost frame in the job's own code; the innermost of all if there is none."""
-    own = (frame for frame in stack.frames if not _LIBRARY.search(_slashes(frame.file)))
+    own = (frame for frame in stack.frames if not is_library(frame.file))
     return next(own, stack.frames[0] if stack.frames else None)
 
 
@@ -157,7 +157,7 @@ def _first_frame(dump: RankDump) -> Frame | None:
 def _raised_at(stack: ThreadStack) -> Frame | None:
     """Where an exception was raised, if that is in the job's code; else where the thread is in it."""
     raised = stack.raised_at
-    return raised if raised is not None and not _LIBRARY.search(_slashes(raised.file)) else job_frame(stack)
+    return raised if raised is not None and not is_library(raised.file) else job_frame(stack)
 
 
 def _is_store(stack: ThreadStack, inner: Frame) -> bool:

@@ -85,8 +85,9 @@ def run_level(
         if any(p.of_reduce for p in get_analysis(key[0]).parameters) and not _is_cached(key, complete=complete)
     }
     inputs = Inputs(
-        options, tuple(loaded.infos), Frames(results), world_size=loaded.world_size, capture=loaded.rank_manifests
-    )
+        options, tuple(loaded.infos), Frames(results), world_size=loaded.world_size,
+        capture=loaded.rank_manifests, log=loaded.log,
+    )  # fmt: skip
     computed, incomplete = {}, incomplete_ranks(loaded.infos)
     by_part: dict[AnalysisKey, list[AnalysisKey]] = {}
     for key in keys:

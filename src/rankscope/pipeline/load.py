@@ -30,7 +30,9 @@ from rankscope.ingest.run_selection import KnownRun, check_steps, choose_run, kn
 from rankscope.ingest.runs import group_by_run, with_lost_base_times
 from rankscope.ingest.source import is_url
 from rankscope.ingest.task import find_ingested, ingest_trace
+from rankscope.pipeline.step_log import read_step_log
 from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
+from rankscope.primitives.stragglers.step_log import StepLog
 from rankscope.results import Finding, Options
 from rankscope.rundir.manifest import RankManifest, RunManifest
 from rankscope.rundir.names import split_process
@@ -49,6 +51,7 @@ class Loaded:
         rank_manifests: the manifest of each rank's capture.
         known_runs: all runs with traces among the files, including this one.
         chosen: the name of this run among them.
+        folders: the directories that were given.
     """
 
     ranks: Mapping[int, Sequence[CachedTrace]]
@@ -59,6 +62,12 @@ class Loaded:
     rank_manifests: tuple[RankManifest, ...] = ()
     known_runs: tuple[KnownRun, ...] = ()
     chosen: str | None = None
+    folders: tuple[str, ...] = ()
+
+    @cached_property
+    def log(self) -> StepLog | None:
+        """What the run's step log says of stragglers; None without one."""
+        return read_step_log(self.folders, self.run_id)
 
     @cached_property
     def infos(self) -> list[TraceInfo]:
@@ -149,7 +158,8 @@ def load_run(
     check_steps(infos, options.steps)
     all_runs = known_runs(runs, root)
     label = next(run.label for run in all_runs if run.name == chosen) if len(all_runs) > 1 else None
-    return Loaded(ranks, tuple(findings), run_id, label, manifest, tuple(manifests), all_runs, chosen)
+    folders = tuple(found.folders)
+    return Loaded(ranks, tuple(findings), run_id, label, manifest, tuple(manifests), all_runs, chosen, folders)
 
 
 def _absolute(path: str) -> str:

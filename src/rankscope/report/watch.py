@@ -12,9 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from rankscope.primitives.statistics import Significance
+from rankscope.primitives.stragglers.step_log import LateRank
+from rankscope.primitives.stragglers.with_log import logged_cause
 from rankscope.report.formatting import number_of, percent, plain, ranks_text
 from rankscope.rundir.plurals import counted
-from rankscope.watch.state import LastArrival, LateRank, LongStep, RankState, StepTime, WatchStatus
+from rankscope.watch.state import LastArrival, LongStep, RankState, StepTime, WatchStatus
 from rankscope.watch.status import significance_of
 
 _MOST_RANKS = 16
@@ -50,6 +52,8 @@ def watch_view(status: WatchStatus, hang: str = "") -> RenderableType:
 def straggler_sentence(late: LateRank) -> str:
     """Who delays the others, by how much, where, and since when."""
     found = late.found
+    cause = logged_cause(late)
+    why = f": {cause.named}" if cause.named and cause.cause != "unclear" else ""  # else it is the phase
     # Means over the compared steps; a stall has all of it in one.
     times = found.compared if found.once else 1
     part = "all" if late.phase_ns >= found.excess_ns else number_of(late.phase_ns * times, "ns")
@@ -57,32 +61,23 @@ def straggler_sentence(late: LateRank) -> str:
     if found.once:
         stall = number_of(found.excess_ns * times, "ns")
         steps = counted(found.compared, "step")
-        return f"Rank {late.rank} stalled once in {steps}: for {stall} in step {late.since_step}{where}"
+        return f"Rank {late.rank} stalled once in {steps}: for {stall} in step {late.since_step}{where}{why}"
     when = "" if found.lasting else f" in {len(found.steps)} of {found.compared} steps"
     since = f", since step {late.since_step}" if late.since_step is not None and found.lasting else ""
     excess = number_of(found.excess_ns, "ns")
-    return f"Rank {late.rank} delays the other ranks{when}: {excess} per step{where}{since}"
-
-
-def lasting_sentences(status: WatchStatus) -> list[str]:
-    """The ranks that delay the others, not in one step only, and of how many of the latest steps that is said."""
-    return [
-        f"{straggler_sentence(each)} (the latest {counted(each.found.compared, 'step')})"
-        for each in status.late_ranks
-        if not each.found.once
-    ]
+    return f"Rank {late.rank} delays the other ranks{when}: {excess} per step{where}{since}{why}"
 
 
 def no_straggler_sentence(status: WatchStatus) -> str:
     """Why no rank is named: there is no straggler, or it is not known."""
     steps = counted(max((verdict.n[0] for verdict in status.verdicts.values() if verdict.n), default=0), "step")
     significance = significance_of(status)
-    if significance is Significance.NOT_SIGNIFICANT:
-        return f"No straggler: the ranks' differences are not significant ({steps})"
     if status.least_delay_ns is None or status.step_time is None:
         return f"Straggler: {significance.value} ({steps})"
     delay = number_of(status.least_delay_ns, "ns")
     share = percent(status.least_delay_ns / max(status.step_time.median_ns, 1))
+    if significance is Significance.NOT_SIGNIFICANT:
+        return f"No rank delays the others by more than {delay} per step ({share}; {steps})"
     vary = f"the times vary so much that in {steps} only a delay above {delay} per step ({share}) would stand out"
     return f"Straggler: unknown; {vary}"
 

@@ -48,9 +48,11 @@ from rankscope.results.rank_state import (
     AMONG_RECORDED,
     ENOUGH_STEPS,
     RankState,
+    enough,
     late_unexplained,
     longest_wait,
     rank_state,
+    ruled_out,
     without_straggler,
 )
 from rankscope.store.part_cache import Part
@@ -91,6 +93,7 @@ __all__ = [
     "concat_ranks",
     "discovered",
     "each_once",
+    "enough",
     "files_without_steps",
     "finite",
     "greatest",
@@ -103,6 +106,7 @@ __all__ = [
     "rank_state",
     "ranks_without_steps",
     "rows_by_window",
+    "ruled_out",
     "schema_of",
     "step_keys",
     "steps_by_window",

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 import polars as pl
 
 from rankscope.errors import ConfigError
+from rankscope.primitives.stragglers.step_log import StepLog
 from rankscope.results.compressed_frames import Frames, StoredFrame, blocks_of, loaded
 from rankscope.results.failures import FAILURES
 from rankscope.results.finding import Evidence, Finding
@@ -47,6 +48,7 @@ class Inputs:
         world_size: the number of ranks in the job, if recorded.
         parameters: a value for each of the analysis's parameters.
         capture: each rank's capture manifest, in `across_ranks` and for rules; empty without manifests.
+        log: what the job's step log says of stragglers, in `across_ranks`; None without one.
         shared: what analyses of one rank share, by `once`.
     """
 
@@ -57,6 +59,7 @@ class Inputs:
     world_size: int | None = None
     parameters: Parameters = field(default_factory=dict)
     capture: Sequence[RankManifest] = ()
+    log: StepLog | None = None
     shared: dict[tuple[str, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def columns(self, name: str, *columns: str, where: pl.Expr | None = None) -> pl.DataFrame:

@@ -11,12 +11,16 @@ from typing import Any, Literal, TypeAlias
 import polars as pl
 
 from rankscope.primitives.statistics import Significance
+from rankscope.primitives.stragglers.causes import duration
 from rankscope.results.finding import Evidence
 from rankscope.results.headline import Headline
-from rankscope.rundir.plurals import plural
+from rankscope.rundir.plurals import counted, plural
 
 ENOUGH_STEPS = 3
 """With fewer steps, a difference between ranks may be random."""
+
+LEAST_STEPS = 15
+"""Of recorded steps, or of the log's: on a busy machine one of two ranks is late in fewer by chance."""
 
 AMONG_RECORDED = " among the recorded ranks"
 
@@ -37,7 +41,8 @@ def rank_state(frame: pl.DataFrame) -> RankState:
     most = _most_waited(frame)
     if most is None or most["significance"] is None:
         return "not-compared"
-    too_few = _steps(frame) < ENOUGH_STEPS or most["significance"] == Significance.TOO_FEW.value
+    few = most["log_steps"] is None and _steps(frame) < ENOUGH_STEPS
+    too_few = few or most["significance"] == Significance.TOO_FEW.value
     return "too-few-steps" if too_few else "none"
 
 
@@ -55,7 +60,7 @@ def without_straggler(frame: pl.DataFrame, *, ranks_missing: bool = False) -> He
     if state == "not-compared":
         verdict = f"{_not_compared(frame)}, as in pipeline stages of one rank"
     elif state == "too-few-steps":
-        verdict = f"Too few steps to tell whether a rank delays the others ({counted_steps(steps)})"
+        verdict = f"Too few steps to tell whether a rank delays the others ({counted_steps(steps)}; {enough(frame)})"
     elif longest is None:
         verdict = "No rank delays the others"
     elif unexplained is not None:
@@ -63,7 +68,7 @@ def without_straggler(frame: pl.DataFrame, *, ranks_missing: bool = False) -> He
     elif Significance.SIGNIFICANT.value in frame["significance"]:
         verdict = "No single rank delays the others"
     else:
-        verdict = "No significant straggler"
+        verdict = f"No rank delays the others{ruled_out(frame)}"
     if ranks_missing and state == "none":
         verdict += AMONG_RECORDED
     values = (Evidence("steps", steps, "count"),) if state == "too-few-steps" else ()
@@ -107,6 +112,30 @@ def longest_wait(frame: pl.DataFrame) -> Headline | None:
         return None
     text = "the longest wait is for rank {rank}: {waited} in total"
     return Headline.of(text, rank=(most["rank"], ""), waited=(most["waited_ns"], "ns"))
+
+
+def ruled_out(frame: pl.DataFrame) -> str:
+    """How large a delay is ruled out, in how many steps: ` by more than 8 ms per step (50 steps)`.
+
+    Args:
+        frame: rows of `stragglers` per rank.
+    """
+    least, steps = frame["least_delay_ns"].drop_nulls(), frame["log_steps"].drop_nulls()
+    number = int(steps.to_numpy().max()) if steps.len() else _steps(frame)
+    if not least.len():
+        return ""
+    return f" by more than {duration(int(least.to_numpy().max()))} per step ({counted(number, 'step')})"
+
+
+def enough(frame: pl.DataFrame) -> str:
+    """How many steps would do.
+
+    Args:
+        frame: rows of `stragglers` per rank.
+    """
+    needed = frame["steps_needed"].drop_nulls()
+    steps = max(int(needed.to_numpy().max(initial=0)), LEAST_STEPS)
+    return f"about {steps:,} would do"
 
 
 def counted_steps(steps: int) -> str:

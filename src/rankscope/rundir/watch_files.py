@@ -10,7 +10,8 @@
 
 A log is JSON Lines. The first line of each segment is a `Header`; every other line has one of the keys ``step`` (one
 step, see `capture/watch/log.py`), ``kind`` (a kind of collective, by number), ``group`` (a process group), ``calls``
-(collectives in the order in which this rank called them) and ``note`` (an event in words; with ``request``, an
+(collectives in the order in which this rank called them), ``place`` (frames of the job's code, by number), ``samples``
+(in which step the loop was at which place) and ``note`` (an event in words; with ``request``, an
 `Outcome`). A line without its newline is not complete yet.
 
 In: a rank, or a request. Out: names of files, and their content as dataclasses.

@@ -24,7 +24,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rankscope.watch.local_times import FEW, LOADING, Arrivals, Int64, LocalTimes
+from rankscope.primitives.stragglers.with_log import LOADING
+from rankscope.watch.local_times import FEW, Arrivals, Int64, LocalTimes
 from rankscope.watch.log import Call, RankLog, StepLine
 from rankscope.watch.steps_read import Lines, steps_read
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from rankscope.primitives.stragglers.with_log import LOADING
 from rankscope.watch.log import Call, Kind, RankLog, StepLine
 from rankscope.watch.steps_read import Lines, steps_read
 from rankscope.watch.waits import Piece, Place, waited
@@ -41,8 +42,6 @@ RELEASES = (
     "barrier",
 )
 """Collectives that end on no rank before all have called them. A broadcast ends on its root at once."""
-LOADING = "data loading"
-"""The one phase in which no rank waits for another one."""
 FEW = 0.1
 """Of a rank's steps: fewer with a collective before the backward pass are exceptions."""
 _SPAN = 10

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.errors import NoTracesError
-from rankscope.rundir.fields import MAX_RANKS, Signed, Step, count, integer, mapping, read, text
+from rankscope.rundir.fields import MAX_RANKS, Signed, Step, count, integer, items, mapping, read, text
 from rankscope.rundir.ranges import parse_numbers
 from rankscope.rundir.watch_files import (
     LOG_ENDING,
@@ -39,6 +39,7 @@ ALL_CALLS = 2_000_000
 """… and of this many calls: some hundred bytes each."""
 LEAST_STEPS = 500
 LEAST_CALLS = 1000
+KEPT_SAMPLES = 10_000
 KEPT_NOTES = 100
 KEPT_GAPS = 10_000
 KEPT_OUTCOMES = 1000
@@ -46,6 +47,8 @@ CLOCK_SET_NS = 5_000_000
 """A clock that jumps by this much or more was set; by less, it was slewed."""
 _MAX_LOGS = 100_000
 _MAX_KINDS = 10_000
+_MAX_PLACES = 1000
+_MAX_FRAMES = 16
 _MAX_LINE = 1 << 20
 _MAX_SEGMENT = 16 * SEGMENT_BYTES
 _EARLIER_SEGMENTS = 2
@@ -53,9 +56,13 @@ _EARLIER_SEGMENTS = 2
 _ALL_FIRST_BYTES = 256 << 20
 """What the first look reads of all logs together: of many, the end of each, and what it refers to."""
 _LEAST_FIRST_BYTES = 64 << 10
-_DEFINITIONS = (b'{"kind"', b'{"group"', b'{"note"', b'{"request"')
+_DEFINITIONS = (b'{"kind"', b'{"group"', b'{"place"', b'{"note"', b'{"request"')
 _READ_BYTES = 4 << 20
 _GZIP = 31
+
+
+Frames = tuple[tuple[str, int, str], ...]
+"""File, line and function of each."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,12 @@ class StepLine:
     optimizer_ns: int | None = None
     backward_end_ns: int | None = None
     profiled: bool = False
+    running_us: tuple[int, ...] = ()
+    """For how long the loop's thread ran before, in, and after the backward pass; the whole step without one."""
+    ready_us: tuple[int, ...] = ()
+    """Likewise, for how long it waited for a core; empty if it did not, or if that is not known."""
+    gc_ns: int = 0
+    """Of the step, Python collected garbage."""
     device_ns: int | None = None
     """On the device, as the phases below."""
     device_forward_ns: int | None = None
@@ -114,6 +127,8 @@ class RankLog:
         steps: the latest, in order.
         calls: the latest, in order.
         groups: the ranks of each process group, as far as they are known.
+        samples: the latest, each a step and the number of a place in `places`.
+        places: in the job's code, by number: file, line and function of its frames, the innermost first.
         notes: the latest events, in words, each after a step.
         outcomes: by request, what became of it on this rank.
         missed: collectives that the job had no time to read.
@@ -127,6 +142,8 @@ class RankLog:
     steps: deque[StepLine] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
     calls: deque[Call] = field(default_factory=lambda: deque(maxlen=KEPT_CALLS))
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    samples: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
+    places: dict[int, Frames] = field(default_factory=dict)
     notes: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=KEPT_NOTES))
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     missed: int = 0
@@ -153,6 +170,10 @@ class RankLog:
             self._add_calls(fields)
         elif "step" in fields and (step := read(StepLine, fields)) is not None:
             self._add_step(step)
+        elif "samples" in fields:
+            self._add_samples(fields["samples"])
+        elif (number := count(fields.get("place"))) is not None:
+            self._add_place(number, fields.get("frames"))
         elif (number := count(fields.get("kind"))) is not None and (kind := read(Kind, fields)) is not None:
             if len(self._kinds) < _MAX_KINDS:
                 self._kinds[number] = kind
@@ -185,6 +206,14 @@ class RankLog:
         """Those before the clock was set back: they seem to be of later steps."""
         self.calls.clear()
         self.gaps.clear()
+
+    def _add_place(self, number: int, frames: object) -> None:
+        if len(self.places) < _MAX_PLACES:
+            self.places[number] = items(frames, _frame)[:_MAX_FRAMES]
+
+    def _add_samples(self, samples: object) -> None:
+        pairs = items(samples, lambda each: items(each, count))
+        self.samples.extend((pair[0], pair[1]) for pair in pairs if len(pair) == 2)
 
     def _add_group(self, group: str, ranks: str) -> None:
         try:
@@ -220,6 +249,13 @@ class RankLog:
             self.calls.append(
                 Call(at_ns, known, sequence, None if device_us is None else 1000 * min(device_us, 10**13))
             )
+
+
+def _frame(value: object) -> tuple[str, int, str] | None:
+    if not isinstance(value, list) or len(value) != 3:
+        return None
+    file, line, function = text(value[0]), count(value[1]), text(value[2])
+    return None if file is None or line is None or function is None else (file[:1000], line, function[:200])
 
 
 class _LogFile:

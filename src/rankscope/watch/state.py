@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rankscope.primitives.statistics import Verdict
-from rankscope.primitives.stragglers.stragglers import Straggler
+from rankscope.primitives.stragglers.step_log import LateRank
 from rankscope.watch.changes import Change
 
 RESTART_S = 30.0
@@ -114,26 +114,6 @@ class LastArrival:
 
 
 @dataclass(frozen=True)
-class LateRank:
-    """A straggler, as the log has it.
-
-    Attributes:
-        found: what the engine says.
-        rank: its number.
-        phase: where most of the excess is; None if the log cannot tell.
-        phase_ns: per step.
-        since_step: the first step of the change after which it is late; None if it is as late from the first known
-            step on.
-    """
-
-    found: Straggler
-    rank: int
-    phase: str | None
-    phase_ns: int
-    since_step: int | None
-
-
-@dataclass(frozen=True)
 class WatchStatus:
     """The state of a watched job.
 
@@ -151,8 +131,8 @@ class WatchStatus:
         long_steps: the longest.
         notes: the latest events.
         warnings: what limits these statements.
-        least_delay_ns: the least delay per step that the judged steps would show on any rank, where they leave the
-            question open; None where it is answered, or where they show none.
+        least_delay_ns: the least delay per step that the judged steps would show on any rank; None where they show
+            none.
         restarting: whether the latest attempt has failed and torchrun is to start the job again.
     """
 

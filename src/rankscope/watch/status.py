@@ -10,24 +10,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from rankscope.primitives.statistics import Significance, Verdict
-from rankscope.primitives.stragglers.detectors import detectable
 from rankscope.primitives.stragglers.observations import Observations
+from rankscope.primitives.stragglers.step_log import LateRank, StepLog
 from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
+from rankscope.primitives.stragglers.with_log import LOADING
 from rankscope.rundir.manifest import RankManifest, read_rank_manifest
 from rankscope.rundir.names import rank_manifest_name
 from rankscope.rundir.processes import is_dead
 from rankscope.rundir.ranges import named_ranks
 from rankscope.watch.changes import find_change
 from rankscope.watch.device_times import BASIS, NO_COLLECTIVES, device_times
-from rankscope.watch.local_times import FEW, LOADING, Arrivals, Int64, LocalTimes, local_times
+from rankscope.watch.local_times import FEW, Arrivals, Int64, LocalTimes, local_times
 from rankscope.watch.log import RankLog, WatchLogs
 from rankscope.watch.restarts import is_restarting
-from rankscope.watch.state import LastArrival, LateRank, LongStep, RankState, RankTimes, StepTime, WatchStatus
+from rankscope.watch.state import LastArrival, LongStep, RankState, RankTimes, StepTime, WatchStatus
+from rankscope.watch.thread_excess import thread_excess
 
 JUDGED_STEPS = 100
 """The latest steps, from which the straggler is found."""
@@ -85,9 +88,10 @@ def read_status(
     step_time = _step_time(by_rank, judged_steps)
     if not unknown and times is not None and history is not None:
         compared = Comparison(_observations(times))
-        late, verdicts = _late_ranks(compared, times, history, step_time)
+        late, verdicts = _late_ranks(compared, times, history, step_time, by_rank)
         late = tuple(each for each in late if not (each.found.once and _is_early(by_rank, each.since_step)))
-        least_delay_ns = _least_delay(compared, verdicts)
+        most = float(compared.least_delays.max())
+        least_delay_ns = round(most) if np.isfinite(most) else None
         if times.steps.size < ENOUGH_STEPS:
             too_few = Verdict(Significance.TOO_FEW, "", (times.steps.size,))
             late, verdicts, least_delay_ns = (), dict.fromkeys(times.ranks, too_few), None
@@ -116,6 +120,14 @@ def read_status(
         least_delay_ns,
         is_restarting(by_rank, states),
     )
+
+
+def step_log(status: WatchStatus) -> StepLog:
+    """What the log says of stragglers, for the analysis of the job's traces."""
+    compared = [each.found.compared for each in status.late_ranks]
+    compared += [verdict.n[0] for verdict in status.verdicts.values() if verdict.n]
+    step_ns = status.step_time.median_ns if status.step_time is not None else 0
+    return StepLog(max(compared, default=0), step_ns, status.late_ranks, status.verdicts, status.least_delay_ns)
 
 
 def _state(run_dir: Path, log: RankLog, now: float) -> RankState:
@@ -188,15 +200,12 @@ def _observations(times: LocalTimes) -> Observations:
     return Observations.of(parts, float(np.median(times.step_ns)), on_host=on_host)
 
 
-def _least_delay(compared: Comparison, verdicts: Mapping[int, Verdict]) -> int | None:
-    if all(verdict.significance is not Significance.TOO_FEW for verdict in verdicts.values()):
-        return None
-    most = float(detectable(compared.seen, compared.limits).max())
-    return round(most) if np.isfinite(most) else None
-
-
 def _late_ranks(
-    compared: Comparison, times: LocalTimes, history: LocalTimes, step_time: StepTime | None
+    compared: Comparison,
+    times: LocalTimes,
+    history: LocalTimes,
+    step_time: StepTime | None,
+    logs: Mapping[int, RankLog],
 ) -> tuple[tuple[LateRank, ...], dict[int, Verdict]]:
     verdicts = {times.ranks[row]: verdict for row, verdict in compared.verdicts().items() if verdict is not None}
     found = []
@@ -204,10 +213,15 @@ def _late_ranks(
         if len(each.ranks) != 1:
             continue
         row = each.ranks[0]
+        rank = times.ranks[row]
         late = np.isin(np.arange(times.steps.size), each.steps)
         phase, phase_ns = _phase(times, row, late, each)
-        since = _since(history, row, step_time) if each.lasting else int(times.steps[each.steps[0]])
-        found.append(LateRank(each, times.ranks[row], phase, phase_ns, since))
+        steps = times.steps[late].tolist()
+        since = _since(history, row, step_time) if each.lasting else steps[0]
+        thread = thread_excess(logs, rank, steps, each.compared, phase, each.excess_ns)
+        others = tuple(times.ranks[other] for other in each.together_with)
+        named = replace(each, ranks=(rank,), label=f"rank {rank}", steps=tuple(steps), together_with=others)
+        found.append(LateRank(named, rank, phase, phase_ns, since, thread))
     return tuple(found), verdicts
 
 

@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 
 from rankscope.errors import RankscopeError
 from rankscope.monitor.job import JobState, WatchedJob, pause_after
-from rankscope.report.watch import lasting_sentences, no_straggler_sentence, straggler_sentence
+from rankscope.report.watch import no_straggler_sentence, straggler_sentence
 from rankscope.rundir.watch_files import WATCH_FOLDER
 from rankscope.watch.log import RankLog
 from rankscope.watch.status import significance_of
@@ -114,7 +114,6 @@ def as_payload(state: JobState, logs: dict[int, RankLog]) -> dict[str, object]:
         if not status["unknown"] and all(each.found.once for each in state.status.late_ranks)
         else None,
         "significance": significance_of(state.status).value,
-        "lasting": lasting_sentences(state.status),
         "sentences": [straggler_sentence(each) for each in state.status.late_ranks],
         "history": _history(logs),
         "hang": None

@@ -29,6 +29,7 @@ from collections.abc import Iterable
 from rankscope.capture.flight_recorder import FlightCall
 from rankscope.capture.process import process_groups
 from rankscope.capture.watch.phases import StepRow
+from rankscope.capture.watch.stack_samples import Place, Sample
 from rankscope.rundir.ranges import as_ranges
 
 STEPS_PER_S = 20
@@ -112,6 +113,13 @@ class LogLines:
             line["missed"], self._missed = self._missed, 0
         return one_line(line)
 
+    def samples(self, places: Iterable[tuple[int, Place]], samples: Iterable[Sample]) -> str | None:
+        """The line of samples of the loop's stack; ``None`` if there are none. Defines their places."""
+        for number, frames in places:
+            self.definitions.append(one_line({"place": number, "frames": frames}))
+        found = [[sample.step, sample.place] for sample in samples]
+        return one_line({"samples": found}) if found else None
+
     def _in_a_step(self, at_ns: int) -> bool:
         # Calls arrive in order: spans that have ended before the first of them are not needed any more.
         while len(self._spans) > 1 and self._spans[0][1] < at_ns:
@@ -144,6 +152,9 @@ def _step_line(row: StepRow, wall_offset_ns: int) -> str:
         "optimizer_ns": row.optimizer,
         "backward_end_ns": row.backward_ended - row.began if row.backward_ended is not None else None,
         "profiled": row.profiled or None,
+        "running_us": [each.running // 1000 for each in row.threads] or None,
+        "ready_us": [each.ready // 1000 for each in row.threads] if any(each.ready for each in row.threads) else None,
+        "gc_ns": row.collecting or None,
     }
     if row.device is not None and (device := row.device.phases()) is not None:
         fields["device_ns"] = device.total

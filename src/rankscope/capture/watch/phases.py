@@ -8,7 +8,9 @@ Each is a sum of differences of clock readings in the thread of the training loo
 - forward: from the last batch (or the beginning of the step, or the end of the backward pass before) to the backward
   pass.
 
-What remains of the step is anything else. A phase that did not occur in a step is not known: another kind of loader, a
+What remains of the step is anything else. Of three stretches of the step, before, in and after the backward pass, it is
+also known for how long the thread ran on a core and waited for one (`thread_clock`), and how long Python collected
+garbage in it. A phase that did not occur in a step is not known: another kind of loader, a
 loop without a backward pass. On an accelerator these are times of the host, which runs ahead of its device; those of
 the device are in `device_marks`.
 
@@ -21,6 +23,7 @@ In: calls of torch in the loop's thread. Out: the phases of each step.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 import threading
@@ -33,6 +36,7 @@ import torch
 
 from rankscope.capture.dynamo import never_compile
 from rankscope.capture.watch.device_marks import FORWARD, OPTIMIZER, OTHER, DeviceMarks
+from rankscope.capture.watch.thread_clock import ThreadClock, ThreadTimes
 
 _clock = time.perf_counter_ns
 
@@ -52,6 +56,13 @@ class StepRow(NamedTuple):
     profiled: bool
     """Whether a profiler recorded the step, or a trace was being written, or it is not one step of the loop."""
     device: DeviceMarks | None = None
+    threads: tuple[ThreadTimes, ...] = ()
+    """Of the loop's thread before, in, and after the backward pass; the first alone without one; empty if not known."""
+    collecting: int = 0
+    """Garbage, in the loop's thread."""
+
+
+BEFORE, BACKWARD, AFTER = range(3)
 
 
 class StepPhases:
@@ -63,6 +74,8 @@ class StepPhases:
 
     def __init__(self, began: int) -> None:
         self.thread = threading.get_ident()
+        self._clock = ThreadClock()
+        self._read = self._clock.read()
         self._began = began
         self.in_backward = False
         self.device = DeviceMarks.after(None)
@@ -73,10 +86,28 @@ class StepPhases:
         self._loading = self._forward = self._backward = self._optimizer = 0
         self._loads = self._backwards = self._optimizers = 0
         self._backward_ended = 0
+        self._threads = [ThreadTimes(0, 0)] * 3
+        self._collecting = 0
+
+    def close(self) -> None:
+        """No more steps come."""
+        self._clock.close()
+
+    def _charge(self, stretch: int) -> None:
+        """What the thread has done since the last call belongs to a stretch of the step."""
+        before, now = self._read, self._clock.read()
+        self._read = now
+        if before is not None and now is not None:
+            running, ready = self._threads[stretch]
+            self._threads[stretch] = ThreadTimes(
+                running + now.running - before.running, ready + now.ready - before.ready
+            )
 
     def end_step(self, step: int, now: int, *, profiled: bool) -> StepRow:
         """The step that ends now; the next one begins."""
         self.device.mark(OTHER)
+        self._charge(AFTER if self._backwards else BEFORE)
+        threads = tuple(self._threads if self._backwards else self._threads[:1])
         row = StepRow(
             step,
             self._began,
@@ -88,6 +119,8 @@ class StepPhases:
             self._backward_ended if self._backwards else None,
             profiled,
             self.device,
+            threads if self._read is not None else (),
+            self._collecting,
         )
         self._began = now
         self._reset(now)
@@ -111,16 +144,22 @@ class StepPhases:
         """
         self.in_backward = True
         self._forward += now - self._since
+        self._charge(BEFORE)
         self.device.mark(FORWARD)
         self.device.mark_backward(args[0] if args else (options or {}).get("tensors"))
 
     def backward_ends(self, began: int, ended: int) -> None:
         """A backward pass is over."""
         self.in_backward = False
+        self._charge(BACKWARD)
         self._backward += ended - began
         self._backwards += 1
         self._since = self._backward_ended = ended
         self.device.backward_ended()
+
+    def collected(self, began: int, ended: int) -> None:
+        """Python has collected garbage."""
+        self._collecting += ended - began
 
     def optimized(self, began: int, ended: int) -> None:
         """The outermost step of an optimizer is over."""
@@ -133,6 +172,7 @@ class StepPhases:
 _current: StepPhases | None = None
 _installed: list[Callable[[], None]] = []
 _open_optimizers: list[int] = []
+_open_collections: list[int] = []
 
 
 def watch_phases(phases: StepPhases) -> None:
@@ -142,9 +182,10 @@ def watch_phases(phases: StepPhases) -> None:
     if _installed:
         return
     for each in (StepPhases.backward_begins, StepPhases.backward_ends, StepPhases.optimized, StepPhases.loaded):
-        never_compile(each)
+        never_compile(each, callees=True)
     DeviceMarks.never_compile()
-    for install in (_watch_loaders, _watch_backward, _watch_optimizers):
+    never_compile(_on_collection)
+    for install in (_watch_loaders, _watch_backward, _watch_optimizers, _watch_collections):
         with suppress(Exception):  # a torch that lacks one of them: the phase is not known
             _installed.append(install())
 
@@ -152,6 +193,7 @@ def watch_phases(phases: StepPhases) -> None:
 def unwatch_phases(phases: StepPhases) -> None:
     """Count no more for ``phases``, and put torch back as it was if it was the last."""
     global _current
+    phases.close()
     if _current is not phases:
         return
     _current = None
@@ -238,6 +280,25 @@ def _after_step(*_optimizer: Any) -> None:
         began = _open_optimizers.pop()
         if not _open_optimizers:  # else an optimizer that another one wraps
             phases.optimized(began, _clock())
+
+
+def _watch_collections() -> Callable[[], None]:
+    gc.callbacks.append(_on_collection)
+
+    def restore() -> None:
+        gc.callbacks.remove(_on_collection)
+
+    return restore
+
+
+def _on_collection(phase: str, _info: Mapping[str, int]) -> None:
+    phases = _current
+    if phases is None or threading.get_ident() != phases.thread:
+        return
+    if phase == "start":
+        _open_collections.append(_clock())
+    elif _open_collections:
+        phases.collected(_open_collections.pop(), _clock())
 
 
 def _replace(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:

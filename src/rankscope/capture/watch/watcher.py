@@ -34,6 +34,7 @@ from rankscope.capture.watch.phases import StepPhases, StepRow, unwatch_phases, 
 from rankscope.capture.watch.requests import Pace, Planned, Requests, automatic_request, reads_files
 from rankscope.capture.watch.ring import CollectiveRing, RingRead
 from rankscope.capture.watch.slow_steps import SlowStep, SlowSteps
+from rankscope.capture.watch.stack_samples import StackSampler
 from rankscope.rundir.launcher import max_restarts
 from rankscope.rundir.processes import elastic_agent, pid_namespace
 from rankscope.rundir.ranks import parse_ranks
@@ -98,6 +99,8 @@ class Watcher:
         self._log = WatchLog(log_folder(rank.run_dir, process.rank, process.world_size), header)
         self._lines, self._notes = LogLines(), list[str]()
         self._ring, self._slow = CollectiveRing(), SlowSteps()
+        # A profiler's own work is not what the loop does.
+        self._sampler = StackSampler(self._phases.thread, lambda: None if self._busy else self._step)
         self._poll_s = max(POLL_S, process.world_size / RANKS_PER_POLL_S)
         reach_s = 2 * self._poll_s + 1
         self._requests = Requests(
@@ -132,6 +135,7 @@ class Watcher:
         answer_requests(self._asked.append)
         if self._hangs is not None:
             self._hangs.start()
+        self._sampler.start()
         self._thread = threading.Thread(target=self._run, name="rankscope-watch", daemon=True)
         self._thread.start()
 
@@ -158,6 +162,7 @@ class Watcher:
         if self._hangs is not None:
             self._hangs.close(described(self.ended_by))
         unwatch_phases(self._phases)
+        self._sampler.stop()
         self._stop_listening()
         answer_no_requests(self._asked.append)
         self._stopping = True
@@ -223,6 +228,8 @@ class Watcher:
             if line := self._lines.step(row, offset, self._slow.median_ns, slow=slow is not None):
                 lines.append(line)
         if (quiet or last) and (line := self._lines.latest_step()):
+            lines.append(line)
+        if line := self._lines.samples(*self._sampler.take()):
             lines.append(line)
         lines += [line for each in read if (line := self._lines.calls(each.calls, each.missed))]
         definitions, self._lines.definitions = self._lines.definitions, []

@@ -43,17 +43,34 @@ CAUSES = {
     "slow_device": "its device is slow",
     "more_work": "it has more work",
     "data_loading": "it waits for data",
-    "slow_host": "its host is slow",
+    "slow_host": "its host takes longer",
+    "garbage_collection": "Python collects garbage",
+    "descheduled": "other programs run on its core",
+    "code": "its script takes longer",
+    "operators": "its operators take longer",
+    "silent": "nothing that takes longer is recorded",
     "memory": "it waits for memory or copies",
     "slow_network": "its network is slow",
     "unclear": "no recorded cause explains it",
 }
+HOST_CAUSES = ("slow_host", "garbage_collection", "descheduled", "code", "operators", "silent")
+"""What a slow host turns out to be, where something names it: all cost the host's time."""
+
+
+def class_of(cause: str) -> str:
+    """The cause without its name: `slow_host` for all that costs the host's time."""
+    return "slow_host" if cause in HOST_CAUSES else cause
+
+
 CAUSES_OF_SEVERAL = {
     **CAUSES,
     "slow_device": "their devices are slow",
     "more_work": "they have more work",
     "data_loading": "they wait for data",
-    "slow_host": "their hosts are slow",
+    "slow_host": "their hosts take longer",
+    "descheduled": "other programs run on their cores",
+    "code": "their scripts take longer",
+    "operators": "their operators take longer",
     "memory": "they wait for memory or copies",
     "slow_network": "their network is slow",
 }
@@ -71,7 +88,15 @@ ADVICE = {
     "slow_device": "Check this device's clocks, temperature and neighbors, or replace it.",
     "more_work": "Balance the work across ranks: batch sizes, sequence lengths, experts, uneven shards.",
     "data_loading": "Give its data loader more workers, prefetch further, or check the storage it reads from.",
-    "slow_host": "Check what else runs on its host, CPU binding, garbage collection and synchronization.",
+    "slow_host": "Record stacks on this rank (--with-stack): they name what its host does.",
+    "garbage_collection": (
+        "Call gc.collect(), gc.freeze() and gc.disable() before the loop, and gc.collect(1) every few hundred steps, "
+        "on all ranks in the same step."
+    ),
+    "descheduled": "End what else runs on its cores, or bind each rank to cores of its own.",
+    "code": "Look at what its script does there.",
+    "operators": "Record shapes (--record-shapes): they tell more work from a slower core.",
+    "silent": "Record stacks (--with-stack): they name the Python function.",
     "memory": "Check for allocation retries and copies: free memory, a fixed batch shape, expandable segments.",
     "slow_network": "Check the links between the ranks of its group.",
     "unclear": "Record more on this rank: stacks (with_stack=True) and shapes (record_shapes=True).",
@@ -86,16 +111,27 @@ class Cause:
         cause: one of the causes, or `unclear`.
         share: how much of the lateness it explains, 0 to 1.
         evidence: the numbers behind it, as a sentence.
+        named: the cause by the name of what takes longer, as a phrase; empty where it has none.
+        advice: what to do about what is named; empty for the general advice on the cause.
+        longer: what else takes longer than on the peers, the longest first, as phrases.
     """
 
     cause: str
     share: float
     evidence: str
+    named: str = ""
+    advice: str = ""
+    longer: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """The cause as a phrase."""
-        return CAUSES.get(self.cause, self.cause)
+        return self.named or CAUSES.get(self.cause, self.cause)
+
+    @property
+    def what_to_do(self) -> str:
+        """The advice on it."""
+        return self.advice or ADVICE.get(self.cause, "")
 
 
 @dataclass(frozen=True)
@@ -231,7 +267,7 @@ def _by_parts(late: int, more: Mapping[str, int], *, on_host: bool) -> list[Caus
         most = "mostly" if 2 * more[main] > total else "the largest part of it"
         # A job that computes on the CPU has no device that could be idle.
         takes = "it takes" if on_host or cause in ("slow_network", "memory") else "its device is idle for"
-        words = f"in its late steps {takes} {_ms(total)} longer than the others' median, {most} {PART_TEXTS[main]}"
+        words = f"in its late steps {takes} {duration(total)} longer than the others' median, {most} {PART_TEXTS[main]}"
         causes.append(Cause(cause, min(total / late, 1.0), words))
     return causes
 
@@ -247,20 +283,21 @@ def _by_work(late: int, more: Mapping[str, int], work: WorkDifference | None, *,
     found = []
     if work.more_ns > 0:
         words = (
-            f"{what} launched in its late steps take {_ms(work.more_ns)} more than the others' median "
+            f"{what} launched in its late steps take {duration(work.more_ns)} more than the others' median "
             f"(+{100 * work.more_ns / others:.1f} %) because there are more or larger ones ({counts})"
         )
         found.append(Cause("more_work", max(min(work.more_ns, longer) / late, 0.0), words))
     if work.slower_ns > SLOWER * others and not on_host:
         words = (
-            f"the same kernels take {_ms(work.slower_ns)} longer than the others' median in its late steps "
+            f"the same kernels take {duration(work.slower_ns)} longer than the others' median in its late steps "
             f"(+{100 * work.slower_ns / others:.1f} %; {counts})"
         )
         found.append(Cause("slow_device", max(min(work.slower_ns, longer) / late, 0.0), words))
     return [Cause(each.cause, min(each.share, 1.0), each.evidence) for each in found]
 
 
-def _ms(nanoseconds: int) -> str:
+def duration(nanoseconds: float) -> str:
+    """A duration with its unit, in three digits."""
     for unit, size in (("s", 1e9), ("ms", 1e6)):
         if nanoseconds >= size:
             return f"{nanoseconds / size:.3g} {unit}"

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.statistics import Significance, Verdict
-from rankscope.primitives.stragglers.causes import CAUSES_OF_SEVERAL, STALLS, Cause, compare_work, find_cause
+from rankscope.primitives.stragglers.causes import CAUSES_OF_SEVERAL, STALLS, Cause, compare_work, duration, find_cause
 from rankscope.primitives.stragglers.detectors import TESTS, always_late, detectable, find_late_ranks, stalled_once
 from rankscope.primitives.stragglers.measures import ALLOCATION, LOCAL
 from rankscope.primitives.stragglers.observations import Observations
@@ -58,6 +59,7 @@ class Straggler:
         compared: steps in which they could be compared.
         kind: the name of the detector that found it.
         verdict: the test, and the number of steps.
+        passing: whether it was late in the recorded steps only, according to a log of many more.
     """
 
     ranks: tuple[int, ...]
@@ -72,6 +74,7 @@ class Straggler:
     compared: int
     kind: str
     verdict: Verdict
+    passing: bool = False
 
     @property
     def lasting(self) -> bool:
@@ -84,15 +87,35 @@ class Straggler:
         return self.kind == stalled_once.__name__
 
     @property
+    def is_past(self) -> bool:
+        """Whether it need not happen again."""
+        return self.once or self.passing
+
+    @property
     def title(self) -> str:
         """A sentence: who delays the others, when, and why."""
         called = self.label.capitalize() if len(self.ranks) == 1 else self.label
         if self.once:
-            return f"{called} stalled once, in step {self.steps[0]}: {STALLS[self.cause.cause]}"
+            return f"{called} stalled once, in step {self.steps[0]}: {self._named or STALLS[self.cause.cause]}"
+        if self.passing:
+            return f"{called} was late in the recorded steps, not in the others that are logged: {self._cause}"
         when = "" if self.lasting else " in some steps"
         if " and " in self.label:
-            return f"{called} delay the other ranks{when}: {CAUSES_OF_SEVERAL[self.cause.cause]}"
-        return f"{called} delays the other ranks{when}: {self.cause.text}"
+            return f"{called} delay the other ranks{when}: {self._named or CAUSES_OF_SEVERAL[self.cause.cause]}"
+        return f"{called} delays the other ranks{when}: {self._cause}"
+
+    @property
+    def _named(self) -> str:
+        """The cause by the name of what takes longer, and how much; empty if it has none."""
+        if not self.cause.named:
+            return ""
+        times = self.compared if self.once else 1
+        took = duration(self.cause.share * self.excess_ns * times)
+        return f"{self.cause.named}, {took}{'' if self.once else ' per step'}"
+
+    @property
+    def _cause(self) -> str:
+        return self._named or self.cause.text
 
 
 class Comparison:
@@ -270,14 +293,35 @@ class Comparison:
             or (each.saving_ns >= least and (each.lasting or each.cause.cause != "unclear"))
         ]
 
+    def of_rank(self, rank: int, least_ns: float) -> Straggler | None:
+        """A rank that is known to be late otherwise, as these steps show it; None if they do not have it.
+
+        Args:
+            rank: the rank.
+            least_ns: its late steps are those with so much excess; without any there is no cause.
+        """
+        row = int(np.searchsorted(self.seen.ranks, rank))
+        if row == self.seen.ranks.size or self.seen.ranks[row] != rank or not np.isfinite(self.excess[row]).any():
+            return None
+        steps: Bool = np.nan_to_num(self.excess[row], nan=-1.0) >= least_ns
+        return self._straggler(Late(row, LOCAL, steps, always_late.__name__, self.excess[row], 1.0))
+
+    def peers(self, rank: int) -> list[int]:
+        """The ranks with the same program that are not late themselves; of late ones alone, these."""
+        row = int(np.searchsorted(self.seen.ranks, rank))
+        alike = (self.seen.role == self.seen.role[row]) & (np.arange(self.seen.ranks.size) != row)
+        usual_ones = alike & ~self._out
+        found: list[int] = self.seen.ranks[usual_ones if usual_ones.any() else alike].tolist()
+        return found
+
     def verdicts(self) -> dict[int, Verdict | None]:
-        """For each rank whether it is significantly late, or whether there are too few steps to tell.
+        """For each rank whether it is significantly late, or whether there are too few steps to tell: they would show
+        no delay that is not very large (`least_delays`).
 
         A single stall does not make a rank a straggler. Of a rank that is alone in its program nobody knows whether it
         takes too long in every step: None if it is not late in some.
         """
         late = {each.row: each for each in self.late if each.kind != stalled_once.__name__}
-        lasting = detectable(self.seen, self.limits)
         found: dict[int, Verdict | None] = {}
         for row, rank in enumerate(self.seen.ranks.tolist()):
             n = (int(np.isfinite(self.excess[row]).sum()),)
@@ -285,11 +329,16 @@ class Comparison:
                 found[rank] = Verdict(Significance.SIGNIFICANT, TESTS[late[row].kind], n)
             elif self.seen.alone[row]:
                 found[rank] = None
-            elif n == (0,) or not lasting[row] <= self.limits.enough * self.seen.step_ns:
+            elif n == (0,) or not self.least_delays[row] <= self.limits.stated * self.seen.step_ns:
                 found[rank] = Verdict(Significance.TOO_FEW, "", n)
             else:
                 found[rank] = Verdict(Significance.NOT_SIGNIFICANT, TESTS[always_late.__name__], n)
         return found
+
+    @cached_property
+    def least_delays(self) -> Float:
+        """(ranks,) The least delay per step that these steps would show on each rank, ns; inf: they would show none."""
+        return detectable(self.seen, self.limits)
 
     def _straggler(self, late: Late) -> Straggler:
         seen, rank = self.seen, int(self.seen.ranks[late.row])

@@ -24,7 +24,9 @@ class Thresholds:
     least: float = 0.01  # smaller ones, or hosts that cost their rank less, are no finding; convention
     least_saving: float = 0.002  # … nor smaller savings: 6 µs per step with a wrong cause (seed 21032)
     left: float = 0.5  # of what a part has more, in the local time: else another part made up for most of it
-    enough: float = 0.05  # if a delay must be larger than that to be found, there are too few steps: a warning's least
+    enough: float = 0.05  # of a step, a delay that is a warning: of what is not known, less is ignored; convention
+    stated: float = 0.2  # if a delay must be larger than that to be found, there are too few steps to rule one out
+    wanted: float = 0.1  # … and so many steps are recommended that one of this size would be found; convention
     # Late in some steps.
     chance: float = 6.0  # times chance, in each late step of some, of a stall, or of two or three; seeds 0–99
     by_chance: float = 0.001  # cases expected among all ranks: 1 % over ten measures (Bonferroni)

@@ -8,7 +8,7 @@ import { headline } from "../components/headline.ts";
 import { emptyState } from "../components/notes.ts";
 import { tables } from "../components/tables.ts";
 import { formatDuration, formatRatio } from "../format/units.ts";
-import { isLive, leadTo, present, type View, type ViewContext } from "./view.ts";
+import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
 /** With these, the findings' neighbors fit on a screen. */
 const MAP_PX = 128;
@@ -31,7 +31,6 @@ export const overview: View = {
       table ? headline(table, context.payload.diagnosis) : context.served
         ? emptyState("No overview for this run.", "It needs at least one readable rank. The findings report what is wrong with the files.")
         : emptyState("This report contains no overview.", "Regenerate it with `rankscope report DIR`. The overview needs at least one readable rank."),
-      fromLog(context),
       h("div", { class: "overview-columns" },
         h("section", { "aria-labelledby": "findings-title" }, h("div", { class: "section-head" }, h("h3", { id: "findings-title" }, "Findings"), savings(context)), findingsList(context), notJudged(context)),
         h("div", {}, heat?.map ?? null, h("section", { "aria-labelledby": "ranks-title" },
@@ -43,20 +42,6 @@ export const overview: View = {
     ]);
   },
 };
-
-/** What the log of a watched job says about stragglers: it has more steps than the traces. */
-function fromLog(context: ViewContext): HTMLElement | null {
-  const { served } = context;
-  if (!isLive(served) || served.state.watched !== true) return null;
-  const line = h("p", { class: "sentence", "data-testid": "from-log", role: "status" });
-  const asked = new AbortController();
-  context.onLeave(() => asked.abort());
-  served.api.json<{ readonly lasting: readonly string[] }>("watch", {}, asked.signal).then(({ lasting }) => {
-    if (lasting.length === 0) return;
-    line.replaceChildren(h("a", { href: context.router.href("watch") }, "The job’s log"), ": ", named(`${lasting.join("; ")}.`, 400));
-  }, () => { line.remove(); });
-  return line;
-}
 
 /** What all findings together could save at most. */
 function savings(context: ViewContext): HTMLElement | null {

@@ -1,0 +1,265 @@
+"""The cause of a late host by its name: what takes longer than on its peers, per step.
+
+Where a host is late, the parts of its time say only that: it is in operators, or in nothing that was recorded. What is
+recorded by name (`host_items`) and what the step log knows of its thread (`step_log`) say more. In this order:
+
+1. Python's garbage collection, or other programs on its core, if ranges or the log's counters have half of the excess.
+2. A function of the job, if stacks are recorded and one has half of it: the innermost that explains most of it.
+3. Operators, if they have more of it than stretches in which nothing is recorded: the one operator with half of it,
+   else all of them, with the factor and whether there are more of them.
+4. The place in the job's code that the log's samples have half of it in.
+5. The stretch in which nothing is recorded, by what is before and after it.
+
+In: the items of a late rank and its peers, and what the log has of it. Out: the `Cause` with a name and an advice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from rankscope.primitives.stragglers.causes import EXPLAINS, Cause, duration
+from rankscope.primitives.stragglers.host_items import (
+    BETWEEN,
+    COLLECTION,
+    FUNCTION,
+    GAP,
+    OPERATOR,
+    OPERATORS,
+    SHAPES,
+    function_place,
+)
+from rankscope.primitives.stragglers.thread_excess import CodePlace, ThreadExcess
+
+_SCHEMA = pl.Schema(
+    {"kind": pl.String, "label": pl.String}
+    | dict.fromkeys(("excess_ns", "ns", "others_ns", "count", "others_count"), pl.Float64)
+)
+_NEAR = 0.5
+"""Of the factor by which all operators are longer: operators are longer alike if theirs is at least this part of it, and
+at most its inverse."""
+_ALIKE = 0.02
+"""Counts of operators that differ by less are equal."""
+_MOST = 0.8
+"""Of the largest excess of any function: the innermost one with so much explains it."""
+_WORTH = 0.1
+"""Of the excess: smaller items are not listed."""
+_LISTED = 3
+NAMED_BY_ITEMS = ("slow_host", "unclear")
+"""Causes that say no more than which part of the time is longer."""
+
+
+def excesses(
+    items: pl.DataFrame, rank: int, peers: Sequence[int], steps: Sequence[int], *, on_host: bool
+) -> pl.DataFrame:
+    """By how much each item is longer than on the median of the peers, per step.
+
+    Args:
+        items: rank, step, kind, label, ns, count.
+        rank: the late rank.
+        peers: whom to compare it with.
+        steps: its late steps.
+        on_host: whether the job computes on the CPU. With a device, a step of the comparison begins with the last
+            collective of the one before, so that what is late may be at the end of that one.
+
+    Returns:
+        kind, label, excess_ns, ns, others_ns, count, others_count, the largest excess first.
+    """
+    before = () if on_host else (step - 1 for step in steps)
+    here = items.filter(pl.col("step").is_in([*steps, *before]))
+    n = max(len(steps), 1)
+    sums = here.group_by("rank", "kind", "label").agg(pl.col("ns", "count").sum() / n)
+    mine = sums.filter(pl.col("rank") == rank).drop("rank")
+    of_peers = sums.filter(pl.col("rank").is_in(list(peers)))
+    number = of_peers["rank"].n_unique()
+    # The median over all peers, of whom some may not have the item at all.
+    theirs = of_peers.group_by("kind", "label").agg(
+        _median(pl.col(name), number).alias(f"others_{name}") for name in ("ns", "count")
+    )
+    both = mine.join(theirs, on=["kind", "label"], how="left").with_columns(
+        pl.col("others_ns", "others_count").fill_null(0)
+    )
+    return both.with_columns((pl.col("ns") - pl.col("others_ns")).alias("excess_ns")).sort("excess_ns", descending=True)
+
+
+def _median(value: pl.Expr, number: int) -> pl.Expr:
+    padded = value.extend_constant(0.0, (number - pl.len()).clip(0))
+    return padded.median()
+
+
+def named(
+    cause: Cause, excess_ns: float, items: pl.DataFrame | None, thread: ThreadExcess | None, *, logged_ns: float = 0.0
+) -> Cause:
+    """The cause with a name, as far as something has one.
+
+    Args:
+        cause: by the parts of the rank's time.
+        excess_ns: its excess per late step of the trace; 0 without a trace.
+        items: of `excesses`; None without a trace.
+        thread: what the log has of it; None without a log.
+        logged_ns: its excess per step of the log.
+    """
+    if cause.cause not in NAMED_BY_ITEMS:
+        return cause
+    found = _by_counters(items, excess_ns, thread, logged_ns) or _by_function(items, excess_ns)
+    found = found or _by_operators(items, excess_ns)
+    found = found or _by_place(thread, logged_ns) or _by_gap(items, excess_ns, thread, logged_ns) or cause
+    return replace(found, evidence=cause.evidence or found.evidence, longer=_longer(items, excess_ns))
+
+
+def _by_counters(
+    items: pl.DataFrame | None, excess_ns: float, thread: ThreadExcess | None, logged_ns: float
+) -> Cause | None:
+    collected = _of_kind(items, COLLECTION)["excess_ns"].sum()
+    if excess_ns and collected >= EXPLAINS * excess_ns:
+        return _cause("garbage_collection", float(collected) / excess_ns, "Python collects garbage")
+    if thread is None or not logged_ns:
+        return None
+    if thread.collecting_ns >= EXPLAINS * logged_ns:
+        return _cause("garbage_collection", thread.collecting_ns / logged_ns, "Python collects garbage")
+    if (thread.ready_ns or 0) >= EXPLAINS * logged_ns:
+        return _cause("descheduled", (thread.ready_ns or 0) / logged_ns, "other programs run on its core")
+    return None
+
+
+def _by_function(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
+    functions = _of_kind(items, FUNCTION)
+    if functions.is_empty() or functions["excess_ns"][0] < EXPLAINS * excess_ns:
+        return None
+    explains = functions.filter(pl.col("excess_ns") >= _MOST * functions["excess_ns"][0])
+    row = explains.sort("count", "excess_ns", descending=True).row(0, named=True)
+    label, _, caller = row["label"].partition(BETWEEN)
+    place = function_place(caller or label)
+    if place is None:
+        return None
+    file, line, function = place
+    called = CodePlace(file, line, function)
+    what = f"{_builtin(label)} in {called}" if caller else str(called)
+    advice = f"Look at {called}: on the other ranks it takes {duration(row['others_ns'])} per step."
+    return _cause("code", row["excess_ns"] / excess_ns, what, advice)
+
+
+def _builtin(name: str) -> str:
+    """`sleep` of ``<built-in function sleep>``."""
+    return name.strip("<>").removeprefix("built-in function ").removeprefix("built-in method ").split(" of ")[0]
+
+
+def _by_operators(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
+    every, each = _of_kind(items, OPERATORS), _of_kind(items, OPERATOR)
+    gaps = _of_kind(items, GAP).filter(pl.col("excess_ns") > 0)["excess_ns"]
+    if every.is_empty() or every["excess_ns"][0] < EXPLAINS * excess_ns:
+        return None
+    if not gaps.is_empty() and gaps[0] > every["excess_ns"][0]:
+        return None
+    all_of_them = every.row(0, named=True)
+    share = all_of_them["excess_ns"] / excess_ns
+    first = each.row(0, named=True) if each.height else None
+    if (
+        first is not None
+        and first["excess_ns"] >= EXPLAINS * all_of_them["excess_ns"]
+        and _stands_out(first, all_of_them)
+    ):
+        what = f"{first['label']} takes longer ({_calls(first)})"
+        advice = f"Look at where {first['label']} is called on this rank."
+        return _cause("operators", first["excess_ns"] / excess_ns, what, advice)
+    times = all_of_them["ns"] / max(all_of_them["others_ns"], 1)
+    more = all_of_them["count"] / max(all_of_them["others_count"], 1)
+    if more - 1 >= EXPLAINS * (times - 1):
+        counts = f"{all_of_them['count']:,.0f} instead of {all_of_them['others_count']:,.0f} per step"
+        return _cause("more_work", share, f"it runs more operators ({counts})")
+    if not _are_alike(each, times):
+        most = f", most of all {first['label']}" if first is not None and first["excess_ns"] > 0 else ""
+        return _cause("operators", share, f"its operators take longer{most}", _SHAPES)
+    what = f"operators take {times:.2g} times as long"
+    if all_of_them["label"] == SHAPES:
+        return _cause("slow_host", share, f"the same {what}: its core is slower", _SLOW_CORE)
+    advice = "Compare its batch size and sequence lengths with the other ranks'; --record-shapes shows them."
+    return _cause("operators", share, f"as many {what}: more work in each, or a slower core", advice)
+
+
+_SLOW_CORE = "Check the clock frequency of its cores, and which other programs share them or their memory."
+_SHAPES = "Compare these operators on this rank and another one: `rankscope analyze operators`."
+
+
+def _are_alike(operators: pl.DataFrame, times: float) -> bool:
+    """Whether most operators, by the time that they take on the peers, are longer by a similar factor."""
+    ratio = pl.col("ns") / pl.col("others_ns").clip(1)
+    near = ratio.is_between(1 + _NEAR * (times - 1), 1 + (times - 1) / _NEAR)
+    theirs = operators["others_ns"].sum()
+    return bool(operators.filter(near)["others_ns"].sum() >= _MOST * theirs)
+
+
+def _stands_out(one: dict[str, float], every: dict[str, float]) -> bool:
+    """Whether one operator is longer by a larger factor than all are."""
+    rest, others = every["ns"] - one["ns"], every["others_ns"] - one["others_ns"]
+    return one["ns"] * max(others, 1) > 1.5 * rest * max(one["others_ns"], 1)
+
+
+def _calls(row: dict[str, float]) -> str:
+    count, others = row["count"], row["others_count"]
+    if abs(count - others) <= _ALIKE * max(others, 1):
+        more = row["excess_ns"] / max(count, 1)
+        return f"{count:.3g} calls, each {duration(more)} longer" if count > 1 else "one call"
+    return f"{count:.3g} calls, {others:.3g} on the others"
+
+
+def _by_place(thread: ThreadExcess | None, logged_ns: float) -> Cause | None:
+    if thread is None or thread.place is None or thread.place_ns < EXPLAINS * logged_ns:
+        return None
+    does = {"asleep": "sleeps or is blocked", "running": "runs"}.get(state(thread, logged_ns), "is")
+    where = f"{'at' if thread.place.function.startswith('<') or does == 'is' else 'in'} {thread.place}"
+    what = f"it runs {thread.place}" if does == "runs" else f"it {does} {where}"
+    advice = f"Look at {thread.place}, where the other ranks spend less time."
+    return _cause("code", thread.place_ns / logged_ns, what, advice)
+
+
+def _by_gap(
+    items: pl.DataFrame | None, excess_ns: float, thread: ThreadExcess | None, logged_ns: float
+) -> Cause | None:
+    gaps = _of_kind(items, GAP)
+    if gaps.is_empty() or gaps["excess_ns"][0] < EXPLAINS * excess_ns:
+        return None
+    row = gaps.row(0, named=True)
+    before, _, after = row["label"].partition(BETWEEN)
+    does = {"asleep": ": it sleeps or is blocked", "running": ": it runs Python"}.get(state(thread, logged_ns), "")
+    where = f"between {before} and {after}" if before and after else f"after {before}" if before else f"before {after}"
+    what = f"nothing is recorded {where}{does}"
+    advice = f"Look at what the script does {where}; --with-stack records its functions."
+    return _cause("silent", row["excess_ns"] / excess_ns, what, advice)
+
+
+def state(thread: ThreadExcess | None, logged_ns: float) -> str:
+    """What most of the excess is: `asleep`, `running`, `ready`; empty if that is not known."""
+    if thread is None or not logged_ns:
+        return ""
+    parts = {"asleep": thread.asleep_ns, "running": thread.running_ns, "ready": thread.ready_ns}
+    name, most = max(((name, value or 0) for name, value in parts.items()), key=lambda each: each[1])
+    return name if most >= EXPLAINS * logged_ns else ""
+
+
+def _of_kind(items: pl.DataFrame | None, kind: str) -> pl.DataFrame:
+    return pl.DataFrame(schema=_SCHEMA) if items is None else items.filter(pl.col("kind") == kind)
+
+
+def _longer(items: pl.DataFrame | None, excess_ns: float) -> tuple[str, ...]:
+    """What is longer, the longest first."""
+    if items is None or items.is_empty():
+        return ()
+    rows = items.filter(pl.col("kind").is_in([OPERATOR, GAP]) & (pl.col("excess_ns") >= _WORTH * excess_ns))
+    return tuple(
+        f"{_phrase(row['kind'], row['label'])}: {duration(row['excess_ns'])}"
+        for row in rows.head(_LISTED).iter_rows(named=True)
+    )
+
+
+def _phrase(kind: str, label: str) -> str:
+    if kind != GAP:
+        return label
+    before, _, after = label.partition(BETWEEN)
+    return f"nothing recorded between {before or 'the beginning'} and {after or 'the end'}"
+
+
+def _cause(code: str, share: float, what: str, advice: str = "") -> Cause:
+    return Cause(code, min(max(share, 0.0), 1.0), what, named=what, advice=advice)
