@@ -23,11 +23,11 @@ RANK_0 = RANK_1.replace("1", "0")
 ANOTHER = r"[Rr]ank [^1] delays|stragglers rank [^1]:"
 ANY_RANK = r"[Rr]ank \d delays|stragglers rank \d|wait is for rank \d"
 ASLEEP = (r"nothing (is |was )?recorded|asleep", r"Optimizer\.step|aten::\w+")
-MORE_WORK = (r"more work|more data|larger batch|longer sequence|more (rows|tokens)",)
+MORE_WORK = (r"more work|more data|a larger batch|longer sequence|more (rows|tokens)",)
 DATA = (r"waits? for (its )?data|waiting for (its )?data(?! [\d<])|data loading|DataLoader",)
 GC = (r"garbage collect",)
-FALSE = (r"too few steps", r"its host is slow", r"NVLink|NCCL")
-"""What is false in the summary of each of these jobs."""
+FALSE = (r"too few steps", r"its host is slow", r"NVLink|NCCL", r"CUDA|pin_memory")
+"""What is false in the summary of each of these jobs, which run on the CPU."""
 BUCKET = r"bucket"
 """False where a rank costs half of each step."""
 
@@ -86,7 +86,7 @@ class PlainJob:
 
 
 SLEEP = {"imports": "import time\n", "after step": "if rank == 1:\n    time.sleep(0.05)"}
-SMALL = "rows, width = 128, 512"
+SMALL = "rows, width = 384, 512"
 TOKENIZE = {
     "imports": "import time\n",
     "setup": """
@@ -116,7 +116,7 @@ LOADER = """
     batches = iter(torch.utils.data.DataLoader(Rows(), batch_size=8))
 """
 TRANSFORMER = {
-    "sizes": "rows, width = 8, 256",
+    "sizes": "rows, width = 16, 256",
     "model": "network = torch.nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True)",
     "loading": "batch = torch.randn(rows, 64, width)",
 }
@@ -124,7 +124,7 @@ LONGER = TRANSFORMER | {"loading": "length = 128 if rank == 1 else 64\nbatch = t
 TINY = {
     "forward": """
         scaled = batch[0, :8] + 0 * model(batch).sum()
-        for _ in range(800):
+        for _ in range(2400):
             scaled = scaled * 0.999 + 0.001
         loss = scaled.square().mean()
     """,
@@ -150,14 +150,14 @@ JOBS = (
     PlainJob(
         "asleep-a-little",
         "ddp",
-        SLEEP | {"after step": "if rank == 1:\n    time.sleep(0.006)"},
+        SLEEP | {"after step": "if rank == 1:\n    time.sleep(0.008)"},
         cause=ASLEEP,
         timing=True,
     ),
     PlainJob(
         "four-times-the-batch",
         "ddp",
-        {"sizes": "rows, width = 128 * (4 if rank == 1 else 1), 1024"},
+        {"sizes": "rows, width = 160 * (4 if rank == 1 else 1), 1024"},
         cause=MORE_WORK,
         never=(*FALSE, ANOTHER, BUCKET),
     ),
@@ -260,7 +260,7 @@ JOBS = (
         "ddp",
         TINY,
         rank=(),
-        cause=(r"(small|tiny|short|many) (operator|op|kernel|call)|per operator",),
+        cause=(r"(small|tiny|short|many) (operator|op|kernel|call)|operators are shorter|per operator",),
         never=EQUAL,
         timing=True,
     ),
@@ -315,7 +315,7 @@ JOBS = (
         "ddp",
         SLEEP
         | {
-            "sizes": "rows, width = 128, 1024",
+            "sizes": "rows, width = 192, 1024",
             "forward": """
                 with model.no_sync():
                     model(batch).square().mean().backward()

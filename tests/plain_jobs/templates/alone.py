@@ -3,7 +3,7 @@ import torch
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-rows, width = 256, 1024  # sizes
+rows, width = 512, 1024  # sizes
 model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width))  # model
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 # setup

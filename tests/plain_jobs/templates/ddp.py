@@ -7,7 +7,7 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")  # group
 rank = dist.get_rank()
 torch.manual_seed(0)
-rows, width = 256, 1024  # sizes
+rows, width = 384, 1024  # sizes
 network = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width))  # model
 model = DistributedDataParallel(network)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
