@@ -70,7 +70,10 @@ class PlainJob:
             if place is None:
                 made.append(line)
             elif place[3] in left:
-                made.append(indent(dedent(left.pop(place[3])).strip("\n"), place[1]))
+                own = dedent(left.pop(place[3])).strip("\n")
+                before = "\n\n" if own.startswith(("def ", "class ")) else ""
+                after = "\n" if own.startswith("import ") else ""
+                made.append(before + indent(own, place[1]) + after)
             elif place[2]:
                 made.append(place[1] + place[2])
         if left:
@@ -85,10 +88,10 @@ class PlainJob:
         return expected.replace(LINE, rf"\bjob\.py:(?:{'|'.join(numbers)})\b")
 
 
-SLEEP = {"imports": "import time\n", "after step": "if rank == 1:\n    time.sleep(0.05)"}
+SLEEP = {"imports": "import time", "after step": "if rank == 1:\n    time.sleep(0.05)"}
 SMALL = "rows, width = 384, 512"
 TOKENIZE = {
-    "imports": "import time\n",
+    "imports": "import time",
     "setup": """
         def tokenize(text):
             until = time.perf_counter() + 0.03
@@ -175,7 +178,7 @@ JOBS = (
         "loader-on-one-rank",
         "ddp",
         {
-            "imports": "import time\n",
+            "imports": "import time",
             "setup": LOADER % "time.sleep(0.005 if rank == 1 else 0)",
             "loading": "batch = next(batches).flatten(0, 1)",
         },
@@ -185,7 +188,7 @@ JOBS = (
         "loader-on-all-ranks",
         "ddp",
         {
-            "imports": "import time\n",
+            "imports": "import time",
             "setup": LOADER % "time.sleep(0.005)",
             "loading": "batch = next(batches).flatten(0, 1)",
         },
@@ -197,7 +200,7 @@ JOBS = (
         "gc-collect",
         "ddp",
         {
-            "imports": "import gc\n",
+            "imports": "import gc",
             "setup": "kept = [[number] for number in range(100_000)]",
             "after step": "if rank == 1:\n    gc.collect()",
         },
@@ -207,7 +210,7 @@ JOBS = (
         "gc-by-threshold",
         "ddp",
         {
-            "imports": "import gc\n",
+            "imports": "import gc",
             "setup": CACHE,
             "after step": "if rank == 1:\n    cache = (cache + [[number] for number in range(60_000)])[-300_000:]",
         },
@@ -216,7 +219,7 @@ JOBS = (
     PlainJob(
         "neighbor-on-one-core",
         "ddp",
-        {"imports": "import atexit\nimport os\nimport subprocess\nimport sys\n", "setup": NEIGHBOR},
+        {"imports": "import atexit\nimport os\nimport subprocess\nimport sys", "setup": NEIGHBOR},
         cause=(r"descheduled|other process|another process|kept from (its|the) core",),
         timing=True,
     ),
@@ -271,7 +274,7 @@ JOBS = (
         "alone-loader",
         "alone",
         {
-            "imports": "import time\n",
+            "imports": "import time",
             "setup": LOADER % "time.sleep(0.005)",
             "loading": "batch = next(batches).flatten(0, 1)",
         },
@@ -284,7 +287,7 @@ JOBS = (
         "never-arrives",
         "ddp",
         {
-            "imports": "import time\nfrom datetime import timedelta\n",
+            "imports": "import time\nfrom datetime import timedelta",
             "group": 'dist.init_process_group("gloo", timeout=timedelta(seconds=15))',
             "after step": "if rank == 1 and step == 30:\n    time.sleep(600)",
         },
