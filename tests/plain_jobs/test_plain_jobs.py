@@ -1,0 +1,64 @@
+"""Jobs as newcomers write them, run with defaults: their summaries say what is so, and nothing that is not."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from pathlib import Path
+
+import pytest
+from tests.plain_jobs.jobs import JOBS, PlainJob
+from tests.plain_jobs.running import first_finding, judge, run_plain_job
+
+
+def marked(job: PlainJob) -> tuple[pytest.MarkDecorator, ...]:
+    return (pytest.mark.slow, pytest.mark.timing) if job.timing else (pytest.mark.slow,)
+
+
+@pytest.mark.parametrize("job", [pytest.param(job, id=job.name, marks=marked(job)) for job in JOBS])
+def test_summary(job: PlainJob, tmp_path: Path) -> None:
+    if "sched_setaffinity" in job.script() and len(getattr(os, "sched_getaffinity", lambda _: ())(0)) < 2:
+        pytest.skip("needs two cores")
+    for number in range(job.times):
+        outcome = run_plain_job(job, tmp_path / str(number))
+        assert not outcome.wrong, "\n".join([*outcome.wrong, "", outcome.summary])
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_script_is_whole_and_short(job: PlainJob) -> None:
+    script = job.script()
+    ast.parse(script)
+    assert script.count("\n") <= 40
+    assert not re.search(r"# (imports|group|sizes|model|setup|loading|forward|after step)$", script, re.MULTILINE)
+    assert all(re.compile(job.pattern(each)) for each in (*job.says, *job.never))
+
+
+def test_names_are_unique() -> None:
+    assert len({job.name for job in JOBS}) == len(JOBS)
+
+
+SAID = """run
+stragglers  rank 1: asleep between Optimizer.step#SGD.step and aten::randn
+memory      not recorded
+
+warning Rank 1 delays the other ranks by 50 % of a step: nothing recorded
+        between Optimizer.step#SGD.step and aten::randn
+      → Look there.
+info    Something else
+"""
+
+
+def test_the_first_finding_is_it_and_its_advice() -> None:
+    assert first_finding(SAID).splitlines()[0].startswith("warning Rank 1")
+    assert first_finding(SAID).splitlines()[-1] == "      → Look there."
+    assert first_finding("stragglers  none\nmemory  none\n") == "stragglers  none"
+
+
+def test_parts_are_judged_one_by_one() -> None:
+    asleep = next(job for job in JOBS if job.name == "asleep")
+    assert not judge(asleep, "", SAID).wrong
+    other = judge(asleep, "", SAID.replace("Rank 1", "Rank 0").replace("asleep", "").replace("nothing", "much"))
+    assert other.parts == {
+        "rank named": True, "cause named": False, "first line helps": False, "nothing false": False,
+    }  # fmt: skip
