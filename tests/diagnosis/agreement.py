@@ -24,7 +24,7 @@ WORDS = {
     "straggler": ("delays the other ranks", "delay the other ranks", "is the straggler", "are stragglers"),
     "none": (
         "none by more than",
-        "none among",
+        "none stands out",
         "no rank delays",
         "no single rank delays",
         "show why",

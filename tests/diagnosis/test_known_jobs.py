@@ -231,7 +231,8 @@ def test_two_of_eight_ranks(tmp_path: Path) -> None:
         kineto.write(tmp_path / f"rank{number}.json", kineto.trace(rank.events, rank=number, world_size=8))
     diagnosis = diagnosed(tmp_path)
     assert diagnosis.saving_ns == 0
-    assert diagnosis.stragglers.label in ("none significant among the recorded ranks", "too few steps to tell")
+    label = diagnosis.stragglers.label
+    assert label.startswith("too few steps to tell") or label.endswith("among the recorded ranks")
 
 
 def test_work_without_steps_after_a_long_wait(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

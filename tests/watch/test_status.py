@@ -125,7 +125,7 @@ def test_a_few_steps_do_not_tell(tmp_path, steps, delay):
 
 
 def test_times_that_vary_are_the_reason_where_there_are_steps_enough(tmp_path):
-    status = status_of(tmp_path, SimulatedJob(ranks=2, steps=150, noise=25 * MS))
+    status = status_of(tmp_path, SimulatedJob(ranks=2, steps=150, noise=40 * MS))
     assert significance_of(status) is Significance.TOO_FEW
     assert status.least_delay_ns > 0.2 * status.step_time.median_ns
     text = " ".join(shown(status).split())

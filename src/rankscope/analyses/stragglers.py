@@ -263,6 +263,10 @@ def _items(
         named: the original number of each, where they differ.
     """
     late = {int(comparison.seen.ranks[each.row]) for each in comparison.late}
+    if not late and comparison.seen.enough:
+        # The one with the largest excess may be late at one place in each of a few steps.
+        total = np.nan_to_num(comparison.excess).sum(axis=1)
+        late = {int(comparison.seen.ranks[total.argmax()])}
     if inputs.log is not None:
         late |= {each.rank for each in inputs.log.late}
     ranks = late & set(comparison.seen.ranks.tolist())

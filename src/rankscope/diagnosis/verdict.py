@@ -44,7 +44,7 @@ JUDGED = ("stragglers",)
 
 _LABELS: dict[RankState, str] = {
     "straggler": "",
-    "none": "none",
+    "none": "none stands out",
     "too-few-steps": "too few steps to tell",
     "not-compared": "not compared",
     "one-rank": "one rank: nothing to compare it with",
@@ -61,7 +61,7 @@ class RankVerdict:
         sentence: the same in words.
         longest: for which rank the others waited longest, as a clause: an indication; None if they waited for none.
         unexplained: the rank that is significantly late in some steps, if these traces do not show why; else None.
-        detail: what the label adds: how large a delay is ruled out, or how many steps would do.
+        detail: the label with how large a delay is ruled out, or how many steps would do.
         ranks_missing: whether the job has ranks without a complete trace, which no state is about.
     """
 
@@ -79,7 +79,7 @@ class RankVerdict:
         if self.unexplained is not None:
             return f"rank {self.unexplained} in some steps, cause unclear"
         if self.detail:
-            return f"{_LABELS[self.state]}{self.detail}"
+            return self.detail
         return _LABELS[self.state] + (AMONG_RECORDED if self.ranks_missing and self.state == "none" else "")
 
     def to_json(self) -> dict[str, Any]:
@@ -253,9 +253,9 @@ def _rank_verdict(findings: Sequence[Finding], inputs: Inputs) -> RankVerdict:
     sentence = without_straggler(frame, ranks_missing=missing)
     state = rank_state(frame)
     unexplained = late_unexplained(frame) if state == "none" else None
-    detail = f" ({enough(frame)})" if state == "too-few-steps" else ""
+    detail = f"{_LABELS[state]} ({enough(frame)})" if state == "too-few-steps" else ""
     if state == "none" and unexplained is None and (bound := ruled_out(frame)):
-        detail = bound + (AMONG_RECORDED if missing else "")
+        detail = f"none{bound}{AMONG_RECORDED if missing else ''}"
     return RankVerdict(state, (), sentence, longest, missing, unexplained, detail)
 
 

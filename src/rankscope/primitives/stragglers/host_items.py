@@ -35,6 +35,8 @@ LEAST = 0.002
 MOST_ITEMS = 64
 """Of one kind in a step."""
 _NODE = "autograd::engine::evaluate_function: "
+_LOADER = r"(enumerate\([^)]*\))#[^\x1f]*"
+"""The range of a loader, of which its first part is enough."""
 _FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
 _PACKAGES = re.compile(
     r"^(numpy|pandas|PIL|cv2|scipy|sklearn|torchvision|torchaudio|torchdata|transformers|datasets|tokenizers|accelerate"
@@ -107,11 +109,15 @@ def _operators_and_gaps(tables: Mapping[str, pl.DataFrame], steps: pl.DataFrame)
     inside = inside.with_columns(
         pl.col("name").forward_fill().shift(1).alias("previous"), pl.col("name").backward_fill().alias("next")
     )
+    # What is before the first event is not recorded: the first of what is usually before the next.
+    usual = pl.col("previous").drop_nulls().mode().sort().first().over("next")
+    inside = inside.with_columns(pl.coalesce("previous", usual))
     gaps = inside.filter(pl.col("gap") > 0).select(
         pl.col("gap_start").alias("start_ns"),
         (pl.col("gap_start") + pl.col("gap")).alias("end_ns"),
         (pl.col("previous").fill_null("") + BETWEEN + pl.col("next").fill_null("")).alias("label"),
     )
+    gaps = gaps.with_columns(pl.col("label").str.replace_all(_LOADER, "$1"))
     ran = inside.filter(pl.col("timed") & (pl.col("own") > 0)).select(
         pl.col("own_start").alias("start_ns"), pl.col("end_ns"), pl.col("name").alias("label")
     )

@@ -32,14 +32,18 @@ from rankscope.primitives.stragglers.host_items import (
     function_place,
 )
 from rankscope.primitives.stragglers.thread_excess import CodePlace, ThreadExcess
+from rankscope.rundir.plurals import plural
 
 _SCHEMA = pl.Schema(
     {"kind": pl.String, "label": pl.String}
     | dict.fromkeys(("excess_ns", "ns", "others_ns", "count", "others_count"), pl.Float64)
 )
 _NEAR = 0.5
-"""Of the factor by which all operators are longer: operators are longer alike if theirs is at least this part of it, and
-at most its inverse."""
+"""Of the factor by which all operators are longer: they are longer alike if theirs is at least this part of it."""
+_STEPS = 3
+"""So many have a median that one of them does not move far."""
+_HARDLY = 0.25
+"""Of a rank's time at a place: peers with less are hardly there."""
 _ALIKE = 0.02
 """Counts of operators that differ by less are equal."""
 _MOST = 0.8
@@ -56,6 +60,8 @@ def excesses(
 ) -> pl.DataFrame:
     """By how much each item is longer than on the median of the peers, per step.
 
+    Of three steps or more it is the median of the steps: what a host does once is not why it is late in each.
+
     Args:
         items: rank, step, kind, label, ns, count.
         rank: the late rank.
@@ -67,26 +73,64 @@ def excesses(
     Returns:
         kind, label, excess_ns, ns, others_ns, count, others_count, the largest excess first.
     """
-    before = () if on_host else (step - 1 for step in steps)
-    here = items.filter(pl.col("step").is_in([*steps, *before]))
-    n = max(len(steps), 1)
-    sums = here.group_by("rank", "kind", "label").agg(pl.col("ns", "count").sum() / n)
-    mine = sums.filter(pl.col("rank") == rank).drop("rank")
-    of_peers = sums.filter(pl.col("rank").is_in(list(peers)))
-    number = of_peers["rank"].n_unique()
-    # The median over all peers, of whom some may not have the item at all.
-    theirs = of_peers.group_by("kind", "label").agg(
-        _median(pl.col(name), number).alias(f"others_{name}") for name in ("ns", "count")
+    late = pl.DataFrame({"late": list(steps)}, schema={"late": pl.Int64})
+    owner = late.with_columns(step="late")
+    if not on_host:
+        owner = pl.concat([owner, late.with_columns(step=pl.col("late") - 1)])
+    here = items.filter(pl.col("rank").is_in([rank, *peers])).join(owner, on="step")
+    sums = here.group_by("rank", "late", "kind", "label").agg(pl.col("ns", "count").sum())
+    names = sums.filter(pl.col("rank") == rank).select("kind", "label").unique()
+    ranks = pl.DataFrame({"rank": [rank, *peers]}, schema={"rank": pl.Int64})
+    # A rank that does not have an item has none of it.
+    full = names.join(late, how="cross").join(ranks, how="cross")
+    full = full.join(sums, on=["rank", "late", "kind", "label"], how="left")
+    full = full.with_columns(pl.col("ns", "count").fill_null(0))
+    own, amounts = pl.col("rank") == rank, ("ns", "count")
+    per_step = full.group_by("kind", "label", "late").agg(
+        *(pl.col(name).filter(own).first() for name in amounts),
+        *(pl.col(name).filter(~own).median().alias(f"others_{name}") for name in amounts),
     )
-    both = mine.join(theirs, on=["kind", "label"], how="left").with_columns(
-        pl.col("others_ns", "others_count").fill_null(0)
-    )
-    return both.with_columns((pl.col("ns") - pl.col("others_ns")).alias("excess_ns")).sort("excess_ns", descending=True)
+    per_step = per_step.with_columns((pl.col("ns") - pl.col("others_ns")).alias("excess_ns"))
+    values = pl.col("ns", "others_ns", "count", "others_count", "excess_ns")
+    found = per_step.group_by("kind", "label").agg(values.median() if len(steps) >= _STEPS else values.mean())
+    return found.sort("excess_ns", "label", descending=[True, False])
 
 
-def _median(value: pl.Expr, number: int) -> pl.Expr:
-    padded = value.extend_constant(0.0, (number - pl.len()).clip(0))
-    return padded.median()
+def recurs(items: pl.DataFrame, rank: int, peers: Sequence[int], steps: Sequence[int], least_ns: float) -> float:
+    """How much longer per step a rank is at one place, in every step, where its peers hardly are; 0: nowhere.
+
+    A hiccup of a host hits another place in each step, and a slow core makes all operators longer, which the peers
+    have, too. So a stretch without events, a function or a garbage collection that only this rank has, in each of a few
+    steps, is no chance.
+
+    Args:
+        items: rank, step, kind, label, ns, count.
+        rank: the rank.
+        peers: whom to compare it with.
+        steps: the compared steps.
+        least_ns: the least of a step that counts.
+    """
+    places = items.filter(pl.col("kind").is_in([GAP, FUNCTION, COLLECTION]) & pl.col("step").is_in(list(steps)))
+    mine = places.filter(pl.col("rank") == rank)
+    others = (
+        places.filter(pl.col("rank").is_in(list(peers)))
+        .group_by("kind", "label", "step")
+        .agg(pl.col("ns").max().alias("others_ns"))
+    )
+    per_step = mine.join(others, on=["kind", "label", "step"], how="left").with_columns(
+        pl.col("others_ns").fill_null(0)
+    )
+    found = (
+        per_step.group_by("kind", "label")
+        .agg(pl.len().alias("n"), (pl.col("ns") - pl.col("others_ns")).alias("more"), pl.col("ns", "others_ns").sum())
+        .filter(
+            (pl.col("n") == len(steps))
+            & (pl.col("others_ns") <= _HARDLY * pl.col("ns"))
+            & (pl.col("more").list.min() >= least_ns)
+            & (pl.col("more").list.min() >= EXPLAINS * pl.col("more").list.mean())
+        )
+    )
+    return float(found.select(pl.col("more").list.mean().max()).item() or 0.0)
 
 
 def named(
@@ -148,19 +192,14 @@ def _builtin(name: str) -> str:
 
 def _by_operators(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
     every, each = _of_kind(items, OPERATORS), _of_kind(items, OPERATOR)
-    gaps = _of_kind(items, GAP).filter(pl.col("excess_ns") > 0)["excess_ns"]
-    if every.is_empty() or every["excess_ns"][0] < EXPLAINS * excess_ns:
+    # Net of those in which the peers wait for their devices, nothing might be left.
+    longer = float(each.filter(pl.col("excess_ns") > 0)["excess_ns"].sum())
+    gaps = _of_kind(items, GAP)["excess_ns"]
+    if every.is_empty() or longer < EXPLAINS * excess_ns or (gaps.len() and gaps[0] > longer):
         return None
-    if not gaps.is_empty() and gaps[0] > every["excess_ns"][0]:
-        return None
-    all_of_them = every.row(0, named=True)
-    share = all_of_them["excess_ns"] / excess_ns
-    first = each.row(0, named=True) if each.height else None
-    if (
-        first is not None
-        and first["excess_ns"] >= EXPLAINS * all_of_them["excess_ns"]
-        and _stands_out(first, all_of_them)
-    ):
+    all_of_them, first = every.row(0, named=True), each.row(0, named=True)
+    share = longer / excess_ns
+    if first["excess_ns"] >= EXPLAINS * longer and _stands_out(first, all_of_them):
         what = f"{first['label']} takes longer ({_calls(first)})"
         advice = f"Look at where {first['label']} is called on this rank."
         return _cause("operators", first["excess_ns"] / excess_ns, what, advice)
@@ -170,8 +209,7 @@ def _by_operators(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
         counts = f"{all_of_them['count']:,.0f} instead of {all_of_them['others_count']:,.0f} per step"
         return _cause("more_work", share, f"it runs more operators ({counts})")
     if not _are_alike(each, times):
-        most = f", most of all {first['label']}" if first is not None and first["excess_ns"] > 0 else ""
-        return _cause("operators", share, f"its operators take longer{most}", _SHAPES)
+        return _cause("operators", share, f"its operators take longer, most of all {first['label']}", _SHAPES)
     what = f"operators take {times:.2g} times as long"
     if all_of_them["label"] == SHAPES:
         return _cause("slow_host", share, f"the same {what}: its core is slower", _SLOW_CORE)
@@ -187,7 +225,7 @@ def _are_alike(operators: pl.DataFrame, times: float) -> bool:
     """Whether most operators, by the time that they take on the peers, are longer by a similar factor."""
     ratio = pl.col("ns") / pl.col("others_ns").clip(1)
     near = ratio.is_between(1 + _NEAR * (times - 1), 1 + (times - 1) / _NEAR)
-    theirs = operators["others_ns"].sum()
+    theirs = float(operators["others_ns"].sum())
     return bool(operators.filter(near)["others_ns"].sum() >= _MOST * theirs)
 
 
@@ -202,14 +240,14 @@ def _calls(row: dict[str, float]) -> str:
     if abs(count - others) <= _ALIKE * max(others, 1):
         more = row["excess_ns"] / max(count, 1)
         return f"{count:.3g} calls, each {duration(more)} longer" if count > 1 else "one call"
-    return f"{count:.3g} calls, {others:.3g} on the others"
+    return f"{count:.3g} {plural('call', round(count))}, {others:.3g} on the others"
 
 
 def _by_place(thread: ThreadExcess | None, logged_ns: float) -> Cause | None:
     if thread is None or thread.place is None or thread.place_ns < EXPLAINS * logged_ns:
         return None
     does = {"asleep": "sleeps or is blocked", "running": "runs"}.get(state(thread, logged_ns), "is")
-    where = f"{'at' if thread.place.function.startswith('<') or does == 'is' else 'in'} {thread.place}"
+    where = f"{'at' if thread.place.function.startswith('<') else 'in'} {thread.place}"
     what = f"it runs {thread.place}" if does == "runs" else f"it {does} {where}"
     advice = f"Look at {thread.place}, where the other ranks spend less time."
     return _cause("code", thread.place_ns / logged_ns, what, advice)

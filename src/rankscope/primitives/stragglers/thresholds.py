@@ -25,6 +25,7 @@ class Thresholds:
     least_saving: float = 0.002  # … nor smaller savings: 6 µs per step with a wrong cause (seed 21032)
     left: float = 0.5  # of what a part has more, in the local time: else another part made up for most of it
     enough: float = 0.05  # of a step, a delay that is a warning: of what is not known, less is ignored; convention
+    least_recurring: float = 0.1  # … of a step, in each of few steps at one place where the peers are not; convention
     stated: float = 0.2  # if a delay must be larger than that to be found, there are too few steps to rule one out
     wanted: float = 0.1  # … and so many steps are recommended that one of this size would be found; convention
     # Late in some steps.

@@ -11,7 +11,7 @@ for each rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,12 +19,14 @@ import polars as pl
 
 from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.stragglers.causes import Cause, duration
-from rankscope.primitives.stragglers.reasons import excesses, named
+from rankscope.primitives.stragglers.reasons import excesses, named, recurs
 from rankscope.primitives.stragglers.step_log import LateRank, StepLog
 from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 
 LOADING = "data loading"
 """The log's phase in which a rank waits for its data."""
+LEAST_RECURRING = 3
+"""Steps. One place in every one of fewer may be chance."""
 _HALF = 0.5
 """Of the log's delay per late step: a recorded step with so much is one of the late ones."""
 
@@ -39,8 +41,12 @@ def judged(
         items: rank, step, kind, label, ns, count, as `host_items` gives them.
         log: the log's verdict; None without one.
     """
-    of_traces = [_named(each, comparison, items, log) for each in comparison.stragglers()]
     verdicts: dict[int, Verdict | None] = dict(comparison.verdicts())
+    of_traces = comparison.stragglers()
+    if not of_traces:
+        of_traces = _recurring(comparison, items, verdicts)
+        verdicts |= {each.ranks[0]: each.verdict for each in of_traces}
+    of_traces = [_named(each, comparison, items, log) for each in of_traces]
     if log is None:
         return of_traces, verdicts
     logged = {each.rank: each for each in log.late if not each.found.once}
@@ -54,6 +60,27 @@ def judged(
         found.append(replace(each, passing=True) if ruled_out and not each.once else each)
     decided = {rank: each for rank, each in log.verdicts.items() if each.significance is not Significance.TOO_FEW}
     return sorted(found, key=lambda each: -each.excess_ns), verdicts | decided
+
+
+def _recurring(comparison: Comparison, items: pl.DataFrame, verdicts: Mapping[int, Verdict | None]) -> list[Straggler]:
+    """Ranks that are late at one place in every step, where there are too few steps to tell by the times alone."""
+    found = []
+    for rank, verdict in verdicts.items():
+        if verdict is None or verdict.significance is not Significance.TOO_FEW:
+            continue
+        row = int(np.searchsorted(comparison.seen.ranks, rank))
+        excess, steps = comparison.excess[row], comparison.seen.steps
+        known = np.isfinite(excess)
+        peers, least = comparison.peers(rank), comparison.limits.least_recurring * comparison.seen.step_ns
+        if known.sum() < LEAST_RECURRING or not peers or not bool((excess[known] > 0).all()):
+            continue
+        longer = recurs(items, rank, peers, steps[known].tolist(), least)
+        mean = float(excess[known].mean())
+        straggler = comparison.of_rank(rank, 1.0) if _HALF * mean <= longer <= mean / _HALF else None
+        if straggler is not None and straggler.saving_ns >= least:
+            test = Verdict(Significance.SIGNIFICANT, "at one place in every step, where no other rank is", verdict.n)
+            found.append(replace(straggler, verdict=test))
+    return found
 
 
 def of_log(log: StepLog) -> list[Straggler]:
