@@ -225,8 +225,10 @@ def test_heartbeats_that_cannot_be_written_are_one_warning(tmp_path, caplog):
     assert caplog.text.count("the heartbeat could not be written") == 1
 
 
-def test_the_exception_that_ends_a_watched_loop_is_in_its_dump(tmp_path):
-    with pytest.raises(ValueError, match="bad batch"), Profiler(tmp_path, watch=True, ranks="all"):
+def test_the_exception_that_ends_a_watched_loop_is_in_its_dump(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="bad batch"), Profiler(tmp_path, ranks="all"):
         raise ValueError("bad batch")
     ended = heartbeat_of(tmp_path)
     assert (ended.ended, ended.exception, ended.ranks) == (True, "ValueError: bad batch", "all")
