@@ -225,7 +225,7 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         """An exception ends the loop: the manifest gets its name, and the watch what it says. Call it before
         ``stop()``."""
         self._end.interrupted_by(exception, exit_status=error.code if isinstance(error, SystemExit) else None)
-        if isinstance(error, Exception) and self._watcher is not None:
+        if self._watcher is not None:
             self._watcher.ended_by = error
 
     def _start(self, start_step: int, first_began_ns: int | None) -> None:

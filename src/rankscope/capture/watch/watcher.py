@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from rankscope.capture.flight_recorder import records_all_calls
-from rankscope.capture.hang.exceptions import described
+from rankscope.capture.hang.exceptions import end_by
 from rankscope.capture.hang.watch import HangWatch
 from rankscope.capture.process import job_store
 from rankscope.capture.rank_log import RankLog
@@ -118,7 +118,7 @@ class Watcher:
                 rank.run_dir, timeout_s=config.hang_timeout, exit_status=config.hang_exit_status, run_id=run_id
             )
             self._hangs.ranks = parse_ranks(config.ranks).expression
-        self.ended_by: Exception | None = None
+        self.ended_by: BaseException | None = None
         """What ended the loop, if that is known before `stop`."""
         self._stopping, self._wake = False, threading.Event()
         self._thread: threading.Thread | None = None
@@ -157,7 +157,8 @@ class Watcher:
     def stop(self) -> None:
         """Write what is known, and end."""
         if self._hangs is not None:
-            self._hangs.close(described(self.ended_by))
+            exception, signal_name = end_by(self.ended_by)
+            self._hangs.close(exception, signal=signal_name)
         unwatch_phases(self._phases)
         self._stop_listening()
         answer_no_requests(self._asked.append)
