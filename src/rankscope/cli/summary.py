@@ -41,7 +41,7 @@ def summary(source: Source, options: RunOptions = DEFAULTS) -> None:
     try:
         with opened(source, options) as opened_run:
             run_id = opened_run.run_id
-            console.print(verdict.summary(opened_run, console.width, _from_log(source, run_id)))
+            console.print(verdict.summary(opened_run, console.width, from_log(source, run_id)))
     except NoTracesError:
         if not _show_watched(source, console):
             raise
@@ -76,7 +76,7 @@ def _show_watched(source: Sequence[str], console: Console) -> bool:
     return bool(shown)
 
 
-def _from_log(source: Sequence[str], run_id: str | None) -> list[str]:
+def from_log(source: Sequence[str], run_id: str | None) -> list[str]:
     """The stragglers in the log of a watched job; nothing if there is no log of this run."""
     if len(source) != 1 or "://" in source[0]:
         return []
