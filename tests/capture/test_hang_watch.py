@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -225,8 +226,10 @@ def test_heartbeats_that_cannot_be_written_are_one_warning(tmp_path, caplog):
     assert caplog.text.count("the heartbeat could not be written") == 1
 
 
-def test_the_exception_that_ends_a_watched_loop_is_in_its_dump(tmp_path):
-    with pytest.raises(ValueError, match="bad batch"), Profiler(tmp_path, watch=True, ranks="all"):
+def test_the_exception_that_ends_a_watched_loop_is_in_its_dump(tmp_path, monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "one"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="bad batch"), Profiler(tmp_path, ranks="all"):
         raise ValueError("bad batch")
     ended = heartbeat_of(tmp_path)
     assert (ended.ended, ended.exception, ended.ranks) == (True, "ValueError: bad batch", "all")
@@ -267,3 +270,26 @@ def test_a_directory_that_cannot_be_written_harms_nothing(tmp_path):
     with HangWatch(tmp_path / "file" / "run") as watch:
         watch.heartbeat()
     assert watch.dumps == []
+
+
+def test_a_signal_leaves_a_dump_of_what_it_interrupted(tmp_path):
+    script = f"""
+        import os, signal, threading, time, rankscope
+        def tokenize():
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            time.sleep(600)
+        with rankscope.HangWatch({str(tmp_path)!r}):
+            tokenize()
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=clean_environ(), timeout=300)
+    assert done.returncode == -signal.SIGTERM
+    dump = json.loads((tmp_path / "hang" / "rank0.json").read_text())
+    assert (dump["signal"], dump["threads"][0]["frames"][0]["function"]) == ("SIGTERM", "tokenize")
+    assert (heartbeat_of(tmp_path).ended, heartbeat_of(tmp_path).signal) == (True, "SIGTERM")
+
+
+def test_ctrl_c_leaves_no_dump(tmp_path):
+    with pytest.raises(KeyboardInterrupt), HangWatch(tmp_path):
+        raise KeyboardInterrupt
+    assert (heartbeat_of(tmp_path).signal, heartbeat_of(tmp_path).exception) == ("SIGINT", "")
+    assert not (tmp_path / "hang" / "rank0.json").exists()

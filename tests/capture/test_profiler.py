@@ -213,7 +213,7 @@ def test_a_save_that_fails_does_not_fail_the_job(tmp_path, monkeypatch, save, sa
     manifest = read_rank_manifest(tmp_path / "ranks" / "rank0.json")
     assert [(f.first_step, says in f.reason) for f in manifest.failed] == [(3, True), (9, True)]
     # Nothing half-made stays behind, under any name.
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["ranks", "run.json"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["ranks", "run.json", "watch"]
 
 
 def test_a_directory_that_cannot_be_made_does_not_fail_the_job(tmp_path):
@@ -462,7 +462,7 @@ def calls_of(profiler, steps):
 
 def test_waiting_and_inactive_steps_do_next_to_nothing(tmp_path, monkeypatch):
     # What that costs is measured by `make bench` (benchmarks/capture.py).
-    prof = Profiler(tmp_path, wait=10**9, ranks="all")
+    prof = Profiler(tmp_path, wait=10**9, ranks="all", watch=False)
     prof.start()
     waiting = calls_of(prof, 10_000)
     with pytest.warns(CaptureWarning, match="no trace was written"):

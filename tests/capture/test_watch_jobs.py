@@ -48,8 +48,8 @@ while True:
         break
 del model; gc.collect(); dist.destroy_process_group()
 """
-WATCH = {"RANKSCOPE_WATCH": "1", "RANKSCOPE_WAIT": "4", "RANKSCOPE_WARMUP": "1", "RANKSCOPE_ACTIVE": "2"}
-BY_REQUEST = {**WATCH, "RANKSCOPE_WATCH_WINDOWS": "0"}
+WATCH = {"RANKSCOPE_WAIT": "4", "RANKSCOPE_WARMUP": "1", "RANKSCOPE_ACTIVE": "2"}
+BY_REQUEST = {**WATCH, "RANKSCOPE_WATCH_SIGNAL": "1"}
 
 
 def job(*, before="", inside="", steps=10**9):
@@ -203,7 +203,7 @@ FAULT = "time.sleep(0.4) if rank == 1 and step >= 90 else None"
 
 def with_a_slow_rank(folder):
     """The state of a job, from its logs, after a rank was slow for 40 steps and a window was recorded since."""
-    jobs = start(job(inside=FAULT), folder, **WATCH, RANKSCOPE_WATCH_PAUSE="0")
+    jobs = start(job(inside=FAULT), folder, **WATCH, RANKSCOPE_WATCH_WINDOWS="10", RANKSCOPE_WATCH_PAUSE="0")
     wait_for(lambda: [each for each in recorded(folder, 0) if each[0] > 90] and logged(folder, 1, 130), jobs)
     stop(folder, jobs)
     logs = WatchLogs(folder / "run")

@@ -483,3 +483,76 @@ def test_ranks_that_wait_in_init_process_group(tmp_path, lines, beats, watched, 
     if cause is Cause.ABSENT:
         assert "missing from init_process_group" in verdict.summary
         assert "MASTER_ADDR" in verdict.advice[0]
+
+
+TIMED_OUT = "RuntimeError: unbound_buffer.cc:78] Timed out waiting 10000ms for recv operation to complete"
+
+
+def gloo_calls(count):
+    """As Gloo's recorder has them, whether they are complete or have failed."""
+    return {
+        "version": "2.10",
+        "pg_config": {},
+        "pg_status": {"0": {"last_enqueued_collective": count, "last_completed_collective": count}},
+        "entries": [
+            {
+                "record_id": number,
+                "pg_id": 0,
+                "process_group": ("0", "default_pg"),
+                "collective_seq_id": number + 1,
+                "profiling_name": "gloo:all_reduce",
+                "time_created_ns": 10**18 + number,
+                "input_sizes": [[4]],
+                "input_dtypes": ["Float"],
+                "output_sizes": [[4]],
+                "output_dtypes": ["Float"],
+                "state": "scheduled",
+                "retired": True,
+                "is_p2p": False,
+            }
+            for number in range(count)
+        ],
+    }
+
+
+def ended(folder, rank, calls, at_s, function, **end):
+    """The dump of a rank that has ended."""
+    frame = Frame("/job/train.py", 10, function)
+    (folder / f"rank{rank}.json").write_text(
+        HangDump(
+            DUMP_FORMAT,
+            rank,
+            world_size=2,
+            time_ns=int(at_s * 1e9),
+            reason="the training loop was ended",
+            step=30,
+            threads=(ThreadStack((frame,), training=True),),
+            flight_recorder=gloo_calls(calls),
+            **end,
+        ).to_json()
+    )
+
+
+def test_a_collective_that_timed_out_is_one_that_a_rank_did_not_reach(tmp_path):
+    ended(tmp_path, 0, 36, 100, "backward", uncaught=TIMED_OUT)
+    ended(tmp_path, 1, 35, 101, "tokenize", signal="SIGTERM")
+    verdict = read(tmp_path)
+    assert (verdict.culprits, verdict.cause, verdict.collective.sequence) == ((1,), Cause.PYTHON_CODE, 36)
+    assert "Rank 1 did not arrive at all_reduce 36" in verdict.summary
+    assert "at tokenize (/job/train.py:10)" in verdict.summary
+
+
+def test_a_rank_that_failed_is_not_one_that_hangs(tmp_path):
+    ended(tmp_path, 0, 36, 100.5, "backward", signal="SIGTERM")
+    ended(tmp_path, 1, 35, 100, "train_step", uncaught="ValueError: bad batch")
+    verdict = read(tmp_path)
+    assert (verdict.culprits, verdict.cause) == ((1,), Cause.EXCEPTION)
+    assert verdict.summary.startswith("Rank 1 failed with ValueError: bad batch, at train_step (/job/train.py:10)")
+
+
+@pytest.mark.parametrize("other", [{"signal": "SIGTERM"}, {"uncaught": "RuntimeError: Connection closed by peer"}])
+def test_a_job_that_a_signal_ended_did_not_hang(tmp_path, other):
+    ended(tmp_path, 0, 36, 100, "forward", signal="SIGTERM")
+    ended(tmp_path, 1, 35, 100.5, "forward", **other)
+    verdict = read(tmp_path)
+    assert (verdict.found, verdict.summary) == (False, "No hang found: the job was ended by SIGTERM.")

@@ -385,7 +385,7 @@ def test_a_directory_that_the_script_names_is_named_at_the_end(tmp_path):
     other = tmp_path / "other"
     assert done.stderr.splitlines()[-2:] == [
         f"Traces: {other}, which the script names",
-        f"  rankscope summary {other}",
+        "  rankscope summary other",
     ]
     assert "No trace" not in done.stderr
 
@@ -401,3 +401,33 @@ def test_what_is_suggested_for_traces_that_were_not_uploaded_works(tmp_path):
             manifest = RankManifest(run_id="r", rank=rank, written=(WrittenTrace(file, uploaded=state),))
             (tmp_path / "ranks" / f"rank{rank}.json").write_bytes(to_json(manifest))
         assert uploads(result, "s3://bucket/run").splitlines()[-1] == f"  rankscope gather RUN {sources}"
+
+
+FAILS = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(9):
+    if step == 5 and dist.get_rank() == 1:
+        raise ValueError("bad batch")
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_job_that_fails_says_which_rank_at_the_end(tmp_path):
+    script(tmp_path, FAILS)
+    done = subprocess.run(
+        [sys.executable, "-m", "rankscope", "run", "--nproc-per-node", "2", "--run-dir", "run", "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 1
+    why, command = done.stderr.splitlines()[-2:]
+    assert why.startswith(f"Rank 1 failed with ValueError: bad batch, at <module> ({tmp_path / 'train.py'}:8)"), why
+    assert command == "  rankscope hang run"
+    assert "OMP_NUM_THREADS" not in done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, LaunchError
 from rankscope.jobs.exec import take_options
 from rankscope.rundir.config import OPTIONS, PRESETS, SWITCH_FIELDS, CaptureConfig, variable_of
 
@@ -111,11 +111,22 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(CaptureConfig)])
 def test_each_option_is_the_same_as_an_argument_a_variable_and_on_the_command_line(name):
-    value = TEXTS.get(name, True if name in SWITCH_FIELDS else 9)
-    text = "1" if value is True else str(value)
-    (option,) = [each for each, field in OPTIONS.items() if field == name]
-    variables, rest = take_options([option, *([] if value is True else [text]), "t.py"])
+    default = getattr(CaptureConfig(), name)
+    value = TEXTS.get(name, not default if name in SWITCH_FIELDS else 9)
+    text = str(int(value)) if name in SWITCH_FIELDS else str(value)
+    option = [each for each, field in OPTIONS.items() if field == name][-1]  # of a switch that is on: --no-watch
+    variables, rest = take_options([option, *([] if name in SWITCH_FIELDS else [text]), "t.py"])
     assert rest == ["t.py"]
     expected = CaptureConfig.resolve({name: value}, {})
     assert getattr(expected, name) == value != getattr(CaptureConfig(), name)
     assert CaptureConfig.resolve({}, {variable_of(name): text}) == CaptureConfig.resolve({}, variables) == expected
+
+
+def test_the_watch_can_be_turned_off_and_on():
+    def watches(*words):
+        return CaptureConfig.resolve({}, take_options([*words, "t.py"])[0]).watch
+
+    assert (watches(), watches("--no-watch"), watches("--no_watch")) == (True, False, False)
+    assert (watches("--no-watch", "--watch"), watches("--watch=0")) == (True, False)
+    with pytest.raises(LaunchError, match="--no-watch takes no value"):
+        watches("--no-watch=0")

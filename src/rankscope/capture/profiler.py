@@ -2,8 +2,8 @@
 
 In go the options of :class:`~rankscope.rundir.config.CaptureConfig`; out come traces and manifests in the run
 directory. On a rank that is not selected it has the same methods and does nothing: no torch profiler is created,
-nothing is written. On a selected rank, a step that is not recorded costs one comparison. It raises no exception: an
-error is reported once as a warning, and is in the rank's manifest.
+nothing is written. On a selected rank, a step that is not recorded costs a few readings of the clock, for the watch. It
+raises no exception: an error is reported once as a warning, and is in the rank's manifest.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         watch_windows: int | None = None,
         watch_pause: int | None = None,
         watch_bytes: int | None = None,
+        watch_signal: bool | None = None,
         hang_timeout: int | None = None,
         hang_exit_status: int | None = None,
         take_over: bool | None = None,
@@ -224,7 +225,7 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         """An exception ends the loop: the manifest gets its name, and the watch what it says. Call it before
         ``stop()``."""
         self._end.interrupted_by(exception, exit_status=error.code if isinstance(error, SystemExit) else None)
-        if isinstance(error, Exception) and self._watcher is not None:
+        if self._watcher is not None:
             self._watcher.ended_by = error
 
     def _start(self, start_step: int, first_began_ns: int | None) -> None:

@@ -1,14 +1,14 @@
 """Signals that end the process, and Ctrl-C while a trace is being made.
 
-After a signal that would end the process (SIGTERM, and what schedulers send before it), what was recorded is written,
-the manifest says what ended the job, and then the process ends as it would have. Ctrl-C is delayed until torch's
-profiler is in a state in which it can be left.
+After a signal that would end the process (SIGTERM, and what schedulers send before it), what the rank was doing and
+what was recorded is written, the manifest says what ended the job, and then the process ends as it would have. Ctrl-C
+is delayed until torch's profiler is in a state in which it can be left.
 
 A handler that the job has set is left alone, one in C as well: a job with a handler leaves its loop by it. Python runs
 a handler between two of its own instructions, so a process that hangs inside a native call would no longer end by
 SIGTERM: a thread notices the signal at once, and ends the process if the handler has not begun after `HANG_LIMIT_S`.
 
-In: signals. Out: a saved trace, and the process's usual end.
+In: signals. Out: a saved trace, a dump of what the rank was doing, and the process's usual end.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -32,6 +33,7 @@ HANG_LIMIT_S = 5.0
 OnEnd = Callable[[str], None]
 """Called with the name of the signal."""
 
+_observers: list[OnEnd] = []
 _save: OnEnd | None = None
 _note: OnEnd | None = None
 _pid = 0
@@ -54,9 +56,30 @@ def arm(save: OnEnd, note: OnEnd, *, window: bool) -> None:
         note: called in another thread where the main thread hangs.
         window: whether a recording would be lost.
     """
-    global _save, _note, _pid
-    if threading.current_thread() is not threading.main_thread():
-        return
+    global _save, _note
+    if threading.current_thread() is threading.main_thread():
+        _handle(window=window)
+        _save, _note = save, note
+
+
+def observe(action: OnEnd) -> None:
+    """Call ``action`` before a signal ends the process, until :func:`unobserve`: in the main thread, or in another one
+    where that hangs."""
+    if threading.current_thread() is threading.main_thread():
+        _handle(window=False)
+        _observers.append(action)
+
+
+def unobserve(action: OnEnd) -> None:
+    """Do not call it; harmless if it is not observed."""
+    if action in _observers:
+        _observers.remove(action)
+        if not _observers and _save is None and not _handling.is_set():
+            disarm()
+
+
+def _handle(*, window: bool) -> None:
+    global _pid
     for name in (*ALWAYS, *(IN_WINDOWS if window else ())):
         number = getattr(signal, name, None)
         # The job may have its own handler, unknown to Python, such as faulthandler's.
@@ -65,7 +88,7 @@ def arm(save: OnEnd, note: OnEnd, *, window: bool) -> None:
         with suppress(ValueError, OSError):  # a subinterpreter cannot set handlers
             signal.signal(number, _on_end)
             _armed[number] = _in_c(number)
-    _save, _note, _pid = save, note, os.getpid()
+    _pid = os.getpid()
     if _armed:
         _watch()
 
@@ -144,9 +167,10 @@ def _save_and_end() -> None:
     global _save, _pending
     # Saving runs in a DeferredSignals block itself: its end must not come here again.
     save, _save, number, _pending = _save, None, _pending, 0
-    if save is not None and os.getpid() == _pid:
-        with suppress(Exception):
-            save(signal.Signals(number).name)
+    if os.getpid() == _pid:
+        for action in (*_observers, *([save] if save is not None else [])):
+            with suppress(Exception):
+                action(signal.Signals(number).name)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
@@ -172,20 +196,25 @@ def _notice(reading: int) -> None:
     while number := os.read(reading, 1):
         if number[0] not in _armed or _handling.wait(HANG_LIMIT_S):
             continue
-        if signal.getsignal(number[0]) is _on_end and _note is not None and os.getpid() == _pid:
-            # In another thread: what writes it may hang too, as a file system does.
+        if signal.getsignal(number[0]) is _on_end and os.getpid() == _pid:
+            # In other threads: what writes it may hang too, as a file system does.
             with suppress(RuntimeError):  # no thread can be started any more
-                noting = threading.Thread(target=_call_note, args=(_note, signal.Signals(number[0]).name), daemon=True)
-                noting.start()
-                noting.join(HANG_LIMIT_S)
+                name = signal.Signals(number[0]).name
+                actions = (*_observers, *([_note] if _note is not None else []))
+                noting = [threading.Thread(target=_call, args=(action, name), daemon=True) for action in actions]
+                for thread in noting:
+                    thread.start()
+                until = time.monotonic() + HANG_LIMIT_S
+                for thread in noting:
+                    thread.join(max(until - time.monotonic(), 0))
             # Python itself sets handlers in the main thread only.
             ctypes.pythonapi.PyOS_setsig(number[0], None)
             os.kill(os.getpid(), number[0])
 
 
-def _call_note(note: OnEnd, name: str) -> None:
+def _call(action: OnEnd, name: str) -> None:
     with suppress(Exception):
-        note(name)
+        action(name)
 
 
 def _in_c(number: int) -> int | None:
@@ -201,6 +230,7 @@ ctypes.pythonapi.PyOS_setsig.argtypes = [ctypes.c_int, ctypes.c_void_p]
 
 def _after_fork() -> None:
     global _pipe, _depth, _pending, _interrupt_pending
+    _observers.clear()
     disarm()
     # The thread that forked is the child's main one; the parent's may have been in a block.
     _depth, _pending, _interrupt_pending = 0, 0, False

@@ -221,8 +221,6 @@ class WindowRecorder:
             self._report_nothing_recorded(window)
 
     def _report_nothing_recorded(self, window: Window | None) -> None:
-        if self.config.watch:
-            return  # the log is what it was started for
         deferred = self._decisions.why_deferred() if self._decisions is not None else ""
         process = self._rank.process if self._rank is not None else None
         local_rank = process.local_rank if process is not None else None

@@ -16,6 +16,7 @@ from rich.status import Status
 from rich.text import Text
 
 from rankscope.cli.report import save
+from rankscope.cli.run import short_path
 from rankscope.errors import LaunchError, RankscopeError
 from rankscope.jobs.run import run_job
 from rankscope.jobs.torchrun import accelerators
@@ -32,7 +33,9 @@ _CPU = (
     "--image-size",
     "64",
     "--steps",
-    "17",
+    "42",
+    "--batch-size",
+    "5",
     "--wait",
     "6",
     "--warmup",
@@ -41,6 +44,7 @@ _CPU = (
     "6",
     "--record-shapes",
 )
+_SLOW = ("--slow-rank", "1")
 _GPU = ("--steps", "100", "--record-shapes")
 
 
@@ -51,8 +55,12 @@ def demo(
     ranks: Annotated[
         int | None, typer.Option(min=1, help="Number of ranks. Default: one per GPU, or 2 on the CPU.")
     ] = None,
+    healthy: Annotated[bool, typer.Option("--healthy", help="Without the slow rank.")] = False,
 ) -> None:
-    """Profile a small real job and show its report: resnet18 under DDP, on 2 ranks or all GPUs."""
+    """Profile a small real job and show its report: resnet18 under DDP, on 2 ranks or all GPUs.
+
+    The loader of rank 1 augments its images in Python, so that there is something to find.
+    """
     console = Console(highlight=False, soft_wrap=True)
     if importlib.util.find_spec("torch") is None:
         raise RankscopeError("the demo trains with PyTorch, which is not installed", hint="pip install torch")
@@ -67,7 +75,7 @@ def demo(
         lines: list[str] = []
         job = run_job(
             ["-m", f"--nproc-per-node={count}"],
-            [WORKLOAD, *(_GPU if on_gpu else _CPU)],
+            [WORKLOAD, *(_GPU if on_gpu else _CPU), *(() if healthy else _SLOW)],
             run_dir=folder,
             output=lines.append,
             timeout_s=1800,
@@ -83,11 +91,12 @@ def demo(
         console.print(Text(f"traces: {len(job.traces())} in {folder}"))
         status.update("reading the traces")
         run = open_run(folder)
-        shown = summary(run)
+        shown = summary(run, console.width)
         page = write_report(run)
     console.print()
     console.print(shown)
     console.print()
     save(page, folder / "report.html")
-    where_to = (folder / "report.html").resolve()
+    where_to = short_path((folder / "report.html").resolve())
     console.print(Text(f"report: {where_to} ({number_of(len(page), 'bytes')}): open it in a browser", style="bold"))
+    console.print(Text(f"Next:\n  rankscope serve {short_path(folder.resolve())}", style="bold"))

@@ -6,10 +6,11 @@ In: options of capture and torchrun, and a script. Out: a run directory; torchru
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import typer
@@ -23,6 +24,7 @@ from rankscope.jobs.run import JobResult, run_job
 from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, installed_options, is_supported_torch_installed
 from rankscope.rundir.capture_files import BY_RUN, DIRECTORIES_VARIABLE, HOOK_VARIABLE
 from rankscope.rundir.config import CaptureConfig, variable_of
+from rankscope.rundir.hang_dump import HANG_FOLDER
 from rankscope.rundir.manifest import RankManifest
 from rankscope.rundir.plurals import counted, plural
 from rankscope.rundir.staging import kept_traces
@@ -82,21 +84,43 @@ def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
             env={**profiled_environment({**os.environ, **variables}), HOOK_VARIABLE: BY_RUN, **noted},
         )
         others = [folder for folder in directories() if folder != result.run_dir and result.is_in(folder)]
+    run_dir = short_path(result.run_dir)
     if written := result.traces():
         # With traces of an earlier job in the directory, the run has to be named.
         choice = " --run latest" if result.earlier else ""
-        typer.echo(f"Traces: {result.run_dir}\n  rankscope summary {result.run_dir}{choice}", err=True)
+        typer.echo(f"Traces: {result.run_dir}\n  rankscope summary {run_dir}{choice}", err=True)
         if result.upload_to:
             typer.echo(uploads(result, result.upload_to), err=True)
         if by_script := recorded_by_script(result.manifests()):
             typer.echo(by_script, err=True)
     for folder in others:
-        typer.echo(f"Traces: {folder}, which the script names\n  rankscope summary {folder}", err=True)
+        typer.echo(f"Traces: {folder}, which the script names\n  rankscope summary {short_path(folder)}", err=True)
     if kept := _unwritten_traces(result.run_dir, variables, began):
         typer.echo(kept, err=True)
     elif not written and not others:
         _explain(result, variables)
+    if result.exit_code != 0 and (why := _why_it_ended(result.run_dir, began)):
+        typer.echo(f"{why}\n  rankscope hang {run_dir}", err=True)
     raise typer.Exit(result.exit_code)
+
+
+def _why_it_ended(run_dir: Path, began: float) -> str:
+    """What the watch of a failed job knows of its end; empty if nothing."""
+    if not (run_dir / HANG_FOLDER).is_dir():
+        return ""
+    # Not at the top: a launcher needs neither.
+    from rankscope.hang import end_of_job
+    from rankscope.report.formatting import plain
+
+    verdict = end_of_job(run_dir, since=began)
+    return "" if verdict is None else plain(verdict.summary, limit=600)
+
+
+def short_path(path: Path) -> str:
+    """A path to type, relative if it is below the working directory."""
+    with suppress(ValueError, OSError):
+        path = path.relative_to(Path.cwd())
+    return shlex.quote(str(path))
 
 
 def _explain(result: JobResult, variables: Mapping[str, str]) -> None:

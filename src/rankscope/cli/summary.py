@@ -6,15 +6,18 @@ In: a run. Out: one screen of text.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import show
+from rankscope.errors import NoTracesError, RankscopeError
 from rankscope.report import summary as verdict
 from rankscope.report.formatting import plain
 
@@ -32,10 +35,44 @@ def summary(source: Source, options: RunOptions = DEFAULTS) -> None:
         if jobs is not None:
             _show_experiment(Path(source[0]), jobs)
             return
-    with opened(source, options) as opened_run:
-        console = Console(highlight=False)
-        shown = verdict.summary(opened_run, console.width)
-    console.print(shown)
+    console = Console(highlight=False)
+    run_id = None
+    try:
+        with opened(source, options) as opened_run:
+            run_id = opened_run.run_id
+            console.print(verdict.summary(opened_run, console.width))
+    except NoTracesError:
+        if not _show_watched(source, console):
+            raise
+        return
+    if end := _end(source, run_id):
+        console.print(Text(f"\n{end}", style="bold red"))
+
+
+def _end(source: Sequence[str], run_id: str | None) -> str:
+    """Why the job hangs or ended, and what to type to see more; empty if nothing is known of that."""
+    if len(source) != 1 or "://" in source[0]:
+        return ""
+    from rankscope.hang import end_of_job
+
+    found = end_of_job(source[0], run_id)
+    return "" if found is None else f"{plain(found.summary, limit=600)}\n  rankscope hang {shlex.quote(source[0])}"
+
+
+def _show_watched(source: Sequence[str], console: Console) -> bool:
+    """Show what the watch of a job without traces wrote; False if there is none."""
+    end = _end(source, None)
+    shown: list[RenderableType] = [Text(end, style="bold red")] if end else []
+    if len(source) == 1 and "://" not in source[0]:
+        from rankscope.report.watch import watch_view
+        from rankscope.watch.log import WatchLogs
+        from rankscope.watch.status import read_status
+
+        with suppress(RankscopeError, OSError):  # no log, or none that can be read
+            shown.append(watch_view(read_status(source[0], WatchLogs(source[0]))))
+    if shown:
+        console.print(Text("There is no trace in this directory; this is from the watch."), *shown, sep="\n\n")
+    return bool(shown)
 
 
 def _show_experiment(folder: Path, jobs: Mapping[str, str]) -> None:

@@ -33,8 +33,7 @@ def watch(
 ) -> None:
     """Show a watched job while it runs, without a trace: step time, last arrivals, stragglers and since when, hangs.
 
-    The job is started with `--watch`, `RANKSCOPE_WATCH=1` or `rankscope.Profiler(watch=True)`. Ends with the job, or
-    on Ctrl-C.
+    The job is started by `rankscope run` or `exec`, or has a `rankscope.Profiler`. Ends with the job, or on Ctrl-C.
     """
     if form is TextFormat.json:
         typer.echo(json.dumps(as_json(read_status(run, WatchLogs(run), steps)), indent=1))

@@ -60,6 +60,8 @@ class Place:
     """The function of torch.distributed that the rank is in, if it is in one."""
 
 
+FAILED = "failed"
+"""Begins the evidence of a rank that an exception has ended."""
 _LOADERS = re.compile(r"(?:^|/)(?:torch/utils/data|webdataset|torchdata|nvidia/dali|ffcv|litdata)/")
 _DISTRIBUTED = re.compile(r"(?:^|/)torch/(?:distributed|nn/parallel)/")
 _STORE_FILES = re.compile(r"(?:^|/)torch/distributed/(?:rendezvous\.py|elastic/)")
@@ -118,7 +120,7 @@ def classify(stack: ThreadStack, phase: str = "", *, has_no_device: bool = False
 def place_of(dump: RankDump) -> Place | None:
     """Where the rank of a dump is; None if no stack of its training loop was recorded."""
     if dump.uncaught:
-        return Place(Cause.EXCEPTION, f"was ended by {dump.uncaught}", _first_frame(dump))
+        return Place(Cause.EXCEPTION, f"{FAILED} with {dump.uncaught}", _first_frame(dump))
     stack = dump.training_stack
     return None if stack is None else classify(stack, dump.phase, has_no_device=dump.has_no_device)
 

@@ -19,6 +19,7 @@ from rankscope.hang.arrivals import ROOTED, Arrivals, Stuck, world_size_of
 from rankscope.hang.backends import with_backends_apart
 from rankscope.hang.causes import INIT, Cause, Place, call_frame, place_of
 from rankscope.hang.earlier_jobs import of_the_latest_job
+from rankscope.hang.failed_calls import with_failed_calls
 from rankscope.hang.host_calls import with_calls_on_host
 from rankscope.hang.inspector import Completed, notes_on
 from rankscope.hang.liveness import is_consequence, latest_heartbeats, places_without_dump
@@ -69,7 +70,7 @@ def diagnose(
     """
     present = of_the_latest_job(list(dumps), list(heartbeats))
     by_rank, notes = assign_ranks(present.dumps)
-    by_rank = with_calls_on_host(with_backends_apart(by_rank))
+    by_rank = with_failed_calls(with_calls_on_host(with_backends_apart(by_rank)))
     notes += [*present.notes, *notes_on(completed)]
     beats = latest_heartbeats(present.heartbeats)
     size = max(world_size_of(by_rank), *(max(b.rank + 1, b.world_size or 0) for b in beats.values()), 0)
@@ -88,7 +89,8 @@ def diagnose(
         unseen,
         _watched(unseen, beats),
     )
-    verdict = _verdict(case)
+    signal = _ended_from_outside(by_rank, beats)
+    verdict = HangVerdict(False, Cause.UNKNOWN, "", ended_by=signal) if signal else _verdict(case)
     ranks = _rank_verdicts(case, verdict)
     verdict = replace(
         verdict,
@@ -111,6 +113,15 @@ def _watched(ranks: tuple[int, ...], beats: Mapping[int, Heartbeat]) -> tuple[in
         with suppress(ConfigError):  # heartbeats are untrusted
             choices.append(parse_ranks(expression))
     return tuple(rank for rank in ranks if all(choice.selects(rank) for choice in choices))
+
+
+def _ended_from_outside(dumps: Mapping[int, RankDump], beats: Mapping[int, Heartbeat]) -> str:
+    """The signal that ended the first rank to end; empty if an exception did, or a rank has hung before."""
+    if any(not dump.uncaught and not dump.signal for dump in dumps.values()):
+        return ""
+    ends = [(dump.time_ns, dump.signal) for dump in dumps.values()]
+    ends += [(beat.time_ns, beat.signal) for beat in beats.values() if beat.exception or beat.signal]
+    return min(ends, default=(0, ""))[1]
 
 
 def _is_over(dumps: Mapping[int, RankDump], beats: Mapping[int, Heartbeat]) -> bool:

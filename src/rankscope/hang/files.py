@@ -208,6 +208,7 @@ def _own_dump(dump: HangDump, source: str) -> RankDump:
         since_step_ns=dump.since_step_ns,
         reason=dump.reason,
         uncaught=dump.uncaught,
+        signal=dump.signal,
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from rankscope.hang.causes import Cause, Place
+from rankscope.hang.causes import FAILED, Cause, Place
 from rankscope.hang.records import RankDump
 from rankscope.rundir.hang_dump import Heartbeat
 from rankscope.rundir.processes import is_dead
@@ -88,7 +88,9 @@ def _process(beat: Heartbeat) -> str:
 def _place(beat: Heartbeat, now_ns: int, others_hang: bool) -> Place:
     step = f" in step {beat.step}" if beat.step is not None else ""
     if beat.ended and beat.exception:
-        return Place(Cause.EXCEPTION, f"ended{step} by {beat.exception}")
+        return Place(Cause.EXCEPTION, f"{FAILED}{step} with {beat.exception}")
+    if beat.ended and beat.signal:
+        return Place(Cause.ENDED, f"was ended{step} by {beat.signal}")
     if beat.ended:
         return Place(Cause.ENDED, f"has left its training loop{step}")
     silent_ns = now_ns - beat.time_ns
@@ -104,4 +106,9 @@ def _place(beat: Heartbeat, now_ns: int, others_hang: bool) -> Place:
 
 def is_consequence(place: Place) -> bool:
     """Whether an exception only reports that another rank is gone."""
-    return place.cause is Cause.EXCEPTION and bool(_CONSEQUENCE.search(place.evidence))
+    return place.cause is Cause.EXCEPTION and reports_others(place.evidence)
+
+
+def reports_others(exception: str) -> bool:
+    """Whether this text of an exception reports that another rank is gone or has not come."""
+    return bool(_CONSEQUENCE.search(exception))

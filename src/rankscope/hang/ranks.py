@@ -138,6 +138,7 @@ def _joined(one: RankDump, other: RankDump) -> RankDump:
         step=first.step if first.step is not None else second.step,
         phase=first.phase or second.phase,
         uncaught=first.uncaught or second.uncaught,
+        signal=first.signal or second.signal,
     )
 
 

@@ -115,6 +115,7 @@ class RankDump:
     since_step_ns: int | None = None
     reason: str = ""
     uncaught: str = ""
+    signal: str = ""
 
     @property
     def training_stack(self) -> ThreadStack | None:

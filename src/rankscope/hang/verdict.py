@@ -101,6 +101,8 @@ class HangVerdict:
     """What differs: ``operation``, ``dtype`` or ``size``."""
     over: bool = False
     """Whether all ranks with a dump have made steps since: the job went on."""
+    ended_by: str = ""
+    """The signal that ended the job from outside, if one did; then it did not hang."""
     world_size: int = 0
     dumps: int = 0
     """Ranks with a dump."""

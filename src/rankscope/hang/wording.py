@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rankscope.hang.arrivals import ROOTED
-from rankscope.hang.causes import Cause
+from rankscope.hang.causes import FAILED, Cause
 from rankscope.hang.verdict import HangVerdict, HungCollective, RankVerdict, WaitInCycle
 from rankscope.rundir.plurals import listed, plural
 from rankscope.rundir.ranges import named_ranks
@@ -76,6 +76,8 @@ def summary_of(verdict: HangVerdict) -> str:
 
 
 def _summary(verdict: HangVerdict) -> str:
+    if verdict.ended_by:
+        return f"No hang found: the job was ended by {verdict.ended_by}."
     if not verdict.found:
         return "No hang found: no rank waits for another one."
     where = collective_text(verdict.collective) if verdict.collective else ""
@@ -91,7 +93,8 @@ def _summary(verdict: HangVerdict) -> str:
         return "The job makes no step; which rank is at fault is not known."
     states = _states(verdict)
     at_once = f"{states[0].upper()}{states[1:]}"
-    if verdict.cause is Cause.DEAD and where:
+    failed = any(_has_failed(rank) for rank in verdict.ranks if rank.rank in verdict.culprits)
+    if (verdict.cause is Cause.DEAD or failed) and where:
         return f"{at_once}; other ranks wait in {where}."
     if verdict.collective is None:
         return f"{at_once}."
@@ -115,9 +118,17 @@ def _states(verdict: HangVerdict) -> str:
     parts = []
     for cause in dict.fromkeys((*first, *by_cause)):
         ranks = by_cause[cause]
-        text = _reason(cause, [known[rank] for rank in ranks if rank in known])
-        parts.append(f"{named_ranks(ranks)} {plural('is', len(ranks), 'are')} {text}")
+        seen = [known[rank] for rank in ranks if rank in known]
+        if seen and _has_failed(seen[0]):
+            parts.append(f"{named_ranks(ranks)} {first_line(seen[0].evidence)}{_at(seen)}")
+        else:
+            parts.append(f"{named_ranks(ranks)} {plural('is', len(ranks), 'are')} {_reason(cause, seen)}")
     return listed(parts)
+
+
+def _has_failed(rank: RankVerdict) -> bool:
+    """Whether an exception has ended a rank."""
+    return rank.cause is Cause.EXCEPTION and rank.evidence.startswith(FAILED)
 
 
 def _reason(cause: Cause, ranks: Sequence[RankVerdict]) -> str:

@@ -22,9 +22,13 @@ from rankscope.errors import LaunchError, RankscopeError
 from rankscope.rundir.capture_files import HOOK_FOLDER, HOOK_VARIABLE
 from rankscope.rundir.config import OPTIONS, SWITCH_FIELDS, CaptureConfig, variable_of
 from rankscope.rundir.directory import absolute_directory, is_store_url
+from rankscope.rundir.options import OFF
 
 SWITCHES = frozenset(
-    spelled for option, name in OPTIONS.items() if name in SWITCH_FIELDS for spelled in (option, "--" + name)
+    spelled
+    for option, name in OPTIONS.items()
+    if name in SWITCH_FIELDS
+    for spelled in (option, "--" + option[2:].replace("-", "_"))
 )
 """Options of a capture that need no value, in both spellings."""
 
@@ -57,7 +61,7 @@ def take_options(arguments: Sequence[str], flags: Collection[str] = ()) -> tuple
         flags: other options that take no value.
 
     Raises:
-        LaunchError: a value is missing.
+        LaunchError: a value is missing, or given to an option that takes none.
         ConfigError: an invalid value.
     """
     variables: dict[str, str] = {}
@@ -72,8 +76,11 @@ def take_options(arguments: Sequence[str], flags: Collection[str] = ()) -> tuple
             continue
         if not equals and option not in SWITCHES and len(words) == 1:
             raise LaunchError(f"{option} needs a value")
+        turns_off = option.replace("_", "-").startswith(OFF)
+        if equals and turns_off:
+            raise LaunchError(f"{option} takes no value")
         written[name] = option
-        variables[variable_of(name)] = value if equals else words[1] if len(words) > 1 else "1"
+        variables[variable_of(name)] = value if equals else words[1] if len(words) > 1 else "0" if turns_off else "1"
     for name in ("save_dir", "staging_dir"):
         if variables.get(variable_of(name)) == "":
             # A shell's variable that is not set; as a path it would be the working directory.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib.util
+import logging
 import os
 import re
 import runpy
@@ -279,6 +280,8 @@ def _name(option: str) -> str:
 
 def main() -> None:
     """Run torchrun in this process."""
+    # It announces that it sets OMP_NUM_THREADS to 1 where that is not set and there are several ranks, on four lines.
+    logging.getLogger("__main__").addFilter(lambda record: "OMP_NUM_THREADS" not in str(record.msg))
     try:
         runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
     except KeyboardInterrupt:

@@ -51,16 +51,14 @@ _SHOWN = 3
 _TITLE = 3
 """Most lines of a finding's title, and of the advice on the first."""
 _LOST = 2
-_LOGGED = 2
 
 
-def summary(run: Run, width: int = 80, log: Sequence[str] = ()) -> RenderableType:
+def summary(run: Run, width: int = 80) -> RenderableType:
     """The summary of a run.
 
     Args:
         run: the run.
         width: of the terminal, in columns.
-        log: what the log of a watched job says about stragglers, over more steps than traces have.
     """
     width = max(20, min(width, COLUMNS))
     only_snapshots = all(info.is_snapshot for info in run.traces)
@@ -75,8 +73,7 @@ def summary(run: Run, width: int = 80, log: Sequence[str] = ()) -> RenderableTyp
     if only_snapshots:
         lines += _folded(_snapshots(results.get("memory_snapshot")), width)
     else:
-        from_log = [_line("log", f"{plain(each, limit=200)}: rankscope watch") for each in log[:_LOGGED]]
-        lines += _folded([slowest(diagnosis, steps), *from_log, memory(results.get("memory"))], width)
+        lines += _folded([slowest(diagnosis, steps), memory(results.get("memory"))], width)
     lines += [*_lost(run, width), Text()]
     lines += _findings(findings, steps, LINES - len(lines), width)
     for line in lines:

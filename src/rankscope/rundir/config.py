@@ -94,15 +94,16 @@ class CaptureConfig:
     )
 
     watch: bool = option(
-        False, "Log every step, record on request (rankscope trigger) and after slow steps, besides the schedule."
+        True, "Log every step, watch for hangs, and record on request (rankscope trigger) besides the schedule."
     )
     watch_windows: int = option(
-        10, "Windows that the watch may record by itself after slow steps; 0: only on request.", least=0
+        0, "Windows that the watch may record by itself after slow steps; 0: only on request.", least=0
     )
     watch_pause: int = option(600, "Minimum seconds between two such windows.", "--watch-pause", metavar="S", least=0)
     watch_bytes: int = option(
         2 << 30, "No further such window once this rank's traces have reached this many bytes; 0 for no limit.", least=0
     )
+    watch_signal: bool = option(False, "Record on SIGUSR2, too, unless the job has its own handler for it.")
     hang_timeout: int = option(
         300,
         "With the watch: seconds without a step (and at least ten times a usual step) after which each rank writes "

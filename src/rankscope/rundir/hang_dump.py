@@ -102,6 +102,8 @@ class HangDump:
     threads: tuple[ThreadStack, ...] = ()
     uncaught: str = ""
     """The exception that ended the main thread, if one did."""
+    signal: str = ""
+    """The signal that ended the process, if one did."""
     groups: tuple[GroupState, ...] = ()
     flight_recorder: Mapping[str, object] = field(default_factory=dict)
     """As torch dumps it: ``entries``, ``pg_config``, ``pg_status``."""
@@ -145,6 +147,8 @@ class Heartbeat:
     """Whether the training loop or the process has ended normally; no more heartbeats follow."""
     exception: str = ""
     """The exception that ended it."""
+    signal: str = ""
+    """The signal that ended it; SIGINT for Ctrl-C."""
     ranks: str = ""
     """Which ranks are watched, as ``--ranks`` has it; empty if that is not known."""
 

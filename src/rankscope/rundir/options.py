@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+OFF = "--no-"
+"""Begins the name that turns a switch off."""
 _KEY = "option"
 
 
@@ -39,9 +41,13 @@ def options_of(cls: Any) -> dict[str, Option]:
 
 
 def command_line_names(cls: Any) -> dict[str, str]:
-    """Names on a command line, and the field that each sets: ``{"--with-stack": "with_stack"}``."""
-    return {
-        name: field
-        for field, option in options_of(cls).items()
-        for name in option.names or (f"--{field.replace('_', '-')}",)
-    }
+    """Names on a command line, and the field that each sets: ``{"--with-stack": "with_stack"}``.
+
+    A switch that is on by default has a second name, which turns it off: ``--no-watch``.
+    """
+    names: dict[str, str] = {}
+    for field, option in options_of(cls).items():
+        own = option.names or (f"--{field.replace('_', '-')}",)
+        off = [OFF + own[0][len("--") :]] if getattr(cls, field) is True else []
+        names.update(dict.fromkeys((*own, *off), field))  # for Python 3.8
+    return names

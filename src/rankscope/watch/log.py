@@ -347,8 +347,8 @@ class WatchLogs:
             raise NoTracesError(
                 "no log of a watched job in this directory",
                 path=str(run_dir),
-                hint="start the job with watch=True, --watch or RANKSCOPE_WATCH=1. The log begins with the first "
-                "steps; until then `rankscope hang` explains what the ranks wait for",
+                hint="was it started with --no-watch? The log begins with the first steps; until then `rankscope hang` "
+                "explains what the ranks wait for",
             )
 
     def look(self) -> None:

@@ -68,7 +68,7 @@ class WatchFeed:
     def _read(self) -> dict[str, object]:
         folder = self.folder
         if folder is None:
-            raise RefusedError(404, "this job has no log", "start it with --watch, or rankscope.Profiler(watch=True)")
+            raise RefusedError(404, "this job has no log", "it was started with --no-watch, or is of another profiler")
         try:
             self._job = self._job or WatchedJob(folder)
             return as_payload(self._job.read(), self._job.logs.latest())

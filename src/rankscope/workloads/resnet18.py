@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from rankscope.errors import ConfigError
 from rankscope.workloads.cifar10 import Cifar10
@@ -32,6 +32,9 @@ from rankscope.workloads.resnet import resnet18
 
 DEFAULTS = Settings(steps=100, batch_size=10)
 _RANDOM_CLASSES, _CIFAR_CLASSES = 1000, 10
+_AUGMENTED = {"cpu": 1.0}
+"""The part of the images that the slow rank augments: on an accelerator a step is much shorter."""
+_AUGMENTED_ELSEWHERE = 0.02
 
 
 def train(
@@ -41,6 +44,7 @@ def train(
     data_dir: str | None = None,
     workers: int = 2,
     image_size: int | None = None,
+    slow_rank: int | None = None,
 ) -> Outcome:
     """Train.
 
@@ -51,6 +55,7 @@ def train(
         workers: processes of the DataLoader, with CIFAR-10.
         image_size: pixels; 32 with CIFAR-10, else 224 on accelerators and 64 on the CPU, where 224 takes a second a
             step.
+        slow_rank: a rank whose loader augments the random images in Python, so that the others wait for it.
 
     Raises:
         ConfigError: an argument is not valid.
@@ -65,6 +70,10 @@ def train(
         if data == "random":
             size = image_size or (64 if context.device.type == "cpu" else 224)
             batches, criterion = _random_batches(context, settings, size), nn.MSELoss()
+            if slow_rank is not None:
+                share = _AUGMENTED.get(context.device.type, _AUGMENTED_ELSEWHERE)
+                data_set = _Batches(batches, share if context.rank == slow_rank else 0.0)
+                batches = iter(DataLoader(data_set, batch_size=None))
         elif data_dir is None:
             raise ConfigError("cifar10 needs its folder", hint="--data-dir DIR")
         else:
@@ -85,6 +94,35 @@ def _random_batches(context: JobContext, settings: Settings, size: int) -> Itera
     images = torch.randn(settings.batch_size, 3, size, size, generator=generator).to(context.device)
     targets = torch.randn(settings.batch_size, _RANDOM_CLASSES, generator=generator).to(context.device)
     return itertools.repeat((images, targets))
+
+
+class _Batches(IterableDataset[tuple[torch.Tensor, ...]]):
+    """Batches for a loader; on the slow rank it augments them.
+
+    Args:
+        batches: the batches.
+        augmented: the part of each batch that is augmented.
+    """
+
+    def __init__(self, batches: Iterator[tuple[torch.Tensor, ...]], augmented: float) -> None:
+        self._batches, self._augmented = batches, augmented
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        for images, targets in self._batches:
+            flat = images.flatten()
+            count = int(self._augmented * flat.numel())
+            if count:
+                changed = torch.tensor(augment_in_python(flat[:count].tolist()), device=images.device)
+                flat = torch.cat([changed, flat[count:]])
+            yield flat.view_as(images), targets
+
+
+def augment_in_python(values: list[float]) -> list[float]:
+    """Brightness and contrast in a few rounds, value by value, as no job should do it."""
+    for contrast in (1.05, 0.95, 1.02, 0.98):
+        mean = sum(values) / len(values)
+        values = [min(max(contrast * (value - mean) + mean + 0.01, -4.0), 4.0) for value in values]
+    return values
 
 
 def _cifar_batches(
@@ -117,6 +155,7 @@ def main() -> None:
     extra.add_argument("--data-dir", help="The folder with CIFAR-10, python or binary version")
     extra.add_argument("--workers", type=int, default=2, help="Processes of the DataLoader (default: 2)")
     extra.add_argument("--image-size", type=int, help="Pixels; by default 32 for CIFAR-10, else 224, on the CPU 64")
+    extra.add_argument("--slow-rank", type=int, help="A rank whose loader augments the images in Python")
     arguments = parse("resnet18", __doc__, DEFAULTS, extra)
     train(
         settings_of(arguments),
@@ -124,6 +163,7 @@ def main() -> None:
         data_dir=arguments.data_dir,
         workers=arguments.workers,
         image_size=arguments.image_size,
+        slow_rank=arguments.slow_rank,
     )
 
 

@@ -47,6 +47,7 @@ from rankscope.rundir.hang_dump import (
 from rankscope.rundir.processes import pid_namespace
 
 T = TypeVar("T")
+_CAPTURE = "rankscope.capture."
 _MAX_FRAMES = 200
 _MAX_THREADS = 256
 _MAX_CALLS = 2000
@@ -88,14 +89,16 @@ def write_hang_dump(
     position: Callable[[], Position] | None = None,
     training_thread: int | None = None,
     exception: str = "",
+    signal: str = "",
     watched: Watched = Watched(),  # it cannot change
     limit_s: float = 10.0,
 ) -> Path | None:
     """Write ``hang/rank{rank}.json`` in a run directory.
 
     It raises nothing, and returns after a few times ``limit_s`` at most, whatever hangs. It may be called from any
-    thread, also several times: the latest dump replaces the one before. The stacks of the recorded calls are added to
-    the file later, by a thread of their own: torch reads its debug symbols for the first of them, which takes seconds.
+    thread, also several times: the latest dump replaces the one before. Unless the process ends, the stacks of the
+    recorded calls are added to the file later, by a thread of their own: torch reads its debug symbols for the first of
+    them, which takes seconds.
 
     Args:
         directory: the run directory.
@@ -103,6 +106,7 @@ def write_hang_dump(
         position: asked for where the rank is in its step.
         training_thread: the ident of the thread that runs the training loop; the main thread by default.
         exception: what ended the training loop, if the dump is written for that.
+        signal: what ends the process, if the dump is written for that.
         watched: what is known of this rank.
         limit_s: how long each part may take.
 
@@ -112,7 +116,8 @@ def write_hang_dump(
     try:
         dump = _gather(reason, position, training_thread, watched.process, limit_s)
         run_id = watched.run_id or dump.run_id
-        dump = replace(dump, uncaught=exception or dump.uncaught, run_id=run_id, began_ns=watched.began_ns)
+        uncaught_text = exception or dump.uncaught
+        dump = replace(dump, uncaught=uncaught_text, signal=signal, run_id=run_id, began_ns=watched.began_ns)
         path = Path(directory) / HANG_FOLDER / dump_name(dump.rank)
         _, failure = within(limit_s, lambda: write_atomic(path, dump.to_json()))
         if failure:
@@ -120,7 +125,7 @@ def write_hang_dump(
             return None
         number = next(_numbers)
         _latest[path] = number
-        if dump.flight_recorder:
+        if dump.flight_recorder and not exception and not signal:
             name = "rankscope-hang-call-stacks"
             threading.Thread(target=_add_call_stacks, args=(path, dump, number), name=name, daemon=True).start()
         return path
@@ -218,7 +223,9 @@ def stacks(training_thread: int | None) -> tuple[ThreadStack, ...]:
         found.append(
             ThreadStack(
                 # The calling thread is here to report its exception: the stack is where that was raised.
-                frames=_traceback_frames(trace) if ident == own and trace is not None else _frames(frame),
+                frames=_traceback_frames(trace)
+                if ident == own and trace is not None
+                else _frames(_interrupted(frame) if ident == own else frame),
                 name=names.get(ident, ""),
                 id=ident,
                 training=ident == training_thread,
@@ -336,6 +343,13 @@ def _groups() -> tuple[GroupState, ...]:
         GroupState(group.name, group.description, group.ranks, counters.get(group.name), group.backend or "")
         for group in process_groups()
     )
+
+
+def _interrupted(frame: FrameType | None) -> FrameType | None:
+    """Where this thread was before it came to write the dump, as from the handler of a signal."""
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_CAPTURE):
+        frame = frame.f_back
+    return frame
 
 
 def _frames(frame: FrameType | None) -> tuple[Frame, ...]:

@@ -28,12 +28,18 @@ def uncaught() -> BaseException | None:
 
 
 def ending() -> BaseException | None:
-    """At this process's exit, the exception that ends it; ``None`` if none does, or Ctrl-C.
+    """At this process's exit, the exception that ends it; ``None`` if none does.
 
     A process of ``multiprocessing`` runs what is registered for its exit while it is handling its exception.
     """
-    error = uncaught() if multiprocessing.parent_process() is None else _behind_exit(sys.exc_info()[1])
-    return error if isinstance(error, Exception) else None
+    return uncaught() if multiprocessing.parent_process() is None else _behind_exit(sys.exc_info()[1])
+
+
+def end_by(error: BaseException | None) -> tuple[str, str]:
+    """The exception and the signal that a loop was ended by, as text: of Ctrl-C a signal; both empty for none."""
+    if isinstance(error, KeyboardInterrupt):
+        return "", "SIGINT"
+    return (described(error) if isinstance(error, Exception) else ""), ""
 
 
 def handled_exceptions() -> dict[int, tuple[BaseException | None, TracebackType | None]]:

@@ -23,10 +23,10 @@ from types import TracebackType
 
 import torch.distributed as dist
 
-from rankscope.capture import exit_hooks
+from rankscope.capture import exit_hooks, signals
 from rankscope.capture.dynamo import not_compiled
 from rankscope.capture.hang.dump import Position, Watched, within, write_hang_dump
-from rankscope.capture.hang.exceptions import described, ending
+from rankscope.capture.hang.exceptions import end_by, ending
 from rankscope.capture.notices import logger, warn
 from rankscope.capture.process import Process, this_process
 from rankscope.errors import ConfigError
@@ -40,6 +40,8 @@ HEARTBEAT_S = 10.0
 FIRST_TIMEOUT_S = 1800.0
 _KEPT_STEPS = 65
 _WRITE_LIMIT_S = 10.0
+_END_LIMIT_S = 2.0
+"""For each part of what is written when the process ends, which is not to wait for it."""
 _HAND_OVER_LIMIT_S = 1.0
 """In the training loop, where a slow file system must not hold it up."""
 
@@ -131,6 +133,7 @@ class HangWatch:
                 return self
             self._thread = thread
             exit_hooks.register(self.close)
+            signals.observe(self._on_signal)
         return self
 
     @not_compiled
@@ -140,18 +143,26 @@ class HangWatch:
         self._steps += 1
         self._phase = phase
 
-    def close(self, exception: str = "") -> None:
-        """Stop watching, and record that this rank has ended: normally, or by an exception.
+    def close(self, exception: str = "", *, signal: str = "") -> None:
+        """Stop watching, and record that this rank has ended: normally, by an exception, or by a signal.
 
-        An exception is worth a dump, too: if the ranks called different collectives, one of them may have failed. If
-        this step already has a dump, the exception is only the end of its hang.
+        An exception and a signal are worth a dump, too: a launcher ends the ranks that others wait for once these have
+        failed. If this step already has a dump, the end is only that of its hang. After Ctrl-C there is none.
+
+        Args:
+            exception: what ended the loop, if that is known.
+            signal: the same.
         """
-        if not self._end_thread(_WRITE_LIMIT_S):
+        if not self._end_thread(_END_LIMIT_S):
             return
-        exception = exception or described(ending())
-        self._write_heartbeat(ended=True, exception=exception)
-        if exception and self._reported != self._steps:
-            self._dump(f"the training loop was ended by {exception}", exception)
+        if not exception and not signal:
+            exception, signal = end_by(ending())
+        self._write_heartbeat(ended=True, exception=exception, signal=signal)
+        if (exception or signal) and signal != "SIGINT" and self._reported != self._steps:
+            self._dump(f"the training loop was ended by {exception or signal}", exception, signal)
+
+    def _on_signal(self, name: str) -> None:
+        self.close(signal=name)
 
     def hand_over(self) -> None:
         """Stop watching, because another watch of this rank may begin: without one, a last heartbeat would be that of a
@@ -166,6 +177,7 @@ class HangWatch:
             return False
         self._stop.set()
         exit_hooks.unregister(self.close)
+        signals.unobserve(self._on_signal)
         if thread is not threading.current_thread():
             thread.join(limit_s)  # it may be writing a heartbeat, which would replace a later one
         return True
@@ -176,7 +188,8 @@ class HangWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(described(error) if isinstance(error, Exception) else "")
+        exception, signal = end_by(error)
+        self.close(exception, signal=signal)
 
     def limit_s(self) -> float:
         """How long the current step may take."""
@@ -196,14 +209,16 @@ class HangWatch:
         warn(f"{reason}: writing what this rank is doing to {self.directory / HANG_FOLDER}")
         return self._dump(reason)
 
-    def _dump(self, reason: str, exception: str = "") -> Path | None:
+    def _dump(self, reason: str, exception: str = "", signal: str = "") -> Path | None:
         path = write_hang_dump(
             self.directory,
             reason,
             position=self._position,
             training_thread=self._training_thread,
             exception=exception,
+            signal=signal,
             watched=Watched(self.run_id, self._began_ns, self._place()),
+            limit_s=_END_LIMIT_S if exception or signal else _WRITE_LIMIT_S,
         )
         if path is not None:
             self.dumps.append(path)
@@ -244,7 +259,7 @@ class HangWatch:
             logger.warning("rankscope ends this hung process with status %d", status)
             os._exit(status)
 
-    def _write_heartbeat(self, *, ended: bool = False, exception: str = "") -> None:
+    def _write_heartbeat(self, *, ended: bool = False, exception: str = "", signal: str = "") -> None:
         self._next_heartbeat = monotonic() + self.heartbeat_s
         process = self._place()
         if process is None:
@@ -264,10 +279,11 @@ class HangWatch:
             step=self._steps,
             ended=ended,
             exception=exception,
+            signal=signal,
             ranks=self.ranks,
         )
         path = self._heartbeat_path(process)
-        _, why = within(_WRITE_LIMIT_S, lambda: write_atomic(path, beat.to_json()))
+        _, why = within(_END_LIMIT_S if ended else _WRITE_LIMIT_S, lambda: write_atomic(path, beat.to_json()))
         if why and not self._unwritten:
             logger.warning("the heartbeat could not be written to %s: %s", path, why)
         self._unwritten = bool(why)

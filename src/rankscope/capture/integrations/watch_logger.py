@@ -2,7 +2,7 @@
 
 ::
 
-    with watch_logger.wandb("run", wandb.run), rankscope.Profiler("run", watch=True) as profiler:
+    with watch_logger.wandb("run", wandb.run), rankscope.Profiler("run") as profiler:
         ...
 
 On rank 0; on the others it does nothing. The numbers are computed by `rankscope monitor`, a process of its own that

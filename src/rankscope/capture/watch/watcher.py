@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from rankscope.capture.flight_recorder import records_all_calls
-from rankscope.capture.hang.exceptions import described
+from rankscope.capture.hang.exceptions import end_by
 from rankscope.capture.hang.watch import HangWatch
 from rankscope.capture.process import job_store
 from rankscope.capture.rank_log import RankLog
@@ -48,7 +48,7 @@ STOP_LIMIT_S = 5.0
 DEVICE_LIMIT_S = 10.0
 """After so much time a step is logged without the times of its device."""
 SIGNAL = "SIGUSR2"
-"""The signal that requests a window, unless the job has its own handler for it."""
+"""The signal that requests a window, with ``watch_signal``, unless the job has its own handler for it."""
 _WAITING_ROWS = 8192
 _WAITING_REQUESTS = 64
 
@@ -114,14 +114,14 @@ class Watcher:
         self._asked: deque[Request] = deque(maxlen=_WAITING_REQUESTS)
         # With a thread of its own: the control thread may itself wait for the job's store.
         self._hangs = None
-        if config.hang_timeout:
+        if config.hang_timeout and process.world_size > 1:
             # Without an agreed id each rank has its own, which does not identify the run.
             run_id = "" if rank.run_id_doubt else rank.run_id
             self._hangs = HangWatch(
                 rank.run_dir, timeout_s=config.hang_timeout, exit_status=config.hang_exit_status, run_id=run_id
             )
             self._hangs.ranks = parse_ranks(config.ranks).expression
-        self.ended_by: Exception | None = None
+        self.ended_by: BaseException | None = None
         """What ended the loop, if that is known before `stop`."""
         self._stopping, self._wake = False, threading.Event()
         self._thread: threading.Thread | None = None
@@ -131,7 +131,8 @@ class Watcher:
     def start(self) -> None:
         """Begin to watch."""
         watch_phases(self._phases)
-        self._listen()
+        if self._config.watch_signal:
+            self._listen()
         answer_requests(self._asked.append)
         if self._hangs is not None:
             self._hangs.start()
@@ -160,7 +161,8 @@ class Watcher:
     def stop(self) -> None:
         """Write what is known, and end."""
         if self._hangs is not None:
-            self._hangs.close(described(self.ended_by))
+            exception, signal_name = end_by(self.ended_by)
+            self._hangs.close(exception, signal=signal_name)
         unwatch_phases(self._phases)
         self._sampler.stop()
         self._stop_listening()
@@ -205,8 +207,9 @@ class Watcher:
         try:
             action()
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            self._manifest.warn_once(f"watch {stage}", f"the watch failed ({stage}): {reason}; the job continues")
+            text = f"the watch failed ({stage}): {type(error).__name__}: {error}; the job continues"
+            is_known = isinstance(error, OSError) and self._manifest.has_no_place
+            self._manifest.warn_once(f"watch {stage}", text, silently=is_known)
 
     def _write_log(self, *, last: bool = False) -> None:
         lines, self._notes = self._notes, []
