@@ -125,12 +125,12 @@ def test_a_few_steps_do_not_tell(tmp_path, steps, delay):
 
 
 def test_times_that_vary_are_the_reason_where_there_are_steps_enough(tmp_path):
-    status = status_of(tmp_path, SimulatedJob(ranks=2, steps=150, noise=40 * MS))
+    status = status_of(tmp_path, SimulatedJob(ranks=2, steps=20, noise=60 * MS))
     assert significance_of(status) is Significance.TOO_FEW
     assert status.least_delay_ns > 0.2 * status.step_time.median_ns
     text = " ".join(shown(status).split())
     assert "too few" not in text
-    assert "the times vary so much that in 100 steps only a delay above" in text
+    assert "the times vary so much that in 19 steps only a delay above" in text
 
 
 def late_backward(rank, step, place):

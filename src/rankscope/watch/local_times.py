@@ -40,8 +40,10 @@ RELEASES = (
     "alltoall",
     "alltoall_base",
     "barrier",
+    "broadcast",
 )
-"""Collectives that end on no rank before all have called them. A broadcast ends on its root at once."""
+"""Collectives that ranks may not leave before all have called them; whether they do is inferred. A broadcast may end on
+its root at once; with Gloo, that of large tensors does not."""
 FEW = 0.1
 """Of a rank's steps: fewer with a collective before the backward pass are exceptions."""
 _SPAN = 10

@@ -51,6 +51,7 @@ _MOST = 0.8
 _WORTH = 0.1
 """Of the excess: smaller items are not listed."""
 _LISTED = 3
+LOADING = "data_loading"
 NAMED_BY_ITEMS = ("slow_host", "unclear")
 """Causes that say no more than which part of the time is longer."""
 
@@ -145,6 +146,8 @@ def named(
         thread: what the log has of it; None without a log.
         logged_ns: its excess per step of the log.
     """
+    if cause.cause == LOADING:
+        return _in_loader(cause, thread, logged_ns)
     if cause.cause not in NAMED_BY_ITEMS:
         return cause
     found = _by_counters(items, excess_ns, thread, logged_ns) or _by_function(items, excess_ns)
@@ -251,6 +254,15 @@ def _by_place(thread: ThreadExcess | None, logged_ns: float) -> Cause | None:
     what = f"it runs {thread.place}" if does == "runs" else f"it {does} {where}"
     advice = f"Look at {thread.place}, where the other ranks spend less time."
     return _cause("code", thread.place_ns / logged_ns, what, advice)
+
+
+def _in_loader(cause: Cause, thread: ThreadExcess | None, logged_ns: float) -> Cause:
+    """Waiting for data, by the function of the job that loads it in the loop's own thread."""
+    place = thread.place if thread is not None and thread.place_ns >= EXPLAINS * logged_ns else None
+    if place is None or place.function.startswith("<"):
+        return cause
+    advice = f"Look at {place}, or give the data loader workers (num_workers) and let them prefetch."
+    return replace(cause, named=f"it waits for data, in {place}", advice=advice)
 
 
 def _by_gap(

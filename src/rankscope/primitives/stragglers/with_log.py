@@ -127,7 +127,7 @@ def logged_cause(late: LateRank) -> Cause:
     share = min(late.phase_ns / max(excess, 1.0), 1.0)
     where = f"{duration(late.phase_ns)} per step of it in {late.phase}" if late.phase else "no phase has half of it"
     if late.phase == LOADING:
-        return Cause("data_loading", share, where)
+        return named(Cause("data_loading", share, where), 0.0, None, late.thread, logged_ns=excess)
     found = named(Cause("unclear", 0.0, where), 0.0, None, late.thread, logged_ns=excess)
     if found.named or late.phase is None:
         return found
