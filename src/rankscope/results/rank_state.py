@@ -68,7 +68,7 @@ def without_straggler(frame: pl.DataFrame, *, ranks_missing: bool = False) -> He
     elif Significance.SIGNIFICANT.value in frame["significance"]:
         verdict = "No single rank delays the others"
     else:
-        verdict = f"No rank delays the others{ruled_out(frame)}"
+        verdict, longest = f"No rank delays the others{ruled_out(frame)}", None
     if ranks_missing and state == "none":
         verdict += AMONG_RECORDED
     values = (Evidence("steps", steps, "count"),) if state == "too-few-steps" else ()

@@ -15,6 +15,7 @@ from rankscope.diagnosis.effects import LATE_DATA
 from rankscope.diagnosis.recurring_costs import in_bursts, larger_share
 from rankscope.diagnosis.step_costs import (
     named_steps,
+    on_device,
     on_worst_rank,
     step_ns,
     step_words,
@@ -26,9 +27,14 @@ from rankscope.diagnosis.step_costs import (
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _ADVICE = (
-    "Give the DataLoader more workers (num_workers), persistent_workers=True and a larger prefetch_factor, "
-    "pin_memory=True with non_blocking copies, or move the transforms out of the training process."
+    "Give the DataLoader more workers (num_workers), persistent_workers=True and a larger prefetch_factor{pinned}, or "
+    "move the transforms out of the training process."
 )
+_PINNED = ", pin_memory=True with non_blocking copies"
+
+
+def _advice(inputs: Inputs) -> str:
+    return _ADVICE.format(pinned=_PINNED if on_device(inputs) else "")
 
 
 def find(inputs: Inputs) -> list[Finding]:
@@ -62,7 +68,7 @@ def _usually(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
             ),
             saving_ns=worst.saving_ns,
             anchor=event_anchor(inputs, "data_loading", rank),
-            advice=_ADVICE,
+            advice=_advice(inputs),
         )
     ]
 
@@ -74,7 +80,7 @@ def _in_bursts(frame: pl.DataFrame, inputs: Inputs) -> list[Finding]:
         return []
     loading = f"data loading, nothing else running, {named_steps(found.steps)}"
     evidence = (Evidence(loading, found.total_ns, "ns"),)
-    return found.finding(rule.name, "The job waits for data", evidence, "data_loading", _ADVICE, inputs)
+    return found.finding(rule.name, "The job waits for data", evidence, "data_loading", _advice(inputs), inputs)
 
 
 rule = Rule("data_loading", __doc__, ("step_time", "evidence_events"), find, parts=("data",), symptom_of=(LATE_DATA,))

@@ -85,7 +85,8 @@ def find(inputs: Inputs) -> list[Finding]:
             saving_ns=saving,
             anchor=event_anchor(inputs, "late_short_launch", worst["rank"]),
             advice=(
-                "Let torch.compile fuse them, use CUDA graphs (mode='reduce-overhead'), "
+                "Let torch.compile fuse them, "
+                + ("use CUDA graphs (mode='reduce-overhead'), " if worst["on_device"] else "use ")
                 + ("fused optimizers (AdamW(fused=True)) and " if job_of(inputs).trains else "")
                 + "foreach operations, or a larger batch."
             ),
