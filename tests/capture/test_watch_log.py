@@ -17,7 +17,7 @@ from rankscope.capture.profiler import Profiler
 from rankscope.capture.watch import log as log_module
 from rankscope.capture.watch import watcher
 from rankscope.capture.watch.log import WatchLog
-from rankscope.capture.watch.log_lines import LogLines, stride_of
+from rankscope.capture.watch.log_lines import ALL_STEPS, LogLines, stride_of
 from rankscope.capture.watch.phases import StepRow
 from rankscope.capture.watch.ring import CollectiveRing
 from rankscope.rundir.atomic import write_atomic
@@ -157,7 +157,8 @@ def test_a_step_has_what_is_known_of_it():
 
 @pytest.mark.parametrize(("usual_ms", "stride"), [(0, 1), (100, 1), (50, 1), (49, 4), (10, 16), (1, 128)])
 def test_a_fast_job_has_lines_for_pairs_of_steps(usual_ms, stride):
-    assert stride_of(usual_ms * 10**6) == stride
+    assert stride_of(usual_ms * 10**6, ALL_STEPS) == stride
+    assert stride_of(usual_ms * 10**6, ALL_STEPS - 1) == 1
     if usual_ms:
         assert 2 / stride / (usual_ms / 1000) <= 20 or stride == 1
 
@@ -165,10 +166,11 @@ def test_a_fast_job_has_lines_for_pairs_of_steps(usual_ms, stride):
 def test_of_a_fast_job_the_latest_step_has_a_line_once_no_further_one_comes():
     lines = LogLines()
     for step in (15, 16, 17, 18):
-        lines.step(StepRow(step, 0, 10**7, None, None, None, None, None, False), 0, 10**7, slow=False)
-    assert json.loads(lines.latest_step())["step"] == 18
+        row = StepRow(ALL_STEPS + step, 0, 10**7, None, None, None, None, None, False)
+        lines.step(row, 0, 10**7, slow=False)
+    assert json.loads(lines.latest_step())["step"] == ALL_STEPS + 18
     assert lines.latest_step() is None
-    lines.step(StepRow(31, 0, 10**7, None, None, None, None, None, False), 0, 10**7, slow=False)  # has one
+    lines.step(row._replace(step=ALL_STEPS + 31), 0, 10**7, slow=False)  # has one
     assert lines.latest_step() is None
 
 
@@ -194,7 +196,7 @@ def test_of_a_fast_job_only_calls_of_logged_steps_are_written():
     logged = [
         step
         for step in range(64)
-        if lines.step(row(step, step * usual, (step + 1) * usual), 0, usual, slow=False) is not None
+        if lines.step(row(ALL_STEPS + step, step * usual, (step + 1) * usual), 0, usual, slow=False) is not None
     ]
     assert logged == [0, 15, 16, 31, 32, 47, 48, 63]
     written = json.loads(lines.calls([call(step * usual + 5, step + 1) for step in range(64)]))["calls"]
@@ -241,6 +243,7 @@ def test_an_hour_takes_a_few_megabytes(tmp_path):
     assert size * 10 < 5 * 10**6
 
 
+@pytest.mark.filterwarnings("ignore:rankscope. no trace was written")
 def test_a_recorder_that_cannot_be_read_costs_no_steps(tmp_path, monkeypatch):
     def broken():
         raise KeyError("profiling_name")

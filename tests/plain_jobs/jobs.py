@@ -22,7 +22,9 @@ RANK_1 = r"(?<!the longest wait is for )\b[Rr]ank 1\b(?! \(worst)"
 RANK_0 = RANK_1.replace("1", "0")
 ANOTHER = r"[Rr]ank [^1] delays|stragglers rank [^1]:"
 ANY_RANK = r"[Rr]ank \d delays|stragglers rank \d|wait is for rank \d"
-ASLEEP = (r"nothing (is |was )?recorded|asleep", r"Optimizer\.step|aten::\w+")
+SLEEPS = r"time\.sleep"
+ASLEEP = (f"sleeps or is blocked at {LINE}",)
+RUNS = (rf"runs tokenize \({LINE}\)",)
 MORE_WORK = (r"more work|more data|a larger batch|longer sequence|more (rows|tokens)",)
 DATA = (r"waits? for (its )?data|waiting for (its )?data(?! [\d<])|data loading|DataLoader",)
 GC = (r"garbage collect",)
@@ -147,14 +149,31 @@ CACHE = """
 EQUAL = (*FALSE, ANY_RANK)
 
 JOBS = (
-    PlainJob("asleep", "ddp", SLEEP, cause=ASLEEP, never=(*FALSE, ANOTHER, BUCKET)),
-    PlainJob("asleep-3-ranks", "ddp", SLEEP | {"sizes": SMALL}, ranks=3, cause=ASLEEP, never=(*FALSE, ANOTHER, BUCKET)),
-    PlainJob("asleep-4-ranks", "ddp", SLEEP | {"sizes": SMALL}, ranks=4, cause=ASLEEP, never=(*FALSE, ANOTHER, BUCKET)),
+    PlainJob("asleep", "ddp", SLEEP, cause=ASLEEP, at=SLEEPS, never=(*FALSE, ANOTHER, BUCKET)),
+    PlainJob(
+        "asleep-3-ranks",
+        "ddp",
+        SLEEP | {"sizes": SMALL},
+        ranks=3,
+        cause=ASLEEP,
+        at=SLEEPS,
+        never=(*FALSE, ANOTHER, BUCKET),
+    ),
+    PlainJob(
+        "asleep-4-ranks",
+        "ddp",
+        SLEEP | {"sizes": SMALL},
+        ranks=4,
+        cause=ASLEEP,
+        at=SLEEPS,
+        never=(*FALSE, ANOTHER, BUCKET),
+    ),
     PlainJob(
         "asleep-a-little",
         "ddp",
         SLEEP | {"after step": "if rank == 1:\n    time.sleep(0.008)"},
         cause=ASLEEP,
+        at=SLEEPS,
         timing=True,
     ),
     PlainJob(
@@ -165,14 +184,14 @@ JOBS = (
         never=(*FALSE, ANOTHER, BUCKET),
     ),
     PlainJob("longer-sequences", "ddp", LONGER, cause=MORE_WORK),
-    PlainJob("tokenize", "ddp", TOKENIZE, cause=(r"Python|nothing (is |was )?recorded", r"Optimizer\.step|aten::\w+")),
+    PlainJob("tokenize", "ddp", TOKENIZE, cause=RUNS, at=r"tokenize|words|until"),
     PlainJob(
         "tokenize-with-stack",
         "ddp",
         TOKENIZE,
         options=("--with-stack",),
-        cause=(r"\btokenize\b", LINE),
-        at=r"tokenize|words",
+        cause=RUNS,
+        at=r"tokenize|words|until",
     ),
     PlainJob(
         "loader-on-one-rank",
@@ -220,7 +239,7 @@ JOBS = (
         "neighbor-on-one-core",
         "ddp",
         {"imports": "import atexit\nimport os\nimport subprocess\nimport sys", "setup": NEIGHBOR},
-        cause=(r"descheduled|other process|another process|kept from (its|the) core",),
+        cause=(r"other programs run on its core",),
         timing=True,
     ),
     PlainJob(
@@ -231,7 +250,8 @@ JOBS = (
             "after step": 'if rank == 0 and step % 5 == 0:\n    torch.save(state, "checkpoint.pt")',
         },
         rank=(RANK_0,),
-        cause=(r"torch\.save|checkpoint|every (5|fifth)|nothing (is |was )?recorded",),
+        cause=(LINE,),
+        at=r"torch\.save",
         never=(*FALSE, r"[Rr]ank 1 delays|stragglers rank 1:"),
     ),
     PlainJob(
@@ -246,7 +266,8 @@ JOBS = (
             """
         },
         rank=(RANK_0,),
-        cause=(r"more work|evaluation|every (10|tenth)|without a? ?backward",),
+        cause=(LINE,),
+        at=r"network\(torch\.randn|range\(20\)",
         never=(*FALSE, r"[Rr]ank 1 delays|stragglers rank 1:"),
     ),
     PlainJob(
@@ -297,21 +318,22 @@ JOBS = (
         at=r"time\.sleep\(600\)|loss\.backward",
         hangs=True,
     ),
-    PlainJob("asleep-fsdp2", "fsdp2", SLEEP, cause=ASLEEP),
+    PlainJob("asleep-fsdp2", "fsdp2", SLEEP, cause=ASLEEP, at=SLEEPS),
     PlainJob("equal-fsdp2", "fsdp2", rank=(), never=EQUAL, timing=True),
     PlainJob(
         "tokenize-tensor-parallel",
         "tensor_parallel",
         TOKENIZE,
-        cause=(r"Python|nothing (is |was )?recorded", r"Optimizer\.step|aten::\w+"),
+        cause=RUNS,
+        at=r"tokenize|words|until",
     ),
     PlainJob(
         "tokenize-tensor-parallel-with-stack",
         "tensor_parallel",
         TOKENIZE,
         options=("--with-stack",),
-        cause=(r"\btokenize\b", LINE),
-        at=r"tokenize|words",
+        cause=RUNS,
+        at=r"tokenize|words|until",
     ),
     PlainJob(
         "asleep-accumulating",
@@ -326,6 +348,7 @@ JOBS = (
             """,
         },
         cause=ASLEEP,
+        at=SLEEPS,
         never=(*FALSE, ANOTHER, BUCKET),
     ),
 )

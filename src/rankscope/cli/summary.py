@@ -36,33 +36,31 @@ def summary(source: Source, options: RunOptions = DEFAULTS) -> None:
             _show_experiment(Path(source[0]), jobs)
             return
     console = Console(highlight=False)
-    run_id = None
     try:
         with opened(source, options) as opened_run:
-            run_id = opened_run.run_id
-            console.print(verdict.summary(opened_run, console.width))
+            end = _end(source, opened_run.run_id)
+            console.print(verdict.summary(opened_run, console.width, end))
     except NoTracesError:
         if not _show_watched(source, console):
             raise
-        return
-    if end := _end(source, run_id):
-        console.print(Text(f"\n{end}", style="bold red"))
 
 
-def _end(source: Sequence[str], run_id: str | None) -> str:
-    """Why the job hangs or ended, and what to type to see more; empty if nothing is known of that."""
+def _end(source: Sequence[str], run_id: str | None) -> tuple[str, str] | None:
+    """Why the job hangs or has failed, and what to type to see more; None if nothing is known of that."""
     if len(source) != 1 or "://" in source[0]:
-        return ""
+        return None
     from rankscope.hang import end_of_job
 
     found = end_of_job(source[0], run_id)
-    return "" if found is None else f"{plain(found.summary, limit=600)}\n  rankscope hang {shlex.quote(source[0])}"
+    return None if found is None else (found.summary, f"rankscope hang {shlex.quote(source[0])}")
 
 
 def _show_watched(source: Sequence[str], console: Console) -> bool:
     """Show what the watch of a job without traces wrote; False if there is none."""
     end = _end(source, None)
-    shown: list[RenderableType] = [Text(end, style="bold red")] if end else []
+    shown: list[RenderableType] = []
+    if end is not None:
+        shown.append(Text(f"{plain(end[0], limit=600)}\n  {plain(end[1], limit=4096)}", style="bold red"))
     if len(source) == 1 and "://" not in source[0]:
         from rankscope.report.watch import watch_view
         from rankscope.watch.log import WatchLogs

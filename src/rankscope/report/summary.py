@@ -52,14 +52,16 @@ _SHOWN = 3
 _TITLE = 3
 """Most lines of a finding's title, and of the advice on the first."""
 _LOST = 2
+_END = 4
 
 
-def summary(run: Run, width: int = 80) -> RenderableType:
+def summary(run: Run, width: int = 80, end: tuple[str, str] | None = None) -> RenderableType:
     """The summary of a run.
 
     Args:
         run: the run.
         width: of the terminal, in columns.
+        end: why the job hangs or has failed, and the command that shows more.
     """
     width = max(20, min(width, COLUMNS))
     only_snapshots = all(info.is_snapshot for info in run.traces)
@@ -76,6 +78,10 @@ def summary(run: Run, width: int = 80) -> RenderableType:
     else:
         lines += _folded([slowest(diagnosis, steps), memory(results.get("memory"))], width)
     lines += [*_lost(run, width), Text()]
+    if end is not None:
+        why = _wrapped("error   ", plain(end[0], limit=400), width, _END)
+        why[0].stylize(COLORS["error"], 0, len("error"))
+        lines += [*why, *_wrapped("      → ", plain(end[1]), width, 1)]
     lines += _findings(findings, steps, LINES - len(lines), width)
     for line in lines:
         line.no_wrap = True
@@ -186,7 +192,7 @@ def slowest(diagnosis: Diagnosis, steps: Sequence[int]) -> Text:
         others = [rank for rank in verdict.ranks if rank not in first.ranks]
         more = f"; also {numbered('rank', others, limit=40)}" if others else ""
         # How much of it the cause is stands in the finding.
-        cause = plain(_AMOUNT.sub("", first.title.partition(": ")[2]), limit=100)
+        cause = plain(_AMOUNT.sub("", first.title.partition(": ")[2]), limit=120)
         who = numbered("rank", first.ranks, limit=40)
         return _line("stragglers", (who, "bold red"), f": {cause}{saving}{more}")
     if verdict.longest is None or verdict.state == "none":

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from rankscope.primitives.statistics import Significance, Verdict
+from rankscope.primitives.stragglers.detectors import late_at_times
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.step_log import LateRank, StepLog
 from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
@@ -57,6 +58,10 @@ UNDECIDED = (
 _MOST_NOTES = 5
 _EXPLAINS = 0.5
 """Of a delay: a phase with at least this share of it is named as the reason."""
+_FEW_STEPS = 0.34
+"""Of all steps: a rank that is late in so few of them is not late in each …"""
+_MOST_OF_IT = 0.8
+"""… if they have this share of its excess."""
 _FIRST_STEPS = 5
 """Of a job: they compile and fill caches."""
 _SILENT_S = 60.0
@@ -209,20 +214,32 @@ def _late_ranks(
 ) -> tuple[tuple[LateRank, ...], dict[int, Verdict]]:
     verdicts = {times.ranks[row]: verdict for row, verdict in compared.verdicts().items() if verdict is not None}
     found = []
-    for each in compared.stragglers():
-        if len(each.ranks) != 1:
+    for straggler in compared.stragglers():
+        if len(straggler.ranks) != 1:
             continue
+        each = _in_few_steps(straggler, compared)
         row = each.ranks[0]
         rank = times.ranks[row]
         late = np.isin(np.arange(times.steps.size), each.steps)
         phase, phase_ns = _phase(times, row, late, each)
         steps = times.steps[late].tolist()
         since = _since(history, row, step_time) if each.lasting else steps[0]
-        thread = thread_excess(logs, rank, steps, each.compared, phase, each.excess_ns)
+        thread = thread_excess(logs, rank, steps, each.compared, each.excess_ns)
         others = tuple(times.ranks[other] for other in each.together_with)
         named = replace(each, ranks=(rank,), label=f"rank {rank}", steps=tuple(steps), together_with=others)
         found.append(LateRank(named, rank, phase, phase_ns, since, thread))
     return tuple(found), verdicts
+
+
+def _in_few_steps(found: Straggler, compared: Comparison) -> Straggler:
+    """A rank that is late on average because of a few steps, as late in these."""
+    excess = np.nan_to_num(compared.excess[found.ranks[0]]).clip(min=0)
+    late = np.flatnonzero(excess > 0.5 * excess.max(initial=0))
+    few = 0 < late.size <= _FEW_STEPS * excess.size and excess[late].sum() >= _MOST_OF_IT * excess.sum()
+    if not found.lasting or not few:
+        return found
+    steps = tuple(int(step) for step in compared.seen.steps[late])
+    return replace(found, kind=late_at_times.__name__, steps=steps, late_steps=len(steps))
 
 
 def _excess(value: Int64, row: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

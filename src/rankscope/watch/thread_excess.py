@@ -1,7 +1,7 @@
 """What the loop's thread of a late rank does for longer than its peers': it runs, waits for a core, sleeps, collects
 garbage; and where in the job's code.
 
-In: the logs of all ranks, a rank, the steps in which it is late, and the phase. Out: a `ThreadExcess`.
+In: the logs of all ranks, a rank, and the steps in which it is late. Out: a `ThreadExcess`.
 """
 
 from __future__ import annotations
@@ -14,76 +14,60 @@ import numpy as np
 from rankscope.primitives.stragglers.thread_excess import CodePlace, ThreadExcess
 from rankscope.watch.log import Frames, RankLog, StepLine
 
-_STRETCHES = {
-    "data loading": (0, 0),
-    "forward": (0, 0),
-    "loading or forward": (0, 0),
-    "forward and backward": (0, 1),
-    "loading, forward and backward": (0, 1),
-    "backward": (1, 1),
-    "optimizer": (2, 2),
-    "other": (2, 2),
-}
-"""The stretches of a step's line that a phase is in, first and last: before, in, and after the backward pass."""
-_AFTER = ("optimizer", "other")
-"""Phases of the step before: a local time begins after its last collective."""
+_AFTER = 2
+"""The stretch after the backward pass. It is of the next step's local time, which begins with the last collective."""
 _MOST = 0.8
 """Of the largest excess: the innermost function with so much explains it."""
 _ONE_LINE = 0.6
 """Of a function's excess: a line with so much is where it is."""
 _LEAST_SAMPLES = 5
 
-Of = Callable[[StepLine], float]
+Of = Callable[[Mapping[int, StepLine], int], int]
+"""Of a rank's steps, a value of one."""
 Function = tuple[str, str]
 """File and name."""
 
 
 def thread_excess(
-    logs: Mapping[int, RankLog],
-    rank: int,
-    late: Sequence[int],
-    compared: int,
-    phase: str | None,
-    excess_ns: int,
-    *,
-    first_of_all: bool = False,
+    logs: Mapping[int, RankLog], rank: int, late: Sequence[int], compared: int, excess_ns: int
 ) -> ThreadExcess:
     """What a late rank's thread did for longer than its peers'.
+
+    While its peers wait for it, their threads sleep: only that it runs, or waits for a core, shows more work. What
+    remains of its excess it slept, or was blocked.
 
     Args:
         logs: by rank.
         rank: the late one.
         late: the steps in which it is late.
         compared: how many steps were compared: values are means over these.
-        phase: where its excess is.
         excess_ns: its excess local time.
-        first_of_all: whether a phase after the backward pass is of the step itself, not of the one before.
     """
-    shift = 1 if phase in _AFTER and not first_of_all else 0
     lines = {each: {line.step: line for line in log.steps} for each, log in logs.items()}
-    steps = [step - shift for step in late if all(step - shift in of_rank for of_rank in lines.values())]
+    steps = [step for step in late if all({step - 1, step} <= of_rank.keys() for of_rank in lines.values())]
     if not steps:
         return ThreadExcess()
 
-    def more(of: Of) -> float:
-        values = {each: sum(of(of_rank[step]) for step in steps) for each, of_rank in lines.items()}
+    def more(of: Of) -> int:
+        values = {each: sum(of(of_rank, step) for step in steps) for each, of_rank in lines.items()}
         others = [value for each, value in values.items() if each != rank]
-        return (values[rank] - float(np.median(others))) / compared
+        return max(round((values[rank] - float(np.median(others))) / compared), 0)
 
-    collecting = max(round(more(lambda line: line.gc_ns)), 0)
+    collecting = more(lambda of_rank, step: of_rank[step].gc_ns)
     place, place_ns = _place(logs, rank, steps, compared, lines)
-    stretches = _STRETCHES.get(phase or "")
-    known = all(lines[each][step].running_us for each in lines for step in steps)
-    if stretches is None or not known:
-        return ThreadExcess(collecting_ns=collecting, place=place, place_ns=min(place_ns, excess_ns))
+    place_ns = min(place_ns, excess_ns)
+    if not all(of_rank[each].running_us for of_rank in lines.values() for step in steps for each in (step - 1, step)):
+        return ThreadExcess(collecting_ns=collecting, place=place, place_ns=place_ns)
+    ready = min(more(lambda of_rank, step: _of_local_time(of_rank, step, "ready_us")), excess_ns)
+    running = min(more(lambda of_rank, step: _of_local_time(of_rank, step, "running_us")), excess_ns - ready)
+    return ThreadExcess(running, ready, excess_ns - running - ready, collecting, place, place_ns)
 
-    def of(name: str) -> int:
-        first, last = stretches
-        return round(1000 * more(lambda line: sum(getattr(line, name)[first : last + 1])))
 
-    running, ready = (min(max(of(name), 0), excess_ns) for name in ("running_us", "ready_us"))
-    ready = min(ready, excess_ns - running)
-    return ThreadExcess(running, ready, excess_ns - running - ready, collecting, place, min(place_ns, excess_ns))
+def _of_local_time(lines: Mapping[int, StepLine], step: int, name: str) -> int:
+    """Of a step until its backward pass ends, and of the one before after that, ns."""
+    now: tuple[int, ...] = getattr(lines[step], name)
+    before: tuple[int, ...] = getattr(lines[step - 1], name)
+    return 1000 * (sum(now[:_AFTER]) + sum(before[_AFTER:]))
 
 
 def _place(
@@ -121,11 +105,12 @@ def _place(
             excess[function][line] += value - usual
     if not excess:
         return None, 0
-    most = max(sum(of_lines.values()) for of_lines in excess.values())
+    # By one line: a function that calls it is at the line of the call, and by chance at others.
+    most = max(value for of_lines in excess.values() for value in of_lines.values())
     explains = [each for each, of_lines in excess.items() if sum(of_lines.values()) >= _MOST * most]
     function = max(explains, key=lambda each: (depth[each], sum(excess[each].values())))
     of_lines = excess[function]
-    total = sum(of_lines.values())
+    total = min(sum(of_lines.values()), most / _MOST)
     line, value = max(of_lines.items(), key=lambda each: each[1])
     shown = line if value >= _ONE_LINE * total else min(of_lines)
     return CodePlace(function[0], shown, function[1]), round(total / compared)
@@ -135,5 +120,6 @@ def _functions(frames: Frames) -> list[tuple[Function, int, int]]:
     """Each function of a stack once, at its innermost frame: with its line, and how many frames are outside of it."""
     found: dict[Function, tuple[int, int]] = {}
     for inside, (file, line, name) in enumerate(frames):
-        found.setdefault((file, name), (line, len(frames) - inside))
+        if not name.startswith("<") or name == "<module>":  # a comprehension is its function's
+            found.setdefault((file, name), (line, len(frames) - inside))
     return [(function, line, depth) for function, (line, depth) in found.items()]

@@ -34,6 +34,8 @@ from rankscope.rundir.ranges import as_ranges
 
 STEPS_PER_S = 20
 """Of a faster job, only some steps have lines: the same ones on all ranks, and slow ones."""
+ALL_STEPS = 2000
+"""All of the first steps have lines: a short job has no others."""
 _KEPT_SPANS = 8192
 
 
@@ -42,9 +44,9 @@ def one_line(value: dict[str, object]) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def stride_of(usual_ns: int) -> int:
+def stride_of(usual_ns: int, step: int) -> int:
     """Of so many steps two successive ones have lines, so that what is between two steps is known too; 1: all have."""
-    if not usual_ns or usual_ns * STEPS_PER_S >= 10**9:
+    if not usual_ns or usual_ns * STEPS_PER_S >= 10**9 or step < ALL_STEPS:
         return 1
     stride = 4
     while usual_ns * STEPS_PER_S * stride < 2 * 10**9:
@@ -76,7 +78,7 @@ class LogLines:
             usual_ns: how long steps usually take.
             slow: whether this one took longer.
         """
-        stride = stride_of(usual_ns)
+        stride = stride_of(usual_ns, row.step)
         self._thinned = self._thinned or stride > 1
         self._left_out = None
         if not slow and row.step % stride not in (0, stride - 1):

@@ -206,7 +206,7 @@ def is_own_function(name: str) -> bool:
     Traces have paths relative to where Python found the module.
     """
     match = _FRAME.match(name)
-    if match is None or match["function"] == "<module>":
+    if match is None or match["function"].startswith("<"):  # a module, or a comprehension, which is its function's
         return False
     file = match["file"].replace("\\", "/")
     if is_library(file) or _PACKAGES.match(file):

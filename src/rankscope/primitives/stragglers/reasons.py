@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from rankscope.primitives.stragglers.causes import EXPLAINS, Cause, duration
+from rankscope.primitives.stragglers.causes import EXPLAINS, PECULIAR, Cause, duration
 from rankscope.primitives.stragglers.host_items import (
     BETWEEN,
     COLLECTION,
@@ -38,8 +38,9 @@ _SCHEMA = pl.Schema(
     {"kind": pl.String, "label": pl.String}
     | dict.fromkeys(("excess_ns", "ns", "others_ns", "count", "others_count"), pl.Float64)
 )
-_NEAR = 0.5
-"""Of the factor by which all operators are longer: they are longer alike if theirs is at least this part of it."""
+_NEAR = 1.5
+"""Factors that differ by less are similar."""
+_SEVERAL = 3
 _STEPS = 3
 """So many have a median that one of them does not move far."""
 _HARDLY = 0.25
@@ -151,7 +152,8 @@ def named(
     if cause.cause not in NAMED_BY_ITEMS:
         return cause
     found = _by_counters(items, excess_ns, thread, logged_ns) or _by_function(items, excess_ns)
-    found = found or _by_operators(items, excess_ns)
+    if state(thread, logged_ns) != "asleep":  # operators run
+        found = found or _by_operators(items, excess_ns)
     found = found or _by_place(thread, logged_ns) or _by_gap(items, excess_ns, thread, logged_ns) or cause
     return replace(found, evidence=cause.evidence or found.evidence, longer=_longer(items, excess_ns))
 
@@ -166,7 +168,8 @@ def _by_counters(
         return None
     if thread.collecting_ns >= EXPLAINS * logged_ns:
         return _cause("garbage_collection", thread.collecting_ns / logged_ns, "Python collects garbage")
-    if (thread.ready_ns or 0) >= EXPLAINS * logged_ns:
+    # What shares its core also makes it slower while it runs.
+    if (thread.ready_ns or 0) >= PECULIAR * logged_ns:
         return _cause("descheduled", (thread.ready_ns or 0) / logged_ns, "other programs run on its core")
     return None
 
@@ -183,7 +186,7 @@ def _by_function(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
         return None
     file, line, function = place
     called = CodePlace(file, line, function)
-    what = f"{_builtin(label)} in {called}" if caller else str(called)
+    what = f"it calls {_builtin(label)} in {called}" if caller else f"it runs {called}"
     advice = f"Look at {called}: on the other ranks it takes {duration(row['others_ns'])} per step."
     return _cause("code", row["excess_ns"] / excess_ns, what, advice)
 
@@ -196,7 +199,8 @@ def _builtin(name: str) -> str:
 def _by_operators(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
     every, each = _of_kind(items, OPERATORS), _of_kind(items, OPERATOR)
     # Net of those in which the peers wait for their devices, nothing might be left.
-    longer = float(each.filter(pl.col("excess_ns") > 0)["excess_ns"].sum())
+    slower = each.filter(pl.col("excess_ns") > 0)
+    longer = float(slower["excess_ns"].sum())
     gaps = _of_kind(items, GAP)["excess_ns"]
     if every.is_empty() or longer < EXPLAINS * excess_ns or (gaps.len() and gaps[0] > longer):
         return None
@@ -206,30 +210,39 @@ def _by_operators(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
         what = f"{first['label']} takes longer ({_calls(first)})"
         advice = f"Look at where {first['label']} is called on this rank."
         return _cause("operators", first["excess_ns"] / excess_ns, what, advice)
-    times = all_of_them["ns"] / max(all_of_them["others_ns"], 1)
-    more = all_of_them["count"] / max(all_of_them["others_count"], 1)
+    times = float(slower["ns"].sum()) / max(float(slower["others_ns"].sum()), 1.0)
+    count, others = float(slower["count"].sum()), float(slower["others_count"].sum())
+    more = count / max(others, 1)
     if more - 1 >= EXPLAINS * (times - 1):
-        counts = f"{all_of_them['count']:,.0f} instead of {all_of_them['others_count']:,.0f} per step"
+        counts = f"{count:,.0f} instead of {others:,.0f} per step"
         return _cause("more_work", share, f"it runs more operators ({counts})")
-    if not _are_alike(each, times):
+    alike = _factor(each)
+    if alike is None:
         return _cause("operators", share, f"its operators take longer, most of all {first['label']}", _SHAPES)
-    what = f"operators take {times:.2g} times as long"
+    what = f"operators such as {first['label']} take {alike:.2g} times as long"
     if all_of_them["label"] == SHAPES:
         return _cause("slow_host", share, f"the same {what}: its core is slower", _SLOW_CORE)
     advice = "Compare its batch size and sequence lengths with the other ranks'; --record-shapes shows them."
-    return _cause("operators", share, f"as many {what}: more work in each, or a slower core", advice)
+    return _cause("operators", share, f"{what}, as many as elsewhere: more work in each, or a slower core", advice)
 
 
 _SLOW_CORE = "Check the clock frequency of its cores, and which other programs share them or their memory."
 _SHAPES = "Compare these operators on this rank and another one: `rankscope analyze operators`."
 
 
-def _are_alike(operators: pl.DataFrame, times: float) -> bool:
-    """Whether most operators, by the time that they take on the peers, are longer by a similar factor."""
-    ratio = pl.col("ns") / pl.col("others_ns").clip(1)
-    near = ratio.is_between(1 + _NEAR * (times - 1), 1 + (times - 1) / _NEAR)
-    theirs = float(operators["others_ns"].sum())
-    return bool(operators.filter(near)["others_ns"].sum() >= _MOST * theirs)
+def _factor(operators: pl.DataFrame) -> float | None:
+    """By which factor operators take longer, if most of the excess is in several that do by a similar one."""
+    longer = operators.filter((pl.col("excess_ns") > 0) & (pl.col("others_ns") > 0)).with_columns(
+        (pl.col("ns") / pl.col("others_ns")).alias("factor")
+    )
+    if longer.is_empty():
+        return None
+    ordered = longer.sort("factor")
+    total = float(ordered["excess_ns"].sum())
+    middle = int((ordered["excess_ns"].cum_sum() >= total / 2).arg_max() or 0)
+    factor = float(ordered["factor"][middle])
+    near = ordered.filter(pl.col("factor").is_between(factor / _NEAR, factor * _NEAR))
+    return factor if near.height >= _SEVERAL and float(near["excess_ns"].sum()) >= _MOST * total else None
 
 
 def _stands_out(one: dict[str, float], every: dict[str, float]) -> bool:

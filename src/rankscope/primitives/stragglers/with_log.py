@@ -25,6 +25,8 @@ from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 
 LOADING = "data loading"
 """The log's phase in which a rank waits for its data."""
+LEAST_COST = 0.01
+"""Of a step: the saving of a straggler, at least."""
 LEAST_RECURRING = 3
 """Steps. One place in every one of fewer may be chance."""
 _HALF = 0.5
@@ -49,7 +51,7 @@ def judged(
     of_traces = [_named(each, comparison, items, log) for each in of_traces]
     if log is None:
         return of_traces, verdicts
-    logged = {each.rank: each for each in log.late if not each.found.once}
+    logged = {each.rank: each for each in log.late if not each.found.once and _costs(each, log)}
     found = [_logged(each, of_traces, comparison, items) for each in logged.values()]
     for each in of_traces:
         rank = each.ranks[0]
@@ -85,7 +87,13 @@ def _recurring(comparison: Comparison, items: pl.DataFrame, verdicts: Mapping[in
 
 def of_log(log: StepLog) -> list[Straggler]:
     """The stragglers of the log alone, where the traces cannot be compared."""
-    return [replace(each.found, cause=logged_cause(each)) for each in log.late if not each.found.once]
+    late = (each for each in log.late if not each.found.once and _costs(each, log))
+    return [replace(each.found, cause=logged_cause(each)) for each in late]
+
+
+def _costs(late: LateRank, log: StepLog) -> bool:
+    """Whether a rank's delay costs anything: behind a later rank it does not."""
+    return late.found.saving_ns >= LEAST_COST * log.step_ns
 
 
 def _logged(late: LateRank, of_traces: Sequence[Straggler], comparison: Comparison, items: pl.DataFrame) -> Straggler:
