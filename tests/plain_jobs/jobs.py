@@ -150,23 +150,17 @@ EQUAL = (*FALSE, ANY_RANK)
 
 JOBS = (
     PlainJob("asleep", "ddp", SLEEP, cause=ASLEEP, at=SLEEPS, never=(*FALSE, ANOTHER, BUCKET)),
-    PlainJob(
-        "asleep-3-ranks",
-        "ddp",
-        SLEEP | {"sizes": SMALL},
-        ranks=3,
-        cause=ASLEEP,
-        at=SLEEPS,
-        never=(*FALSE, ANOTHER, BUCKET),
-    ),
-    PlainJob(
-        "asleep-4-ranks",
-        "ddp",
-        SLEEP | {"sizes": SMALL},
-        ranks=4,
-        cause=ASLEEP,
-        at=SLEEPS,
-        never=(*FALSE, ANOTHER, BUCKET),
+    *(
+        PlainJob(
+            f"asleep-{ranks}-ranks",
+            "ddp",
+            SLEEP | {"sizes": SMALL},
+            ranks=ranks,
+            cause=ASLEEP,
+            at=SLEEPS,
+            never=(*FALSE, ANOTHER, BUCKET),
+        )
+        for ranks in (3, 4)
     ),
     PlainJob(
         "asleep-a-little",

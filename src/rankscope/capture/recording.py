@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -74,6 +75,10 @@ class Recording:
         if experimental is not None:
             options["experimental_config"] = experimental
         self._activities = list(activities)
+        if all(kind == torch.profiler.ProfilerActivity.CPU for kind in self._activities):
+            # Kineto prints a line when a recording begins and ends. Its only level that hides these hides its errors,
+            # too; they are about devices.
+            os.environ.setdefault("KINETO_LOG_LEVEL", "6")
         self.off_loop = off_loop
         self._on_preempted = on_preempted
         self._profile: Any = torch.profiler.profile(
