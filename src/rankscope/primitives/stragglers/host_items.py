@@ -109,9 +109,10 @@ def _operators_and_gaps(tables: Mapping[str, pl.DataFrame], steps: pl.DataFrame)
     inside = inside.with_columns(
         pl.col("name").forward_fill().shift(1).alias("previous"), pl.col("name").backward_fill().alias("next")
     )
-    # What is before the first event is not recorded: the first of what is usually before the next.
-    usual = pl.col("previous").drop_nulls().mode().sort().first().over("next")
-    inside = inside.with_columns(pl.coalesce("previous", usual))
+    # What is before the first event, and after the last, is not recorded: it is what usually is.
+    usual = (pl.col(name).drop_nulls().mode().sort().first() for name in ("previous", "next"))
+    before_it, after_it = (each.over(other) for each, other in zip(usual, ("next", "previous"), strict=True))
+    inside = inside.with_columns(pl.coalesce("previous", before_it), pl.coalesce("next", after_it))
     gaps = inside.filter(pl.col("gap") > 0).select(
         pl.col("gap_start").alias("start_ns"),
         (pl.col("gap_start") + pl.col("gap")).alias("end_ns"),
