@@ -413,3 +413,39 @@ def test_no_straggler_is_ruled_out_where_waits_cannot_be_told(tmp_path):
     assert status.verdicts == {}
     assert "rankscope trigger" in status.unknown
     assert "No rank delays" not in shown(status)
+
+
+@pytest.mark.parametrize(("delay", "named"), [(2, False), (8, True)])
+def test_cores_of_one_machine_differ(tmp_path, delay, named):
+    """A rank whose step is 3 % longer throughout is on another core; one with 14 % more is late."""
+
+    def slow(rank, _step, place):
+        return delay * MS if (rank, place) == (1, "backward") else 0
+
+    status = status_of(tmp_path, SimulatedJob(ranks=2, steps=80, noise=MS // 5, slow=slow))
+    assert [each.rank for each in status.late_ranks] == [1] * named
+    if not named:
+        assert significance_of(status) is Significance.NOT_SIGNIFICANT
+        assert status.least_delay_ns == pytest.approx(0.07 * status.step_time.median_ns, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("steps", "named"),
+    [
+        ((15, 25, 45, 55), True),  # every tenth, two of which were not judged
+        ((15, 24, 47, 58), False),  # four of two ranks may be chance
+        (tuple(range(3, 60, 5)), True),
+    ],
+)
+def test_an_evaluation_of_one_rank(tmp_path, steps, named):
+    """Long steps make the times vary so much that no mean stands out: they are of one rank, in a rhythm."""
+
+    def slow(rank, step, place):
+        return 250 * MS if (rank, place) == (0, "optimizer") and step in steps else 0
+
+    status = status_of(tmp_path, SimulatedJob(ranks=2, steps=60, slow=slow))
+    assert [each.rank for each in status.late_ranks] == [0] * named
+    for late in status.late_ranks:
+        assert not late.found.lasting
+        assert len(late.found.steps) == len(steps)
+        assert late.found.excess_ns == pytest.approx(250 * MS * len(steps) / late.found.compared, rel=0.1)

@@ -8,6 +8,7 @@ In: logs. Out: a `WatchStatus`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -58,6 +59,11 @@ UNDECIDED = (
 _MOST_NOTES = 5
 _EXPLAINS = 0.5
 """Of a delay: a phase with at least this share of it is named as the reason."""
+_CORES_DIFFER = 0.07
+"""Of a step: where hosts compute, a rank whose local time is longer by less is not late: of two equal ranks on idle
+cores one took up to 5 % longer in all steps."""
+_BY_CHANCE = 0.001
+"""Long steps are no chance if it is less probable that so many are of one rank, and at such multiples of a number."""
 _FEW_STEPS = 0.34
 """Of all steps: a rank that is late in so few of them is not late in each …"""
 _MOST_OF_IT = 0.8
@@ -95,7 +101,16 @@ def read_status(
         compared = Comparison(_observations(times))
         late, verdicts = _late_ranks(compared, times, history, step_time, by_rank)
         late = tuple(each for each in late if not (each.found.once and _is_early(by_rank, each.since_step)))
-        most = float(compared.least_delays.max())
+        usual = float(np.median(times.step_ns))
+        alike = _CORES_DIFFER * usual if times.basis != BASIS else 0.0
+        # So much less than a delay are cores of one machine.
+        cores = [each for each in late if each.found.lasting and each.found.excess_ns < alike]
+        late = tuple(each for each in late if each not in cores)
+        for each in cores:  # and those that had nobody else to be compared with
+            same = replace(each.found.verdict, significance=Significance.NOT_SIGNIFICANT)
+            alone = {rank for rank, verdict in verdicts.items() if verdict.n == (0,)}
+            verdicts |= dict.fromkeys(({each.rank} | alone) - {one.rank for one in late}, same)
+        most = max(float(compared.least_delays.max()), alike)
         least_delay_ns = round(most) if np.isfinite(most) else None
         if times.steps.size < ENOUGH_STEPS:
             too_few = Verdict(Significance.TOO_FEW, "", (times.steps.size,))
@@ -214,7 +229,7 @@ def _late_ranks(
 ) -> tuple[tuple[LateRank, ...], dict[int, Verdict]]:
     verdicts = {times.ranks[row]: verdict for row, verdict in compared.verdicts().items() if verdict is not None}
     found = []
-    for straggler in compared.stragglers():
+    for straggler in compared.stragglers() or _at_times(compared):
         if len(straggler.ranks) != 1:
             continue
         each = _in_few_steps(straggler, compared)
@@ -231,10 +246,30 @@ def _late_ranks(
     return tuple(found), verdicts
 
 
+def _at_times(compared: Comparison) -> list[Straggler]:
+    """A rank that all long steps are of, as evaluations and checkpoints are, if that is no chance.
+
+    With n steps of m ranks at multiples of g, this has the probability (m g)^(1 - n).
+    """
+    seen = compared.seen
+    excess = np.nan_to_num(compared.excess)
+    spread = 1.4826 * float(np.median(np.abs(excess - np.median(excess))))
+    rows, columns = np.nonzero(excess > max(_LONG * spread, _LONG_SHARE * seen.step_ns))
+    apart = math.gcd(*np.diff(columns).tolist()) if columns.size > 1 else 0
+    if len(set(rows.tolist())) != 1 or (seen.ranks.size * max(apart, 1)) ** (1.0 - rows.size) > _BY_CHANCE:
+        return []
+    least = float(excess[rows, columns].min())
+    late = compared.of_rank(int(seen.ranks[rows[0]]), least)
+    if late is None:
+        return []
+    test = Verdict(Significance.SIGNIFICANT, "all long steps are of one rank", late.verdict.n)
+    return [replace(late, kind=late_at_times.__name__, verdict=test)]
+
+
 def _in_few_steps(found: Straggler, compared: Comparison) -> Straggler:
     """A rank that is late on average because of a few steps, as late in these."""
     excess = np.nan_to_num(compared.excess[found.ranks[0]]).clip(min=0)
-    late = np.flatnonzero(excess > 0.5 * excess.max(initial=0))
+    late = np.flatnonzero(excess > _LONG_SHARE * compared.seen.step_ns)
     few = 0 < late.size <= _FEW_STEPS * excess.size and excess[late].sum() >= _MOST_OF_IT * excess.sum()
     if not found.lasting or not few:
         return found

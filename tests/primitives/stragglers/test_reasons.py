@@ -87,16 +87,26 @@ def operators(factor: float, counts: tuple[int, int] = (10, 10), label: str = ""
 
 def test_all_operators_by_one_factor() -> None:
     found = reason(*operators(4), excess=96)
-    words = "take 4 times as long, as many as elsewhere: more work in each, or a slower core"
-    assert found.cause == "operators"
-    assert found.named == f"operators such as AddmmBackward0 {words}"
+    words = "more work in each operator, or a slower core: AddmmBackward0 and others take 4 times as long"
+    assert (found.cause, found.named) == ("operators", words)
     assert "--record-shapes" in found.what_to_do
     # Of the same shapes it is no more work.
     found = reason(*operators(4, label=SHAPES), excess=96)
-    assert (found.cause, found.named.endswith("its core is slower")) == ("slow_host", True)
+    words = "a slower core: of equal shapes, AddmmBackward0 and others take 4 times as long"
+    assert (found.cause, found.named) == ("slow_host", words)
     # Four times as many.
     found = reason(*operators(4, (40, 10)), excess=96)
     assert (found.cause, found.named) == ("more_work", "it runs more operators (160 instead of 40 per step)")
+
+
+def test_operators_by_several_factors() -> None:
+    of_each = ((2, 10), (2, 10), (2, 10), (4, 8))
+    longer = [in_steps(OPERATOR, f"aten::{n}", factor * ns, ns) for n, (factor, ns) in enumerate(of_each)]
+    found = reason(*longer, in_steps(OPERATORS, "", 92, 38, (4, 4)), excess=54)
+    assert found.named.endswith("aten::3 and others take 2 to 4 times as long")
+    # A slower core would make all of them longer alike.
+    found = reason(*longer, in_steps(OPERATORS, SHAPES, 92, 38, (4, 4)), excess=54)
+    assert (found.cause, found.named) == ("operators", "its operators take longer, most of all aten::3")
 
 
 def test_one_operator() -> None:

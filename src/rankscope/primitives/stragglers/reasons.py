@@ -41,6 +41,8 @@ _SCHEMA = pl.Schema(
 _NEAR = 1.5
 """Factors that differ by less are similar."""
 _SEVERAL = 3
+_LONGER = 1.2
+"""A smaller factor does not say that all operators take longer."""
 _STEPS = 3
 """So many have a median that one of them does not move far."""
 _HARDLY = 0.25
@@ -216,33 +218,39 @@ def _by_operators(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
     if more - 1 >= EXPLAINS * (times - 1):
         counts = f"{count:,.0f} instead of {others:,.0f} per step"
         return _cause("more_work", share, f"it runs more operators ({counts})")
-    alike = _factor(each)
-    if alike is None:
+    factors = _factors(each)
+    has_shapes = all_of_them["label"] == SHAPES
+    if factors is None or (has_shapes and factors[1] > _NEAR * factors[0]):
         return _cause("operators", share, f"its operators take longer, most of all {first['label']}", _SHAPES)
-    what = f"operators such as {first['label']} take {alike:.2g} times as long"
-    if all_of_them["label"] == SHAPES:
-        return _cause("slow_host", share, f"the same {what}: its core is slower", _SLOW_CORE)
+    least, most = (f"{each:.2g}" for each in factors)
+    how_much = least if least == most else f"{least} to {most}"
+    what = f"{first['label']} and others take {how_much} times as long"
+    if has_shapes:
+        return _cause("slow_host", share, f"a slower core: of equal shapes, {what}", _SLOW_CORE)
     advice = "Compare its batch size and sequence lengths with the other ranks'; --record-shapes shows them."
-    return _cause("operators", share, f"{what}, as many as elsewhere: more work in each, or a slower core", advice)
+    return _cause("operators", share, f"more work in each operator, or a slower core: {what}", advice)
 
 
 _SLOW_CORE = "Check the clock frequency of its cores, and which other programs share them or their memory."
 _SHAPES = "Compare these operators on this rank and another one: `rankscope analyze operators`."
 
 
-def _factor(operators: pl.DataFrame) -> float | None:
-    """By which factor operators take longer, if most of the excess is in several that do by a similar one."""
+def _factors(operators: pl.DataFrame) -> tuple[float, float] | None:
+    """The least and the largest factor by which operators take longer, without the extremes, if several do; else None.
+
+    Args:
+        operators: of `excesses`.
+    """
     longer = operators.filter((pl.col("excess_ns") > 0) & (pl.col("others_ns") > 0)).with_columns(
         (pl.col("ns") / pl.col("others_ns")).alias("factor")
     )
-    if longer.is_empty():
+    excess = float(operators.filter(pl.col("excess_ns") > 0)["excess_ns"].sum())
+    if longer.height < _SEVERAL or float(longer["excess_ns"].sum()) < _MOST * excess:
         return None
     ordered = longer.sort("factor")
-    total = float(ordered["excess_ns"].sum())
-    middle = int((ordered["excess_ns"].cum_sum() >= total / 2).arg_max() or 0)
-    factor = float(ordered["factor"][middle])
-    near = ordered.filter(pl.col("factor").is_between(factor / _NEAR, factor * _NEAR))
-    return factor if near.height >= _SEVERAL and float(near["excess_ns"].sum()) >= _MOST * total else None
+    reached = ordered["excess_ns"].cum_sum() / longer["excess_ns"].sum()
+    low, high = (float(ordered["factor"][min(int((reached < at).sum()), ordered.height - 1)]) for at in (0.1, 0.9))
+    return (low, high) if low >= _LONGER else None
 
 
 def _stands_out(one: dict[str, float], every: dict[str, float]) -> bool:
