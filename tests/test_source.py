@@ -20,7 +20,6 @@ PUBLIC_OPTIONS = {
     "jobs/run.py: launch",
 }
 """Each parameter is an option that users give by name."""
-MOST_LINES = 400
 REASONLESS = re.compile(r"#\s*(type: ignore(\[[^]]*\])?|noqa(: [A-Z0-9, ]+)?)\s*$")
 
 
@@ -59,10 +58,6 @@ def test_no_function_has_many_parameters() -> None:
                 if len([each for each in names if each not in ("self", "cls")]) > MOST_PARAMETERS:
                     found.add(f"{name}: {node.name}")
     assert found <= PUBLIC_OPTIONS
-
-
-def test_no_module_is_long() -> None:
-    assert not [name for name, text in modules() if text.count("\n") > MOST_LINES]
 
 
 def test_every_exception_from_a_check_has_its_reason() -> None:

@@ -20,9 +20,10 @@ from rankscope.report.formatting import number_of
 from rankscope.report.watch import straggler_sentence, watch_view
 from rankscope.rundir.manifest import RankManifest, to_json
 from rankscope.rundir.processes import pid_namespace
+from rankscope.watch.judgment import ENOUGH_STEPS
 from rankscope.watch.local_times import local_times
 from rankscope.watch.log import WatchLogs
-from rankscope.watch.status import ENOUGH_STEPS, read_status, significance_of
+from rankscope.watch.status import read_status, significance_of
 from rankscope.watch.status_json import as_json
 
 from .jobs import MS, START, SimulatedJob

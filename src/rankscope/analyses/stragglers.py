@@ -31,21 +31,33 @@ stage is compared with its other steps and, by the kernels that other stages lau
 stage whose ranks are all equally slow, if there are three stages or more. If the device of a rank alone in its stage
 waits for data for 5 % of every step, that is a straggler, too.
 
+If the run directory has the step log of the job (`rankscope run` writes one), that decides who is late: it has many
+more steps, none of them recorded (`rankscope watch` judges them by the same engine). `least_delay_ns` is the least
+delay that would have been significant: a rank that is not named delays the others by no more than that. With the log of
+a job on the CPU it is at least 7 % of a step, by which cores of one machine may differ. A rank that is late in the
+recorded steps and not in the log was so in passing. Without a log, two ranks in three steps are enough if one of them
+is at a place in each step where the other hardly is: a stretch without events, a function, or a garbage collection of a
+tenth of a step or more.
+
 The cause is the part of its late steps that exceeds the peers':
 
 - `slow_device`: the same kernels take longer; `more_work`: there are more, or larger ones (by name and launch grid; on
   the host operators by name and input shapes)
 - `data_loading`: the device was idle while the host was in its data loader
-- `slow_host`: the device was idle while the host ran operators, the runtime, or nothing that was recorded (sleeping)
+- the host ran operators, the runtime, or nothing that was recorded, while the device was idle. What is longer than on
+  the peers, by name, tells: `garbage_collection`; `descheduled`, if its thread waited for a core for three tenths of
+  the excess (log); `code`, a function or line of the job (recorded stacks, or samples in the log); `operators`;
+  `silent`, a stretch without events, given by what is before and after it; `slow_host`, if nothing has half of it, or
+  if all operators of the same shapes take longer by one factor
 - `memory`: the device was idle in allocations, or copied; calls for device memory that no other rank makes include the
   idle time that they cause on the device
 - `slow_network` (a separate finding): a group moves its data slower than groups of the same kind, or than in its other
   steps; where single transfers vary several-fold, by the rank-sum test (Wilcoxon, Mann and Whitney)
 - `unclear`: nothing explains half of it
 
-Causes other than `slow_host` come first if they explain three tenths, because a late rank's host also lacks the time in
-which the other hosts run ahead. Point-to-point operations are left out of lateness: in a pipeline a stage waits for the
-previous one by design. In local time they count as communication like any other.
+Causes other than those of the host come first if they explain three tenths, because a late rank's host also lacks the
+time in which the other hosts run ahead. Point-to-point operations are left out of lateness: in a pipeline a stage waits
+for the previous one by design. In local time they count as communication like any other.
 
 How to read it: the rank with the most `waited_ns` delays the others most; without a cause, its delay is not
 significant.

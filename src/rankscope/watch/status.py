@@ -8,26 +8,24 @@ In: logs. Out: a `WatchStatus`.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from rankscope.primitives.statistics import Significance, Verdict
-from rankscope.primitives.stragglers.detectors import late_at_times
-from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.step_log import LateRank, StepLog
-from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
+from rankscope.primitives.stragglers.stragglers import Straggler
+from rankscope.primitives.stragglers.thresholds import Thresholds
 from rankscope.primitives.stragglers.with_log import LOADING
 from rankscope.rundir.manifest import RankManifest, read_rank_manifest
 from rankscope.rundir.names import rank_manifest_name
 from rankscope.rundir.processes import is_dead
 from rankscope.rundir.ranges import named_ranks
 from rankscope.watch.changes import find_change
-from rankscope.watch.device_times import BASIS, NO_COLLECTIVES, device_times
+from rankscope.watch.device_times import NO_COLLECTIVES, device_times
+from rankscope.watch.judgment import ENOUGH_STEPS, LONG, LONG_SHARE, Judgment, judge
 from rankscope.watch.local_times import FEW, Arrivals, Int64, LocalTimes, local_times
 from rankscope.watch.log import RankLog, WatchLogs
 from rankscope.watch.restarts import is_restarting
@@ -36,16 +34,10 @@ from rankscope.watch.thread_excess import thread_excess
 
 JUDGED_STEPS = 100
 """The latest steps, from which the straggler is found."""
-ENOUGH_STEPS = 15
-"""Of fewer, nothing is said of the ranks: a job has more soon, and a busy machine makes some rank late in a few."""
 _HISTORY_STEPS = 2000
 """The latest steps, in which long steps and the begin of a change are looked for."""
 _MANY_CALLS = 1_000_000
 """Of all ranks together: above that, since when a rank is late is looked for in the judged steps only."""
-_LONG = 8.0
-"""Robust standard deviations above the usual step, from which one is long."""
-_LONG_SHARE = 0.3
-"""And at least this share of the usual step: in some jobs steps hardly vary."""
 _MOST_LONG = 5
 """Long steps that are shown."""
 SENDS = (
@@ -59,15 +51,6 @@ UNDECIDED = (
 _MOST_NOTES = 5
 _EXPLAINS = 0.5
 """Of a delay: a phase with at least this share of it is named as the reason."""
-_CORES_DIFFER = 0.07
-"""Of a step: where hosts compute, a rank whose local time is longer by less is not late: of two equal ranks on idle
-cores one took up to 5 % longer in all steps."""
-_BY_CHANCE = 0.001
-"""Long steps are no chance if it is less probable that so many are of one rank, and at such multiples of a number."""
-_FEW_STEPS = 0.34
-"""Of all steps: a rank that is late in so few of them is not late in each …"""
-_MOST_OF_IT = 0.8
-"""… if they have this share of its excess."""
 _FIRST_STEPS = 5
 """Of a job: they compile and fill caches."""
 _SILENT_S = 60.0
@@ -98,29 +81,17 @@ def read_status(
     least_delay_ns: int | None = None
     step_time = _step_time(by_rank, judged_steps)
     if not unknown and times is not None and history is not None:
-        compared = Comparison(_observations(times))
-        late, verdicts = _late_ranks(compared, times, history, step_time, by_rank)
+        judgment = judge(times)
+        late, verdicts = _late_ranks(judgment, times, history, step_time, by_rank), dict(judgment.verdicts)
         late = tuple(each for each in late if not (each.found.once and _is_early(by_rank, each.since_step)))
-        usual = float(np.median(times.step_ns))
-        alike = _CORES_DIFFER * usual if times.basis != BASIS else 0.0
-        # So much less than a delay are cores of one machine.
-        cores = [each for each in late if each.found.lasting and each.found.excess_ns < alike]
-        late = tuple(each for each in late if each not in cores)
-        for each in cores:  # and those that had nobody else to be compared with
-            same = replace(each.found.verdict, significance=Significance.NOT_SIGNIFICANT)
-            alone = {rank for rank, verdict in verdicts.items() if verdict.n == (0,)}
-            verdicts |= dict.fromkeys(({each.rank} | alone) - {one.rank for one in late}, same)
-        most = max(float(compared.least_delays.max()), alike)
-        least_delay_ns = round(most) if np.isfinite(most) else None
-        if times.steps.size < ENOUGH_STEPS:
-            too_few = Verdict(Significance.TOO_FEW, "", (times.steps.size,))
-            late, verdicts, least_delay_ns = (), dict.fromkeys(times.ranks, too_few), None
-        elif times.basis == "phases":
+        least_delay_ns = judgment.least_delay_ns
+        enough = times.steps.size >= ENOUGH_STEPS
+        if enough and times.basis == "phases":
             # Any other phase may contain the waiting for a rank that is late elsewhere.
             late = tuple(each for each in late if each.found.lasting and each.phase == LOADING)
             verdicts, least_delay_ns = {each.rank: each.found.verdict for each in late}, None
             unknown = "" if late else _why_no_rank(times)
-        elif not late and times.undecided_ns > compared.limits.enough * float(np.median(times.step_ns)):
+        elif enough and not late and times.undecided_ns > Thresholds().enough * float(np.median(times.step_ns)):
             verdicts, least_delay_ns, unknown = {}, None, UNDECIDED
     notes = dict.fromkeys(note for _, note in sorted(note for log in by_rank.values() for note in log.notes))
     return WatchStatus(
@@ -212,69 +183,22 @@ def _why_no_rank(times: LocalTimes) -> str:
     return f"{why}: {known}; record a window: rankscope trigger"
 
 
-def _observations(times: LocalTimes) -> Observations:
-    loading = times.phases.get(LOADING, np.zeros_like(times.local_ns))
-    loading = np.minimum(loading, times.local_ns)
-    on_host = times.basis != BASIS
-    parts = {"data_loading": loading, "operators" if on_host else "compute": times.local_ns - loading}
-    return Observations.of(parts, float(np.median(times.step_ns)), on_host=on_host)
-
-
 def _late_ranks(
-    compared: Comparison,
+    judgment: Judgment,
     times: LocalTimes,
     history: LocalTimes,
     step_time: StepTime | None,
     logs: Mapping[int, RankLog],
-) -> tuple[tuple[LateRank, ...], dict[int, Verdict]]:
-    verdicts = {times.ranks[row]: verdict for row, verdict in compared.verdicts().items() if verdict is not None}
+) -> tuple[LateRank, ...]:
     found = []
-    for straggler in compared.stragglers() or _at_times(compared):
-        if len(straggler.ranks) != 1:
-            continue
-        each = _in_few_steps(straggler, compared)
-        row = each.ranks[0]
-        rank = times.ranks[row]
-        late = np.isin(np.arange(times.steps.size), each.steps)
-        phase, phase_ns = _phase(times, row, late, each)
-        steps = times.steps[late].tolist()
-        since = _since(history, row, step_time) if each.lasting else steps[0]
-        thread = thread_excess(logs, rank, steps, each.compared, each.excess_ns)
-        others = tuple(times.ranks[other] for other in each.together_with)
-        named = replace(each, ranks=(rank,), label=f"rank {rank}", steps=tuple(steps), together_with=others)
-        found.append(LateRank(named, rank, phase, phase_ns, since, thread))
-    return tuple(found), verdicts
-
-
-def _at_times(compared: Comparison) -> list[Straggler]:
-    """A rank that all long steps are of, as evaluations and checkpoints are, if that is no chance.
-
-    With n steps of m ranks at multiples of g, this has the probability (m g)^(1 - n).
-    """
-    seen = compared.seen
-    excess = np.nan_to_num(compared.excess)
-    spread = 1.4826 * float(np.median(np.abs(excess - np.median(excess))))
-    rows, columns = np.nonzero(excess > max(_LONG * spread, _LONG_SHARE * seen.step_ns))
-    apart = math.gcd(*np.diff(columns).tolist()) if columns.size > 1 else 0
-    if len(set(rows.tolist())) != 1 or (seen.ranks.size * max(apart, 1)) ** (1.0 - rows.size) > _BY_CHANCE:
-        return []
-    least = float(excess[rows, columns].min())
-    late = compared.of_rank(int(seen.ranks[rows[0]]), least)
-    if late is None:
-        return []
-    test = Verdict(Significance.SIGNIFICANT, "all long steps are of one rank", late.verdict.n)
-    return [replace(late, kind=late_at_times.__name__, verdict=test)]
-
-
-def _in_few_steps(found: Straggler, compared: Comparison) -> Straggler:
-    """A rank that is late on average because of a few steps, as late in these."""
-    excess = np.nan_to_num(compared.excess[found.ranks[0]]).clip(min=0)
-    late = np.flatnonzero(excess > _LONG_SHARE * compared.seen.step_ns)
-    few = 0 < late.size <= _FEW_STEPS * excess.size and excess[late].sum() >= _MOST_OF_IT * excess.sum()
-    if not found.lasting or not few:
-        return found
-    steps = tuple(int(step) for step in compared.seen.steps[late])
-    return replace(found, kind=late_at_times.__name__, steps=steps, late_steps=len(steps))
+    for each in judgment.stragglers:
+        (rank,) = each.ranks
+        row = times.ranks.index(rank)
+        phase, phase_ns = _phase(times, row, np.isin(times.steps, each.steps), each)
+        since = _since(history, row, step_time) if each.lasting else each.steps[0]
+        thread = thread_excess(logs, rank, each.steps, each.compared, each.excess_ns)
+        found.append(LateRank(each, rank, phase, phase_ns, since, thread))
+    return tuple(found)
 
 
 def _excess(value: Int64, row: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -360,7 +284,7 @@ def _long_steps(logs: Mapping[int, RankLog], history: LocalTimes | None) -> tupl
     if change is not None and change.verdict.significant:
         usual[: change.index], usual[change.index :] = change.before, change.after
     deviation = 1.4826 * float(np.median(np.abs(ns - usual)))
-    long = np.flatnonzero(ns - usual > np.maximum(_LONG * deviation, _LONG_SHARE * usual))
+    long = np.flatnonzero(ns - usual > np.maximum(LONG * deviation, LONG_SHARE * usual))
     longest = sorted(long.tolist(), key=lambda at: -ns[at])[:_MOST_LONG]
     return tuple(_long_step(int(steps[at]), int(ns[at]), history) for at in longest)
 

@@ -80,6 +80,10 @@ class Watched:
     """The wall clock at which its watch began."""
     process: Process | None = None
     """Its place in the job; by default as it is now."""
+    exception: str = ""
+    """What ended its training loop, if the dump is written for that."""
+    signal: str = ""
+    """What ends its process, if the dump is written for that."""
 
 
 def write_hang_dump(
@@ -88,8 +92,6 @@ def write_hang_dump(
     *,
     position: Callable[[], Position] | None = None,
     training_thread: int | None = None,
-    exception: str = "",
-    signal: str = "",
     watched: Watched = Watched(),  # it cannot change
     limit_s: float = 10.0,
 ) -> Path | None:
@@ -105,8 +107,6 @@ def write_hang_dump(
         reason: why the dump is written, for the reader.
         position: asked for where the rank is in its step.
         training_thread: the ident of the thread that runs the training loop; the main thread by default.
-        exception: what ended the training loop, if the dump is written for that.
-        signal: what ends the process, if the dump is written for that.
         watched: what is known of this rank.
         limit_s: how long each part may take.
 
@@ -116,8 +116,8 @@ def write_hang_dump(
     try:
         dump = _gather(reason, position, training_thread, watched.process, limit_s)
         run_id = watched.run_id or dump.run_id
-        uncaught_text = exception or dump.uncaught
-        dump = replace(dump, uncaught=uncaught_text, signal=signal, run_id=run_id, began_ns=watched.began_ns)
+        uncaught_text = watched.exception or dump.uncaught
+        dump = replace(dump, uncaught=uncaught_text, signal=watched.signal, run_id=run_id, began_ns=watched.began_ns)
         path = Path(directory) / HANG_FOLDER / dump_name(dump.rank)
         _, failure = within(limit_s, lambda: write_atomic(path, dump.to_json()))
         if failure:
@@ -125,7 +125,7 @@ def write_hang_dump(
             return None
         number = next(_numbers)
         _latest[path] = number
-        if dump.flight_recorder and not exception and not signal:
+        if dump.flight_recorder and not watched.exception and not watched.signal:
             name = "rankscope-hang-call-stacks"
             threading.Thread(target=_add_call_stacks, args=(path, dump, number), name=name, daemon=True).start()
         return path

@@ -215,9 +215,8 @@ class HangWatch:
             reason,
             position=self._position,
             training_thread=self._training_thread,
-            exception=exception,
             signal=signal,
-            watched=Watched(self.run_id, self._began_ns, self._place()),
+            watched=Watched(self.run_id, self._began_ns, self._place(), exception, signal),
             limit_s=_END_LIMIT_S if exception or signal else _WRITE_LIMIT_S,
         )
         if path is not None:
@@ -278,7 +277,6 @@ class HangWatch:
             restart_count=process.restart_count,
             step=self._steps,
             ended=ended,
-            exception=exception,
             signal=signal,
             ranks=self.ranks,
         )

@@ -1,0 +1,127 @@
+"""Which ranks are late, from the local times of the logged steps alone.
+
+The engine that compares ranks in traces (`primitives/stragglers`) finds who is late in each step, or in some more often
+than by chance. Three things are peculiar to a log, which has many steps of a whole job:
+
+- evaluations and checkpoints of one rank make the times vary so much that no mean stands out, but all long steps are of
+  that rank;
+- a mean that stands out can be due to a few steps;
+- with so many steps differences stand out that are those of the cores of one machine.
+
+In: `LocalTimes`. Out: a `Judgment`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rankscope.primitives.statistics import Significance, Verdict
+from rankscope.primitives.stragglers.detectors import late_at_times
+from rankscope.primitives.stragglers.observations import Observations
+from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
+from rankscope.primitives.stragglers.with_log import LOADING
+from rankscope.watch.device_times import BASIS
+from rankscope.watch.local_times import LocalTimes
+
+ENOUGH_STEPS = 15
+"""Of fewer, nothing is said of the ranks: a job has more soon, and a busy machine makes some rank late in a few."""
+LONG = 8.0
+"""Robust standard deviations above the usual step, from which one is long."""
+LONG_SHARE = 0.3
+"""And at least this share of the usual step: in some jobs steps hardly vary."""
+CORES_DIFFER = 0.07
+"""Of a step: where hosts compute, a rank whose local time is longer by less is not late: of two equal ranks on idle
+cores one took up to 5 % longer in all steps."""
+_BY_CHANCE = 0.001
+"""Long steps are no chance if it is less probable that so many are of one rank, and at such multiples of a number."""
+_FEW_STEPS = 0.34
+"""Of all steps: a rank that is late in so few of them is not late in each …"""
+_MOST_OF_IT = 0.8
+"""… if they have this share of its excess."""
+
+
+@dataclass(frozen=True)
+class Judgment:
+    """What the steps of a log say of the ranks.
+
+    Attributes:
+        stragglers: the ranks that are late, and those that stalled once, by their numbers.
+        verdicts: by rank, whether it is late.
+        least_delay_ns: the least delay per step that these steps would show on any rank; None if they would show none.
+    """
+
+    stragglers: tuple[Straggler, ...]
+    verdicts: Mapping[int, Verdict]
+    least_delay_ns: int | None
+
+
+def judge(times: LocalTimes) -> Judgment:
+    """Judge the ranks."""
+    if times.steps.size < ENOUGH_STEPS:
+        too_few = Verdict(Significance.TOO_FEW, "", (times.steps.size,))
+        return Judgment((), dict.fromkeys(times.ranks, too_few), None)
+    compared = Comparison(_observations(times))
+    alone = [each for each in compared.stragglers() or _at_times(compared) if len(each.ranks) == 1]
+    found = [_numbered(_in_few_steps(each, compared), times) for each in alone]
+    verdicts = {times.ranks[row]: verdict for row, verdict in compared.verdicts().items() if verdict is not None}
+    verdicts |= {each.ranks[0]: each.verdict for each in found if not each.once}
+    alike = CORES_DIFFER * compared.seen.step_ns if times.basis != BASIS else 0.0
+    cores = [each for each in found if each.lasting and each.excess_ns < alike]
+    found = [each for each in found if each not in cores]
+    for each in cores:
+        # Its peer had nobody else to be compared with.
+        unknown = {rank for rank, verdict in verdicts.items() if verdict.n == (0,)}
+        clean = ({*each.ranks} | unknown) - {rank for one in found for rank in one.ranks}
+        verdicts |= dict.fromkeys(clean, replace(each.verdict, significance=Significance.NOT_SIGNIFICANT))
+    most = max(float(compared.least_delays.max()), alike)
+    return Judgment(tuple(found), verdicts, round(most) if math.isfinite(most) else None)
+
+
+def _observations(times: LocalTimes) -> Observations:
+    loading = times.phases.get(LOADING, np.zeros_like(times.local_ns))
+    loading = np.minimum(loading, times.local_ns)
+    on_host = times.basis != BASIS
+    parts = {"data_loading": loading, "operators" if on_host else "compute": times.local_ns - loading}
+    seen = Observations.of(parts, float(np.median(times.step_ns)), on_host=on_host)
+    return replace(seen, steps=times.steps)
+
+
+def _at_times(compared: Comparison) -> list[Straggler]:
+    """A rank that all long steps are of, as evaluations and checkpoints are, if that is no chance.
+
+    With n steps of m ranks at multiples of g, this has the probability (m g)^(1 - n).
+    """
+    seen = compared.seen
+    excess = np.nan_to_num(compared.excess)
+    spread = 1.4826 * float(np.median(np.abs(excess - np.median(excess))))
+    rows, columns = np.nonzero(excess > max(LONG * spread, LONG_SHARE * seen.step_ns))
+    if len(set(rows.tolist())) != 1:
+        return []
+    apart = max(math.gcd(*np.diff(seen.steps[columns]).tolist()), 1)
+    late = compared.of_rank(int(seen.ranks[rows[0]]), float(excess[rows, columns].min()))
+    if late is None or (seen.ranks.size * apart) ** (1.0 - rows.size) > _BY_CHANCE:
+        return []
+    test = Verdict(Significance.SIGNIFICANT, "all long steps are of one rank", late.verdict.n)
+    return [replace(late, kind=late_at_times.__name__, verdict=test)]
+
+
+def _in_few_steps(found: Straggler, compared: Comparison) -> Straggler:
+    """A rank that is late on average because of a few steps, as late in these."""
+    excess = np.nan_to_num(compared.excess[found.ranks[0]]).clip(min=0)
+    late = np.flatnonzero(excess > LONG_SHARE * compared.seen.step_ns)
+    few = 0 < late.size <= _FEW_STEPS * excess.size and excess[late].sum() >= _MOST_OF_IT * excess.sum()
+    if not found.lasting or not few:
+        return found
+    steps = tuple(int(step) for step in compared.seen.steps[late])
+    return replace(found, kind=late_at_times.__name__, steps=steps, late_steps=len(steps))
+
+
+def _numbered(found: Straggler, times: LocalTimes) -> Straggler:
+    """A straggler by the numbers of ranks, which the comparison has by their places."""
+    (rank,) = (times.ranks[row] for row in found.ranks)
+    others = tuple(times.ranks[row] for row in found.together_with)
+    return replace(found, ranks=(rank,), label=f"rank {rank}", together_with=others)
