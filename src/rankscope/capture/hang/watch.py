@@ -215,7 +215,6 @@ class HangWatch:
             reason,
             position=self._position,
             training_thread=self._training_thread,
-            signal=signal,
             watched=Watched(self.run_id, self._began_ns, self._place(), exception, signal),
             limit_s=_END_LIMIT_S if exception or signal else _WRITE_LIMIT_S,
         )
