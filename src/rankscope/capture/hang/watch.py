@@ -276,6 +276,7 @@ class HangWatch:
             restart_count=process.restart_count,
             step=self._steps,
             ended=ended,
+            exception=exception,
             signal=signal,
             ranks=self.ranks,
         )
