@@ -34,7 +34,7 @@ waits for data for 5 % of every step, that is a straggler, too.
 If the run directory has the step log of the job (`rankscope run` writes one), that decides who is late: it has many
 more steps, none of them recorded (`rankscope watch` judges them by the same engine). `least_delay_ns` is the least
 delay that would have been significant: a rank that is not named delays the others by no more than that. With the log of
-a job on the CPU it is at least 7 % of a step, by which cores of one machine may differ. A rank that is late in the
+a job on the CPU it is at least 6 % of a step, by which cores of one machine may differ. A rank that is late in the
 recorded steps and not in the log was so in passing. Without a log, two ranks in three steps are enough if one of them
 is at a place in each step where the other hardly is: a stretch without events, a function, or a garbage collection of a
 tenth of a step or more.

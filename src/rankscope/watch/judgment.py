@@ -33,9 +33,11 @@ LONG = 8.0
 """Robust standard deviations above the usual step, from which one is long."""
 LONG_SHARE = 0.3
 """And at least this share of the usual step: in some jobs steps hardly vary."""
-CORES_DIFFER = 0.07
+CORES_DIFFER = 0.06
 """Of a step: where hosts compute, a rank whose local time is longer by less is not late: of two equal ranks on idle
-cores one took up to 5 % longer in all steps."""
+cores one took up to 5 % longer in all steps (`python -m benchmarks plain`)."""
+CORES_STEPS = 50
+"""In fewer steps than these they differ by more, as means do."""
 _BY_CHANCE = 0.001
 """Long steps are no chance if it is less probable that so many are of one rank, and at such multiples of a number."""
 _FEW_STEPS = 0.34
@@ -69,7 +71,9 @@ def judge(times: LocalTimes) -> Judgment:
     found = [_numbered(_in_few_steps(each, compared), times) for each in alone]
     verdicts = {times.ranks[row]: verdict for row, verdict in compared.verdicts().items() if verdict is not None}
     verdicts |= {each.ranks[0]: each.verdict for each in found if not each.once}
-    alike = CORES_DIFFER * compared.seen.step_ns if times.basis != BASIS else 0.0
+    alike = 0.0
+    if times.basis != BASIS:
+        alike = CORES_DIFFER * max(CORES_STEPS / times.steps.size, 1) ** 0.5 * compared.seen.step_ns
     cores = [each for each in found if each.lasting and each.excess_ns < alike]
     found = [each for each in found if each not in cores]
     for each in cores:
