@@ -156,16 +156,18 @@ for _ in range(30):
             step(given)
         times.append((time.thread_time() - began) / 40)
     loop.append(times[1] - times[0])
-clock = time.pthread_getcpuclockid(watcher._thread.ident)
+samples = []
+clock, sampler = (time.pthread_getcpuclockid(each._thread.ident) for each in (watcher, watcher._sampler))
 for _ in range(int(sys.argv[2])):  # steps of 100 ms; the buffer is read every 15 s or so
-    cpu = time.clock_gettime(clock)
+    cpu, sampled = time.clock_gettime(clock), time.clock_gettime(sampler)
     for _ in range(300):
         began = time.perf_counter()
         step(profiler)
         time.sleep(max(0.1 - (time.perf_counter() - began), 0.0))
     control.append((time.clock_gettime(clock) - cpu) / 300)
+    samples.append((time.clock_gettime(sampler) - sampled) / 300)
 profiler.stop()
-print("RESULT " + json.dumps({"watch, in the loop": loop, "watch, control thread": control}))
+print("RESULT " + json.dumps({"watch, in the loop": loop, "watch, control thread": control, "watch, samples": samples}))
 """
 
 
@@ -250,8 +252,8 @@ def _table(title: str, found: dict[str, list[dict[str, float]]]) -> None:
 
 
 def watch(blocks: int = 8, collectives: int = 10) -> None:
-    """What the watch costs a step of 100 ms with some collectives: CPU time of the loop's thread (30 pairs) and of the
-    control thread (blocks of 300 steps): means and 95 % upper bounds. The flight recorder's buffer is full."""
+    """What the watch costs a step of 100 ms with some collectives: CPU time of the loop's thread (30 pairs), of the
+    control thread and of the samples (blocks of 300 steps): means and 95 % upper bounds. The flight recorder's buffer is full."""
     with tempfile.TemporaryDirectory() as folder:
         _print_bounds(_run(_WATCH, folder, str(blocks), str(collectives)))
 

@@ -193,7 +193,6 @@ def watch_phases(phases: StepPhases) -> None:
 def unwatch_phases(phases: StepPhases) -> None:
     """Count no more for ``phases``, and put torch back as it was if it was the last."""
     global _current
-    phases.close()
     if _current is not phases:
         return
     _current = None

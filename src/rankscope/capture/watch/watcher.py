@@ -164,6 +164,7 @@ class Watcher:
             exception, signal_name = end_by(self.ended_by)
             self._hangs.close(exception, signal=signal_name)
         unwatch_phases(self._phases)
+        self._phases.close()
         self._sampler.stop()
         self._stop_listening()
         answer_no_requests(self._asked.append)
