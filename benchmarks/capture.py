@@ -253,7 +253,7 @@ def _table(title: str, found: dict[str, list[dict[str, float]]]) -> None:
 
 def watch(blocks: int = 8, collectives: int = 10) -> None:
     """What the watch costs a step of 100 ms with some collectives: CPU time of the loop's thread (30 pairs), of the
-    control thread and of the samples (blocks of 300 steps): means and 95 % upper bounds, with a full flight recorder."""
+    control thread and of the samples (blocks of 300 steps): means and 95 % bounds. The flight recorder is full."""
     with tempfile.TemporaryDirectory() as folder:
         _print_bounds(_run(_WATCH, folder, str(blocks), str(collectives)))
 
