@@ -88,7 +88,7 @@ def operators(factor: float, counts: tuple[int, int] = (10, 10), label: str = ""
 def test_all_operators_by_one_factor() -> None:
     found = reason(*operators(4), excess=96)
     words = "more work in each operator, or a slower core: AddmmBackward0 and others take 4 times as long"
-    assert (found.cause, found.named) == ("operators", words)
+    assert (found.cause, found.named) == ("pace", words)
     assert "--record-shapes" in found.what_to_do
     # Of the same shapes it is no more work.
     found = reason(*operators(4, label=SHAPES), excess=96)
@@ -107,6 +107,15 @@ def test_operators_by_several_factors() -> None:
     # A slower core would make all of them longer alike.
     found = reason(*longer, in_steps(OPERATORS, SHAPES, 92, 38, (4, 4)), excess=54)
     assert (found.cause, found.named) == ("operators", "its operators take longer, most of all aten::3")
+
+
+def test_functions_and_operators() -> None:
+    """Where all operators are longer, the function that calls them is not why; where they are others, it is."""
+    calls = in_steps(FUNCTION, "train.py(7): forward", 130, 34, (2, 2))
+    assert reason(*operators(4), calls, excess=96).cause == "pace"
+    extra = [in_steps(OPERATOR, "aten::sort", 30, 0), in_steps(OPERATORS, "", 62, 32, (33, 32))]
+    found = reason(*extra, in_steps(FUNCTION, "train.py(9): rank", 31, 0), excess=30)
+    assert found.named == "it runs rank (train.py:9)"
 
 
 def test_one_operator() -> None:

@@ -48,12 +48,13 @@ CAUSES = {
     "descheduled": "other programs run on its core",
     "code": "its script takes longer",
     "operators": "its operators take longer",
+    "pace": "more work in each operator, or a slower core",
     "silent": "nothing that takes longer is recorded",
     "memory": "it waits for memory or copies",
     "slow_network": "its network is slow",
     "unclear": "no recorded cause explains it",
 }
-HOST_CAUSES = ("slow_host", "garbage_collection", "descheduled", "code", "operators", "silent")
+HOST_CAUSES = ("slow_host", "garbage_collection", "descheduled", "code", "operators", "pace", "silent")
 """What a slow host turns out to be, where something names it: all cost the host's time."""
 
 
@@ -71,6 +72,7 @@ CAUSES_OF_SEVERAL = {
     "descheduled": "other programs run on their cores",
     "code": "their scripts take longer",
     "operators": "their operators take longer",
+    "pace": "more work in each operator, or slower cores",
     "memory": "they wait for memory or copies",
     "slow_network": "their network is slow",
 }
@@ -95,7 +97,8 @@ ADVICE = {
     ),
     "descheduled": "End what else runs on its cores, or bind each rank to cores of its own.",
     "code": "Look at what its script does there.",
-    "operators": "Record shapes (--record-shapes): they tell more work from a slower core.",
+    "operators": "Compare these operators on this rank and another one: `rankscope analyze operators`.",
+    "pace": "Record shapes (--record-shapes): they tell more work from a slower core.",
     "silent": "Record stacks (--with-stack): they name the Python function.",
     "memory": "Check for allocation retries and copies: free memory, a fixed batch shape, expandable segments.",
     "slow_network": "Check the links between the ranks of its group.",

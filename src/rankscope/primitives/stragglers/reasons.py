@@ -3,12 +3,13 @@
 Where a host is late, the parts of its time say only that: it is in operators, or in nothing that was recorded. What is
 recorded by name (`host_items`) and what the step log knows of its thread (`step_log`) say more. In this order:
 
-1. Python's garbage collection, or other programs on its core, if ranges or the log's counters have half of the excess.
-2. A function of the job, if stacks are recorded and one has half of it: the innermost that explains most of it.
-3. Operators, if they have more of it than stretches in which nothing is recorded: the one operator with half of it,
-   else all of them, with the factor and whether there are more of them.
-4. The place in the job's code that the log's samples have half of it in.
-5. The stretch in which nothing is recorded, by what is before and after it.
+1. Python's garbage collection, if its ranges or the log's counter have half of the excess; other programs on its core,
+   if its thread waited for that for three tenths.
+2. All operators, as many as on the peers, if they have more of it than stretches in which nothing is recorded.
+3. A function of the job, if stacks are recorded and one has half of it: the innermost that explains most of it.
+4. One operator with half of it, or more operators.
+5. The place in the job's code that the log's samples have half of it in.
+6. The stretch in which nothing is recorded, by what is before and after it.
 
 In: the items of a late rank and its peers, and what the log has of it. Out: the `Cause` with a name and an advice.
 """
@@ -55,6 +56,7 @@ _WORTH = 0.1
 """Of the excess: smaller items are not listed."""
 _LISTED = 3
 LOADING = "data_loading"
+OF_ALL_OPERATORS = ("pace", "slow_host")
 NAMED_BY_ITEMS = ("slow_host", "unclear")
 """Causes that say no more than which part of the time is longer."""
 
@@ -153,10 +155,17 @@ def named(
         return _in_loader(cause, thread, logged_ns)
     if cause.cause not in NAMED_BY_ITEMS:
         return cause
-    found = _by_counters(items, excess_ns, thread, logged_ns) or _by_function(items, excess_ns)
-    if state(thread, logged_ns) != "asleep":  # operators run
-        found = found or _by_operators(items, excess_ns)
-    found = found or _by_place(thread, logged_ns) or _by_gap(items, excess_ns, thread, logged_ns) or cause
+    operators = None if state(thread, logged_ns) == "asleep" else _by_operators(items, excess_ns)
+    of_all = operators if operators is not None and operators.cause in OF_ALL_OPERATORS else None
+    found = (
+        _by_counters(items, excess_ns, thread, logged_ns)
+        or of_all
+        or _by_function(items, excess_ns)
+        or operators
+        or _by_place(thread, logged_ns)
+        or _by_gap(items, excess_ns, thread, logged_ns)
+        or cause
+    )
     return replace(found, evidence=cause.evidence or found.evidence, longer=_longer(items, excess_ns))
 
 
@@ -228,7 +237,7 @@ def _by_operators(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
     if has_shapes:
         return _cause("slow_host", share, f"a slower core: of equal shapes, {what}", _SLOW_CORE)
     advice = "Compare its batch size and sequence lengths with the other ranks'; --record-shapes shows them."
-    return _cause("operators", share, f"more work in each operator, or a slower core: {what}", advice)
+    return _cause("pace", share, f"more work in each operator, or a slower core: {what}", advice)
 
 
 _SLOW_CORE = "Check the clock frequency of its cores, and which other programs share them or their memory."
