@@ -209,7 +209,9 @@ def test_fsdp_profiles_only_the_selected_rank(fsdp):
     assert traces(folder) == ["rank1_iter2_3.trace.json.gz"]
     metadata = metadata_of(folder, "rank1_iter2_3.trace.json.gz")
     assert (metadata.world_size, metadata.device.type) == (2, "cpu")
-    assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.json")) == ["ranks/rank1.json", "run.json"]
+    assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.json")) == [
+        "hang/rank1.heartbeat.json", "ranks/rank1.json", "run.json",
+    ]  # fmt: skip
     names = {e["name"] for e in read_trace(folder / "rank1_iter2_3.trace.json.gz")["traceEvents"]}
     prefix = "FSDP::" if kind == "fsdp2" else "FullyShardedDataParallel"
     assert any(name.startswith(prefix) for name in names)

@@ -73,7 +73,7 @@ class Ring:
 def job(tmp_path, monkeypatch):
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
-    config = CaptureConfig(wait=10, warmup=1, active=2, repeat=1, keep_windows=5, watch=True, hang_timeout=0)
+    config = CaptureConfig(wait=10, warmup=1, active=2, repeat=1, keep_windows=5, watch_windows=10, hang_timeout=0)
     process = SimpleNamespace(rank=0, world_size=1, local_rank=0, host="host", restart_count=0)
     rank = SimpleNamespace(
         process=process, config=config, run_id="week", run_dir=str(tmp_path), run_id_doubt=None, activities=()

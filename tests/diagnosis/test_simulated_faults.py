@@ -48,15 +48,15 @@ FAULTS: dict[str, tuple[Job, str, tuple[int, ...], set[str]]] = {
     ),
     "slow host": (
         Job(seed=90606, device_scale=HOST_BOUND, faults=(Fault("slow_host", (4,), magnitude=0.4),)),
-        "its host is slow", (4,), set(),
+        "a slower core: of equal shapes", (4,), set(),
     ),
     "garbage collection": (
         Job(seed=91010, device_scale=HOST_BOUND, faults=(Fault("slow_host", (7,), magnitude=0.8, style="gc"),)),
-        "its host is slow", (7,), set(),
+        "Python collects garbage", (7,), set(),
     ),
     "asleep": (
         Job(seed=91111, device_scale=HOST_BOUND, faults=(Fault("slow_host", (2,), magnitude=0.4, style="asleep"),)),
-        "its host is slow", (2,), set(),
+        "nothing is recorded between ", (2,), set(),
     ),
     "allocations": (
         Job(seed=90707, faults=(Fault("memory", (3,), magnitude=0.25, style="retries"),)),

@@ -265,6 +265,24 @@ JOBS = (
         never=(*FALSE, r"[Rr]ank 1 delays|stragglers rank 1:"),
     ),
     PlainJob(
+        "evaluation-with-barrier",
+        "ddp",
+        {
+            "after step": """
+                if step % 10 == 0:
+                    if rank == 0:
+                        with torch.no_grad():
+                            for _ in range(20):
+                                network(torch.randn(rows, width))
+                    dist.barrier()
+            """
+        },
+        rank=(RANK_0,),
+        cause=(LINE,),
+        at=r"network\(torch\.randn|range\(20\)",
+        never=(*FALSE, r"[Rr]ank 1 delays|stragglers rank 1:"),
+    ),
+    PlainJob(
         "large-model-tiny-batches",
         "ddp",
         {"sizes": "rows, width = 2, 2048"},

@@ -309,7 +309,9 @@ def _certainty(comparison: Comparison, inputs: Inputs) -> pl.DataFrame:
 
 def _of_log(log: StepLog) -> pl.DataFrame:
     """The same where the log decided."""
-    decided = [rank for rank, each in log.verdicts.items() if each.significance is not Significance.TOO_FEW]
+    # Where its times vary too much to tell, they still say how large a delay would show.
+    known = log.least_delay_ns is not None
+    decided = [rank for rank, each in log.verdicts.items() if known or each.significance is not Significance.TOO_FEW]
     rows = [(rank, log.steps, log.least_delay_ns, None) for rank in decided]
     return pl.DataFrame(rows, schema={name: schema_of(COLUMNS)[name] for name in _CERTAINTY}, orient="row")
 

@@ -253,7 +253,9 @@ def _rank_verdict(findings: Sequence[Finding], inputs: Inputs) -> RankVerdict:
     sentence = without_straggler(frame, ranks_missing=missing)
     state = rank_state(frame)
     unexplained = late_unexplained(frame) if state == "none" else None
-    detail = f"{_LABELS[state]} ({enough(frame)})" if state == "too-few-steps" else ""
+    varies = bool(frame["log_steps"].drop_nulls().len())
+    few = "not known" if varies else _LABELS["too-few-steps"]
+    detail = f"{few} ({enough(frame)})" if state == "too-few-steps" else ""
     if state == "none" and unexplained is None and (bound := ruled_out(frame)):
         detail = f"none{bound}{AMONG_RECORDED if missing else ''}"
     return RankVerdict(state, (), sentence, longest, missing, unexplained, detail)

@@ -60,7 +60,8 @@ def without_straggler(frame: pl.DataFrame, *, ranks_missing: bool = False) -> He
     if state == "not-compared":
         verdict = f"{_not_compared(frame)}, as in pipeline stages of one rank"
     elif state == "too-few-steps":
-        verdict = f"Too few steps to tell whether a rank delays the others ({counted_steps(steps)}; {enough(frame)})"
+        few = "Not known" if frame["log_steps"].drop_nulls().len() else "Too few steps to tell"
+        verdict = f"{few} whether a rank delays the others ({counted_steps(steps)} recorded; {enough(frame)})"
     elif longest is None:
         verdict = "No rank delays the others"
     elif unexplained is not None:
@@ -133,6 +134,10 @@ def enough(frame: pl.DataFrame) -> str:
     Args:
         frame: rows of `stragglers` per rank.
     """
+    logged, least = (frame[name].drop_nulls().to_numpy() for name in ("log_steps", "least_delay_ns"))
+    if logged.size and least.size:
+        delay = duration(int(least.max()))
+        return f"{counted(int(logged.max()), 'step')} vary so much that only {delay} and more would show"
     needed = frame["steps_needed"].drop_nulls()
     steps = max(int(needed.to_numpy().max(initial=0)), LEAST_STEPS)
     return f"about {steps:,} would do"

@@ -217,14 +217,14 @@ def _pieces(
                 earlier = (before[1].kind.group, before[1].sequence)
                 place = Place(before[0] != step, numbered[id(before[1].kind)][0], numbered[id(each.kind)][1])
                 since = arrival - releases[earlier], arrival - matched[earlier][rank]
-                found.append(Piece(rank, step, place, earlier, *since))
+                found.append(Piece(rank, step, place, earlier, *since, before[1].kind.op == "barrier"))
             before = (step, each)
     return found, cut
 
 
 def _local(pieces: Sequence[Piece], ranks: Sequence[int], steps: Sequence[int]) -> tuple[list[int], Int64, int] | None:
-    """The steps whose pieces are known of all ranks and alike, the local times, and how much of them is undecided; None
-    if there are none."""
+    """The steps whose pieces are known of all ranks, the local times, and how much of them is undecided; None if there
+    are none."""
     by_place: dict[Place, list[Piece]] = defaultdict(list)
     for each in pieces:
         by_place[each.place].append(each)
@@ -237,7 +237,7 @@ def _local(pieces: Sequence[Piece], ranks: Sequence[int], steps: Sequence[int]) 
         waits = decided[each.place]
         if waits is None:
             undecided[key] += each.since_arrival - each.since_release
-            waits = each.place.first  # the optimizer needs the result of the last one
+            waits = each.place.first or each.blocks  # the optimizer needs the result of the last one
         total[key] += max(each.since_release if waits else each.since_arrival, 0)
         number[key] += 1
     usual = {}
@@ -247,7 +247,9 @@ def _local(pieces: Sequence[Piece], ranks: Sequence[int], steps: Sequence[int]) 
         if not counts:
             return None
         usual[rank] = max(counts, key=lambda n: (counts[n], n))
-    known = [step for step in steps if all(number[rank, step] == usual[rank] for rank in ranks)]
+    # A step may have further collectives, as the barrier after an evaluation: the same number on all ranks.
+    further = {step: {number[rank, step] - usual[rank] for rank in ranks} for step in steps}
+    known = [step for step in steps if len(further[step]) == 1 and min(further[step]) >= 0]
     if not known:
         return None
     most = max(float(np.median([undecided[rank, step] for step in known])) for rank in ranks)

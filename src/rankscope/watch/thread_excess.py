@@ -7,7 +7,8 @@ In: the logs of all ranks, a rank, and the steps in which it is late. Out: a `Th
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +22,8 @@ _MOST = 0.8
 _ONE_LINE = 0.6
 """Of a function's excess: a line with so much is where it is."""
 _LEAST_SAMPLES = 5
+_LEAST_RUNNING_NS = 10_000_000
+"""Of a late step: a thread that runs Python gives the interpreter's lock to another one after 5 ms."""
 
 Of = Callable[[Mapping[int, StepLine], int], int]
 """Of a rank's steps, a value of one."""
@@ -54,13 +57,20 @@ def thread_excess(
         return max(round((values[rank] - float(np.median(others))) / compared), 0)
 
     collecting = more(lambda of_rank, step: of_rank[step].gc_ns)
-    place, place_ns = _place(logs, rank, steps, compared, lines)
-    place_ns = min(place_ns, excess_ns)
+    place, place_ns, in_loop = _place(logs, rank, steps, lines)
+    at = ThreadExcess(
+        collecting_ns=collecting, place=place, place_ns=min(place_ns // compared, excess_ns), in_loop=in_loop
+    )
     if not all(of_rank[each].running_us for of_rank in lines.values() for step in steps for each in (step - 1, step)):
-        return ThreadExcess(collecting_ns=collecting, place=place, place_ns=place_ns)
+        return at
     ready = min(more(lambda of_rank, step: _of_local_time(of_rank, step, "ready_us")), excess_ns)
     running = min(more(lambda of_rank, step: _of_local_time(of_rank, step, "running_us")), excess_ns - ready)
-    return ThreadExcess(running, ready, excess_ns - running - ready, collecting, place, place_ns)
+    asleep = excess_ns - running - ready
+    found = replace(at, running_ns=running, ready_ns=ready, asleep_ns=asleep)
+    # While it runs Python, a sample waits for the interpreter's lock, and is taken where that is given up.
+    if 2 * asleep < excess_ns and place_ns < len(steps) * _LEAST_RUNNING_NS:
+        return replace(found, place=None, place_ns=0)
+    return found
 
 
 def _of_local_time(lines: Mapping[int, StepLine], step: int, name: str) -> int:
@@ -71,13 +81,10 @@ def _of_local_time(lines: Mapping[int, StepLine], step: int, name: str) -> int:
 
 
 def _place(
-    logs: Mapping[int, RankLog],
-    rank: int,
-    steps: Sequence[int],
-    compared: int,
-    lines: Mapping[int, Mapping[int, StepLine]],
-) -> tuple[CodePlace | None, int]:
-    """The innermost function of the job in which the rank is for longer than its peers, and how much longer.
+    logs: Mapping[int, RankLog], rank: int, steps: Sequence[int], lines: Mapping[int, Mapping[int, StepLine]]
+) -> tuple[CodePlace | None, int, bool]:
+    """The innermost function of the job in which the rank is for longer than its peers, how much longer in all steps,
+    and whether the peers are mostly in it, too.
 
     A sample counts for the time of the late steps divided by the number of samples in them. Lines of one function are
     compared with the same lines of the peers: a rank that is late at one waits less at another.
@@ -91,7 +98,7 @@ def _place(
         taken_ns = sum(lines[each][step].ns for step in steps)
         weight = taken_ns / max(len(samples), 1)
         if each == rank and len(samples) < _LEAST_SAMPLES:
-            return None, 0
+            return None, 0, False
         for place, count in Counter(samples).items():
             for function, line, inside in _functions(log.places.get(place, ())):
                 found[function, line] += count * weight
@@ -104,7 +111,7 @@ def _place(
         if value > usual:
             excess[function][line] += value - usual
     if not excess:
-        return None, 0
+        return None, 0, False
     # By one line: a function that calls it is at the line of the call, and by chance at others.
     most = max(value for of_lines in excess.values() for value in of_lines.values())
     explains = [each for each, of_lines in excess.items() if sum(of_lines.values()) >= _MOST * most]
@@ -113,7 +120,19 @@ def _place(
     total = min(sum(of_lines.values()), most / _MOST)
     line, value = max(of_lines.items(), key=lambda each: each[1])
     shown = line if value >= _ONE_LINE * total else min(of_lines)
-    return CodePlace(function[0], shown, function[1]), round(total / compared)
+    return CodePlace(function[0], shown, function[1]), round(total), _are_mostly_in(function, rank, logs, wanted)
+
+
+def _are_mostly_in(function: Function, rank: int, logs: Mapping[int, RankLog], steps: Set[int]) -> bool:
+    """Whether a function is the innermost in most samples of the other ranks."""
+    inner = [
+        _functions(log.places.get(place, ()))[:1]
+        for each, log in logs.items()
+        if each != rank
+        for step, place in log.samples
+        if step in steps
+    ]
+    return 2 * sum(bool(first) and first[0][0] == function for first in inner) > len(inner)
 
 
 def _functions(frames: Frames) -> list[tuple[Function, int, int]]:

@@ -46,6 +46,8 @@ class Piece(NamedTuple):
     """The collective before: group and sequence number."""
     since_release: int
     since_arrival: int
+    blocks: bool = False
+    """Whether the collective before is one that is called to wait."""
 
 
 def waited(pieces: Sequence[Piece]) -> bool | None:

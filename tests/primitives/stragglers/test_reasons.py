@@ -140,9 +140,19 @@ def test_collections_and_other_programs_come_first() -> None:
     gap = in_steps(GAP, SLEEP, 31, 1)
     assert reason(gap, in_steps(COLLECTION, "", 28, 0), excess=30).cause == "garbage_collection"
     assert reason(gap, excess=30, thread=ThreadExcess(collecting_ns=20 * MS)).cause == "garbage_collection"
-    waits = ThreadExcess(running_ns=18 * MS, ready_ns=12 * MS, asleep_ns=0)
+    waits = ThreadExcess(running_ns=8 * MS, ready_ns=20 * MS, asleep_ns=4 * MS)
     found = reason(*operators(2), excess=32, thread=waits)
     assert (found.cause, found.named) == ("descheduled", "other programs run on its core")
+    # It also runs for longer: that is named, and makes it wait for a core more often.
+    works = ThreadExcess(running_ns=18 * MS, ready_ns=12 * MS, asleep_ns=0)
+    found = reason(*operators(2), excess=32, thread=works)
+    assert (found.cause, found.named.endswith("; other programs run on its core, too")) == ("pace", True)
+    # Where it does so: a log that is written with fsync.
+    writes = ThreadExcess(1 * MS, 28 * MS, 3 * MS, place=CodePlace("train.py", 8, "write"), place_ns=30 * MS)
+    found = reason(gap, excess=32, thread=writes)
+    assert found.named == "other programs run on its core, while it is in write (train.py:8)"
+    parses = ThreadExcess(32 * MS, 0, 0, 20 * MS, CodePlace("data.py", 9, "parse"), 30 * MS)
+    assert reason(gap, excess=32, thread=parses).named == "Python collects garbage, in parse (data.py:9)"
 
 
 def test_specific_causes_keep_theirs() -> None:
@@ -152,6 +162,9 @@ def test_specific_causes_keep_theirs() -> None:
     inside = ThreadExcess(29 * MS, 0, 1 * MS, place=CodePlace("data.py", 7, "__getitem__"), place_ns=28 * MS)
     found = reason(gap, excess=30, cause=loading, thread=inside)
     assert (found.cause, found.named) == ("data_loading", "it waits for data, in __getitem__ (data.py:7)")
+    # Workers load: the loop itself waits for them.
+    loop = ThreadExcess(0, 0, 30 * MS, place=CodePlace("train.py", 21, "main"), place_ns=28 * MS, in_loop=True)
+    assert reason(gap, excess=30, cause=loading, thread=loop).named == ""
     work = Cause("more_work", 1.0, "")
     assert reason(gap, excess=30, cause=work) is work
 

@@ -4,7 +4,7 @@ Where a host is late, the parts of its time say only that: it is in operators, o
 recorded by name (`host_items`) and what the step log knows of its thread (`step_log`) say more. In this order:
 
 1. Python's garbage collection, if its ranges or the log's counter have half of the excess; other programs on its core,
-   if its thread waited for that for three tenths.
+   if its thread waited for that for three tenths, and did not run for much longer than its peers'.
 2. All operators, as many as on the peers, if they have more of it than stretches in which nothing is recorded.
 3. A function of the job, if stacks are recorded and one has half of it: the innermost that explains most of it.
 4. One operator with half of it, or more operators.
@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from rankscope.primitives.stragglers.causes import EXPLAINS, PECULIAR, Cause, duration
+from rankscope.primitives.stragglers.causes import ADVICE, EXPLAINS, PECULIAR, Cause, duration
 from rankscope.primitives.stragglers.host_items import (
     BETWEEN,
     COLLECTION,
@@ -159,6 +159,7 @@ def named(
     of_all = operators if operators is not None and operators.cause in OF_ALL_OPERATORS else None
     found = (
         _by_counters(items, excess_ns, thread, logged_ns)
+        or _by_core(thread, logged_ns)
         or of_all
         or _by_function(items, excess_ns)
         or operators
@@ -166,23 +167,45 @@ def named(
         or _by_gap(items, excess_ns, thread, logged_ns)
         or cause
     )
+    if found.named and found.cause not in ("descheduled", "garbage_collection") and _lacks_core(thread, logged_ns):
+        found = replace(found, named=f"{found.named}; other programs run on its core, too")
     return replace(found, evidence=cause.evidence or found.evidence, longer=_longer(items, excess_ns))
+
+
+def _lacks_core(thread: ThreadExcess | None, logged_ns: float) -> bool:
+    return thread is not None and logged_ns > 0 and (thread.ready_ns or 0) >= PECULIAR * logged_ns
 
 
 def _by_counters(
     items: pl.DataFrame | None, excess_ns: float, thread: ThreadExcess | None, logged_ns: float
 ) -> Cause | None:
-    collected = _of_kind(items, COLLECTION)["excess_ns"].sum()
-    if excess_ns and collected >= EXPLAINS * excess_ns:
-        return _cause("garbage_collection", float(collected) / excess_ns, "Python collects garbage")
-    if thread is None or not logged_ns:
+    """Python's garbage collection, and where in the job's code."""
+    collected = float(_of_kind(items, COLLECTION)["excess_ns"].sum())
+    share = collected / excess_ns if excess_ns else 0.0
+    if thread is not None and logged_ns:
+        share = max(share, thread.collecting_ns / logged_ns)
+    if share < EXPLAINS:
         return None
-    if thread.collecting_ns >= EXPLAINS * logged_ns:
-        return _cause("garbage_collection", thread.collecting_ns / logged_ns, "Python collects garbage")
-    # What shares its core also makes it slower while it runs.
-    if (thread.ready_ns or 0) >= PECULIAR * logged_ns:
-        return _cause("descheduled", (thread.ready_ns or 0) / logged_ns, "other programs run on its core")
-    return None
+    where = _where(thread, logged_ns)
+    advice = f"Make fewer objects in {where}. {ADVICE['garbage_collection']}" if where else ""
+    what = f"Python collects garbage{f', in {where}' if where else ''}"
+    return _cause("garbage_collection", share, what, advice)
+
+
+def _by_core(thread: ThreadExcess | None, logged_ns: float) -> Cause | None:
+    """Other programs on its core, unless it also has much more to run: that makes it wait for a core more often."""
+    if thread is None or not _lacks_core(thread, logged_ns) or (thread.running_ns or 0) >= PECULIAR * logged_ns:
+        return None
+    where = _where(thread, logged_ns)
+    what = f"other programs run on its core{f', while it is in {where}' if where else ''}"
+    return _cause("descheduled", (thread.ready_ns or 0) / logged_ns, what)
+
+
+def _where(thread: ThreadExcess | None, logged_ns: float) -> str:
+    """The function of the job that has most of the excess, if it is not the loop's own."""
+    if thread is None or thread.place is None or thread.in_loop or thread.place_ns < EXPLAINS * logged_ns:
+        return ""
+    return "" if thread.place.function.startswith("<") else str(thread.place)
 
 
 def _by_function(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
@@ -288,11 +311,11 @@ def _by_place(thread: ThreadExcess | None, logged_ns: float) -> Cause | None:
 
 def _in_loader(cause: Cause, thread: ThreadExcess | None, logged_ns: float) -> Cause:
     """Waiting for data, by the function of the job that loads it in the loop's own thread."""
-    place = thread.place if thread is not None and thread.place_ns >= EXPLAINS * logged_ns else None
-    if place is None or place.function.startswith("<"):
+    where = _where(thread, logged_ns)
+    if not where:
         return cause
-    advice = f"Look at {place}, or give the data loader workers (num_workers) and let them prefetch."
-    return replace(cause, named=f"it waits for data, in {place}", advice=advice)
+    advice = f"Look at {where}, or give the data loader workers (num_workers) and let them prefetch."
+    return replace(cause, named=f"it waits for data, in {where}", advice=advice)
 
 
 def _by_gap(

@@ -38,6 +38,7 @@ class ThreadExcess:
         collecting_ns: Python collected garbage in it.
         place: where in the job's code most of it is, from samples of its stack.
         place_ns: how much.
+        in_loop: whether the peers, too, are mostly in that function: it is the loop's own.
     """
 
     running_ns: int | None = None
@@ -46,3 +47,4 @@ class ThreadExcess:
     collecting_ns: int = 0
     place: CodePlace | None = None
     place_ns: int = 0
+    in_loop: bool = False
