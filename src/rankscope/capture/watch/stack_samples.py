@@ -2,7 +2,7 @@
 
 That names the function of a rank that is late without recording every call. A sample takes some tens of microseconds of
 the interpreter's lock. Samples are taken at random intervals, so that they do not keep step with the loop, more often
-in the first minute, since a short job has few.
+in the first quarter of a minute, since a short job has few.
 
 In: a thread, and the step it is in. Out: samples, each a step and the number of a place, and the places.
 """
@@ -21,7 +21,7 @@ from rankscope.rundir.code_places import is_library
 
 FIRST_INTERVAL_S = 0.05
 INTERVAL_S = 0.2
-FIRST_SAMPLES = 1200
+FIRST_SAMPLES = 300
 """So many are taken at the first interval."""
 MAX_FRAMES = 8
 """Of the job's own, the innermost ones."""
