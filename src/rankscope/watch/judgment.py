@@ -35,7 +35,7 @@ LONG_SHARE = 0.3
 """And at least this share of the usual step: in some jobs steps hardly vary."""
 CORES_DIFFER = 0.06
 """Of a step: where hosts compute, a rank whose local time is longer by less is not late: of two equal ranks on idle
-cores one took up to 5 % longer in all steps (`python -m benchmarks plain`)."""
+cores one took up to 5 % longer in all steps of most jobs (`python -m benchmarks plain`)."""
 CORES_STEPS = 50
 """In fewer steps than these they differ by more, as means do."""
 _BY_CHANCE = 0.001
