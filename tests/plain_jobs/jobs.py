@@ -125,6 +125,17 @@ LOADER = """
 
     batches = iter(torch.utils.data.DataLoader(Rows(), batch_size=8))
 """
+
+
+def loaded(waits: str) -> dict[str, str]:
+    """Batches from a loader that waits for each part of one."""
+    return {
+        "imports": "import time",
+        "setup": LOADER % waits,
+        "loading": "batch = next(batches).flatten(0, 1)",
+    }
+
+
 TRANSFORMER = {
     "sizes": "rows, width = 16, 256",
     "model": "network = torch.nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True)",
@@ -194,21 +205,13 @@ JOBS = (
     PlainJob(
         "loader-on-one-rank",
         "ddp",
-        {
-            "imports": "import time",
-            "setup": LOADER % "time.sleep(0.005 if rank == 1 else 0)",
-            "loading": "batch = next(batches).flatten(0, 1)",
-        },
+        loaded("time.sleep(0.005 if rank == 1 else 0)"),
         cause=DATA,
     ),
     PlainJob(
         "loader-on-all-ranks",
         "ddp",
-        {
-            "imports": "import time",
-            "setup": LOADER % "time.sleep(0.005)",
-            "loading": "batch = next(batches).flatten(0, 1)",
-        },
+        loaded("time.sleep(0.005)"),
         rank=(),
         cause=DATA,
         never=EQUAL,
@@ -307,11 +310,7 @@ JOBS = (
     PlainJob(
         "alone-loader",
         "alone",
-        {
-            "imports": "import time",
-            "setup": LOADER % "time.sleep(0.005)",
-            "loading": "batch = next(batches).flatten(0, 1)",
-        },
+        loaded("time.sleep(0.005)"),
         ranks=1,
         rank=(),
         cause=DATA,

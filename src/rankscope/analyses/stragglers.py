@@ -235,12 +235,13 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     stretches = stretches.select("rank", "window", "match", "step")  # the others take much memory
     findings = _left_out(cut)
     if rows.is_empty():
-        table = pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64})
+        table = pl.DataFrame({"rank": ranks, "saving_ns": None}, schema={"rank": pl.Int64, "saving_ns": pl.Int64})
         if inputs.log is None:
             return _complete(table), findings
-        table = _with_verdicts(_complete(table), of_log(inputs.log), inputs.log.verdicts)
-        table = _complete(table.drop(_CERTAINTY[1:]).join(_of_log(inputs.log), on="rank", how="left"))
-        return table, [*_findings(of_log(inputs.log), table), *findings]
+        logged = of_log(inputs.log)
+        table = _with_verdicts(table, logged, inputs.log.verdicts)
+        table = _complete(table.join(_of_log(inputs.log), on="rank", how="left", maintain_order="left"))
+        return table, [*_findings(logged, table), *findings]
     mesh = mesh_of(inputs)
     role = _roles(mesh, inputs)
     times = local_times_of(together(parts), stretches, collectives, cut)
@@ -386,7 +387,6 @@ def _with_causes(table: pl.DataFrame, stragglers: Sequence[Straggler]) -> pl.Dat
         for each in stragglers
     ]
     found = pl.DataFrame(rows, schema=schema, orient="row").unique("rank", keep="last")
-    table = table.drop(set(schema) - {"rank"}, strict=False)
     joined = table.join(found, on="rank", how="left", maintain_order="left")
     return joined.with_columns(pl.coalesce("found_ns", "saving_ns").alias("saving_ns"))
 
@@ -481,5 +481,6 @@ analysis = Analysis(
     requires=("collectives", "clock"),
     parameters=(Parameter("by", "what to group rows by", default="rank", choices=("rank", "step"), of_reduce=True),),
     has_findings=True,
+    reads_log=True,
     shown_empty=True,
 )

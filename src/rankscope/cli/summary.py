@@ -47,7 +47,7 @@ def summary(source: Source, options: RunOptions = DEFAULTS) -> None:
 
 def _end(source: Sequence[str], run_id: str | None) -> tuple[str, str] | None:
     """Why the job hangs or has failed, and what to type to see more; None if nothing is known of that."""
-    if len(source) != 1 or "://" in source[0]:
+    if not _is_directory(source):
         return None
     from rankscope.hang import end_of_job
 
@@ -55,19 +55,24 @@ def _end(source: Sequence[str], run_id: str | None) -> tuple[str, str] | None:
     return None if found is None else (found.summary, f"rankscope hang {shlex.quote(source[0])}")
 
 
+def _is_directory(source: Sequence[str]) -> bool:
+    """Whether it may be a run directory on this machine, with what the watch wrote."""
+    return len(source) == 1 and "://" not in source[0]
+
+
 def _show_watched(source: Sequence[str], console: Console) -> bool:
     """Show what the watch of a job without traces wrote; False if there is none."""
-    end = _end(source, None)
-    shown: list[RenderableType] = []
-    if end is not None:
-        shown.append(Text(f"{plain(end[0], limit=600)}\n  {plain(end[1], limit=4096)}", style="bold red"))
-    if len(source) == 1 and "://" not in source[0]:
-        from rankscope.report.watch import watch_view
-        from rankscope.watch.log import WatchLogs
-        from rankscope.watch.status import read_status
+    if not _is_directory(source):
+        return False
+    from rankscope.report.watch import watch_view
+    from rankscope.watch.log import WatchLogs
+    from rankscope.watch.status import read_status
 
-        with suppress(RankscopeError, OSError):  # no log, or none that can be read
-            shown.append(watch_view(read_status(source[0], WatchLogs(source[0]))))
+    shown: list[RenderableType] = []
+    if (end := _end(source, None)) is not None:
+        shown.append(Text(f"{plain(end[0], limit=600)}\n  {plain(end[1], limit=4096)}", style="bold red"))
+    with suppress(RankscopeError, OSError):  # no log, or none that can be read
+        shown.append(watch_view(read_status(source[0], WatchLogs(source[0]))))
     if shown:
         console.print(Text("There is no trace in this directory; this is from the watch."), *shown, sep="\n\n")
     return bool(shown)

@@ -35,6 +35,7 @@ from rankscope.results import (
     longest_wait,
     rank_state,
     ruled_out,
+    undecided,
     without_straggler,
 )
 from rankscope.rundir.plurals import counted, plural
@@ -253,9 +254,7 @@ def _rank_verdict(findings: Sequence[Finding], inputs: Inputs) -> RankVerdict:
     sentence = without_straggler(frame, ranks_missing=missing)
     state = rank_state(frame)
     unexplained = late_unexplained(frame) if state == "none" else None
-    varies = bool(frame["log_steps"].drop_nulls().len())
-    few = "not known" if varies else _LABELS["too-few-steps"]
-    detail = f"{few} ({enough(frame)})" if state == "too-few-steps" else ""
+    detail = f"{undecided(frame)} ({enough(frame)})" if state == "too-few-steps" else ""
     if state == "none" and unexplained is None and (bound := ruled_out(frame)):
         detail = f"none{bound}{AMONG_RECORDED if missing else ''}"
     return RankVerdict(state, (), sentence, longest, missing, unexplained, detail)

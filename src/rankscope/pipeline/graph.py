@@ -84,9 +84,11 @@ def run_level(
         for key in to_map
         if any(p.of_reduce for p in get_analysis(key[0]).parameters) and not _is_cached(key, complete=complete)
     }
+    # Reading the log of a large job takes seconds.
+    log = loaded.log if any(get_analysis(name).reads_log for name, _ in keys) else None
     inputs = Inputs(
         options, tuple(loaded.infos), Frames(results), world_size=loaded.world_size,
-        capture=loaded.rank_manifests, log=loaded.log,
+        capture=loaded.rank_manifests, log=log,
     )  # fmt: skip
     computed, incomplete = {}, incomplete_ranks(loaded.infos)
     by_part: dict[AnalysisKey, list[AnalysisKey]] = {}

@@ -53,6 +53,7 @@ from rankscope.results.rank_state import (
     longest_wait,
     rank_state,
     ruled_out,
+    undecided,
     without_straggler,
 )
 from rankscope.store.part_cache import Part
@@ -115,6 +116,7 @@ __all__ = [
     "together",
     "top_group",
     "total_of",
+    "undecided",
     "with_symptoms",
     "without_straggler",
     "worst_of",

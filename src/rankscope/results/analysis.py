@@ -48,7 +48,8 @@ class Inputs:
         world_size: the number of ranks in the job, if recorded.
         parameters: a value for each of the analysis's parameters.
         capture: each rank's capture manifest, in `across_ranks` and for rules; empty without manifests.
-        log: what the job's step log says of stragglers, in `across_ranks`; None without one.
+        log: what the job's step log says of stragglers, in `across_ranks` of an analysis that reads it; None without
+            one.
         shared: what analyses of one rank share, by `once`.
     """
 
@@ -138,6 +139,7 @@ class Analysis:
         reads_more: expensive columns that it needs in addition to `reads` for some parameters.
         headline: gives the answer in one sentence from the result's frame; None if there is none.
         has_findings: whether `across_ranks` may give findings: `rankscope findings` then includes it.
+        reads_log: whether `across_ranks` reads the job's step log.
         in_report: whether its table is in the report.
         on_page: whether `serve` computes its table for the page.
         shown_empty: whether the report shows it even without rows. The report and the page begin with these.
@@ -159,6 +161,7 @@ class Analysis:
     reads_more: Callable[[Parameters], Mapping[str, tuple[str, ...]]] | None = None
     headline: Callable[[pl.DataFrame], Headline | None] | None = None
     has_findings: bool = False
+    reads_log: bool = False
     in_report: bool = True
     on_page: bool = True
     shown_empty: bool = False

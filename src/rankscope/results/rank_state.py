@@ -60,8 +60,8 @@ def without_straggler(frame: pl.DataFrame, *, ranks_missing: bool = False) -> He
     if state == "not-compared":
         verdict = f"{_not_compared(frame)}, as in pipeline stages of one rank"
     elif state == "too-few-steps":
-        few = "Not known" if frame["log_steps"].drop_nulls().len() else "Too few steps to tell"
-        verdict = f"{few} whether a rank delays the others ({counted_steps(steps)} recorded; {enough(frame)})"
+        how_many = f"{counted_steps(steps)} recorded; {enough(frame)}"
+        verdict = f"{undecided(frame).capitalize()} whether a rank delays the others ({how_many})"
     elif longest is None:
         verdict = "No rank delays the others"
     elif unexplained is not None:
@@ -126,6 +126,15 @@ def ruled_out(frame: pl.DataFrame) -> str:
     if not least.len():
         return ""
     return f" by more than {duration(int(least.to_numpy().max()))} per step ({counted(number, 'step')})"
+
+
+def undecided(frame: pl.DataFrame) -> str:
+    """Why it is open whether a rank delays the others: the times of the log vary too much, or there are too few steps.
+
+    Args:
+        frame: rows of `stragglers` per rank.
+    """
+    return "not known" if frame["log_steps"].drop_nulls().len() else Significance.TOO_FEW.value
 
 
 def enough(frame: pl.DataFrame) -> str:

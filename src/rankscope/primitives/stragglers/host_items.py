@@ -40,7 +40,7 @@ _LOADER = r"(enumerate\([^)]*\))#[^\x1f]*"
 _FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
 _PACKAGES = re.compile(
     r"^(numpy|pandas|PIL|cv2|scipy|sklearn|torchvision|torchaudio|torchdata|transformers|datasets|tokenizers|accelerate"
-    r"|lightning|pytorch_lightning|lightning_fabric|deepspeed|triton|tqdm|wandb|rankscope/capture)[/.]"
+    r"|lightning|pytorch_lightning|lightning_fabric|deepspeed|triton|tqdm|wandb)[/.]"
 )
 SCHEMA = pl.Schema({"step": pl.Int64, "kind": pl.String, "label": pl.String, "ns": pl.Int64, "count": pl.Int64})
 
