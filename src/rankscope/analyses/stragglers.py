@@ -67,6 +67,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -235,6 +236,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     stretches = stretches.select("rank", "window", "match", "step")  # the others take much memory
     findings = _left_out(cut)
     if rows.is_empty():
+        ranks = sorted({*ranks, *(inputs.log.verdicts if inputs.log is not None else ())})
         table = pl.DataFrame({"rank": ranks, "saving_ns": None}, schema={"rank": pl.Int64, "saving_ns": pl.Int64})
         if inputs.log is None:
             return _complete(table), findings
@@ -407,8 +409,8 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
                 steps=() if each.lasting else tuple(dict.fromkeys(each.steps)),
                 evidence=(
                     Evidence(_excess_name(each), each.excess_ns, "ns"),
-                    Evidence("largest lateness per step, mean", max(row["lateness_ns"] or 0 for row in mine), "ns"),
-                    Evidence("time other ranks waited for it", max(row["waited_ns"] or 0 for row in mine), "ns"),
+                    *_largest("largest lateness per step, mean", "lateness_ns", mine),
+                    *_largest("time other ranks waited for it", "waited_ns", mine),
                     Evidence("steps in which it is late", each.late_steps, "count"),
                     Evidence("steps compared", each.compared, "count"),
                     Evidence("significance test", f"{each.verdict.test}, {counted(each.compared, 'step')}"),
@@ -422,6 +424,12 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
             )
         )
     return findings
+
+
+def _largest(name: str, column: str, rows: Sequence[Mapping[str, Any]]) -> list[Evidence]:
+    """The largest of the values that are known: a rank may be known from the log alone."""
+    known = [row[column] for row in rows if row[column] is not None]
+    return [Evidence(name, max(known), "ns")] if known else []
 
 
 def _excess_name(straggler: Straggler) -> str:

@@ -31,6 +31,7 @@ from rankscope.results import (
     Result,
     enough,
     incomplete_ranks,
+    judged_by_log,
     late_unexplained,
     longest_wait,
     rank_state,
@@ -240,7 +241,8 @@ def _headline(findings: Sequence[Finding], unit: StepWords, step: int | None, sn
 def _rank_verdict(findings: Sequence[Finding], inputs: Inputs) -> RankVerdict:
     """Whether a rank delays the others, with its evidence."""
     frame = inputs.results.get("stragglers")
-    if len({info.rank for info in inputs.traces}) < 2:
+    logged = frame is not None and judged_by_log(frame)
+    if len({info.rank for info in inputs.traces}) < 2 and not logged:
         return RankVerdict("one-rank", (), Headline.of("One rank: there is nothing to compare it with."))
     longest = None if frame is None else longest_wait(frame)
     found = [each for each in findings if each.id == STRAGGLER]
@@ -250,7 +252,7 @@ def _rank_verdict(findings: Sequence[Finding], inputs: Inputs) -> RankVerdict:
     if frame is None:
         sentence = Headline.of("The ranks could not be compared: the analysis of stragglers failed.")
         return RankVerdict("not-compared", (), sentence)
-    missing = unrecorded_ranks(inputs) > 0
+    missing = unrecorded_ranks(inputs) > 0 and frame["log_steps"].count() < (inputs.world_size or 0)
     sentence = without_straggler(frame, ranks_missing=missing)
     state = rank_state(frame)
     unexplained = late_unexplained(frame) if state == "none" else None
@@ -319,11 +321,13 @@ def _ranks_not_judged(stated: Sequence[Finding], inputs: Inputs, ranks: int) -> 
     size = inputs.world_size or ranks
     if size < 2:
         return []
-    what = "Which rank delays the others"
+    frame = inputs.results.get("stragglers")
+    logged = frame is not None and judged_by_log(frame)
+    what = "Waiting in communication" if logged else "Which rank delays the others"
     if ranks < 2:
         why = f"1 of {size} ranks has a trace here"
-        return [NotJudged(f"{what}, and waiting in communication", why, "Gather the traces of all ranks.")]
-    frame = inputs.results.get("stragglers")
+        what = what if logged else f"{what}, and waiting in communication"
+        return [NotJudged(what, why, "Gather the traces of all ranks.")]
     if "collectives" not in inputs.results or inputs.columns("collectives", "rank").is_empty():
         return [NotJudged(what, "no collective is recorded", "Record device activity, or Gloo's ranges on the CPU.")]
     complete = ranks - len(incomplete_ranks(inputs.traces))

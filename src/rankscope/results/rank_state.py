@@ -39,11 +39,22 @@ def rank_state(frame: pl.DataFrame) -> RankState:
     if frame["cause"].drop_nulls().len():
         return "straggler"
     most = _most_waited(frame)
+    if most is None and judged_by_log(frame):
+        return "too-few-steps" if Significance.TOO_FEW.value in frame["significance"] else "none"
     if most is None or most["significance"] is None:
         return "not-compared"
     few = most["log_steps"] is None and _steps(frame) < ENOUGH_STEPS
     too_few = few or most["significance"] == Significance.TOO_FEW.value
     return "too-few-steps" if too_few else "none"
+
+
+def judged_by_log(frame: pl.DataFrame) -> bool:
+    """Whether the job's step log decided, so that no trace is needed.
+
+    Args:
+        frame: rows of `stragglers` per rank.
+    """
+    return bool(frame["log_steps"].drop_nulls().len())
 
 
 def without_straggler(frame: pl.DataFrame, *, ranks_missing: bool = False) -> Headline:
@@ -62,8 +73,6 @@ def without_straggler(frame: pl.DataFrame, *, ranks_missing: bool = False) -> He
     elif state == "too-few-steps":
         how_many = f"{counted_steps(steps)} recorded; {enough(frame)}"
         verdict = f"{undecided(frame).capitalize()} whether a rank delays the others ({how_many})"
-    elif longest is None:
-        verdict = "No rank delays the others"
     elif unexplained is not None:
         verdict = f"Rank {unexplained} delays the others in some steps, but these traces do not show why"
     elif Significance.SIGNIFICANT.value in frame["significance"]:
@@ -134,7 +143,7 @@ def undecided(frame: pl.DataFrame) -> str:
     Args:
         frame: rows of `stragglers` per rank.
     """
-    return "not known" if frame["log_steps"].drop_nulls().len() else Significance.TOO_FEW.value
+    return "not known" if judged_by_log(frame) else Significance.TOO_FEW.value
 
 
 def enough(frame: pl.DataFrame) -> str:

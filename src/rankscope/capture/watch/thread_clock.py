@@ -7,6 +7,7 @@ In: the calling thread. Out: its readings, ns.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from contextlib import suppress
 from typing import NamedTuple
@@ -31,12 +32,13 @@ class ThreadClock:
 
     def __init__(self) -> None:
         self._file: int | None = None
-        with suppress(OSError, AttributeError):
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        if sys.platform == "linux":
+            with suppress(OSError):
+                self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> ThreadTimes | None:
         """The thread's times; None where they are not known."""
-        if self._file is None:
+        if self._file is None or sys.platform == "win32":
             return None
         try:
             # The running time in this file is as old as the last tick of the scheduler.
