@@ -160,3 +160,14 @@ def test_what_cannot_be_told_from_the_steps_is_said(tmp_path):
 
     found, _ = times_of(SimulatedJob(ranks=2, noise=0, forward=4, buckets=1, slow=slow), tmp_path)
     assert found.undecided_ns == pytest.approx(9 * MS, rel=0.5)
+
+
+def test_a_rank_that_is_early_by_equally_much_in_each_step_waits(tmp_path):
+    """Nothing varies, so levels must tell: without them rank 0 would have what it waited as its own time."""
+
+    def slow(rank, _step, place):
+        return 15 * MS if (rank, place) == (1, "loading") else 0
+
+    found, truth = times_of(SimulatedJob(ranks=2, noise=0, forward=4, buckets=1, slow=slow), tmp_path)
+    assert found.undecided_ns < MS
+    assert np.abs(found.local_ns - truth[:, 1:]).max() <= 6000

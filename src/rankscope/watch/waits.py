@@ -4,13 +4,17 @@ It is inferred from how the time between two arrivals of a rank depends on how e
 that waits is later by as much (slope 1), one that does not is not (slope 0). Only what varies from step to step and
 differs between ranks counts: not that a rank is always early, nor that a step is longer on all ranks.
 
+Where hardly anything varies, the levels tell, if both collectives are of one step: a rank that is always early at the
+first one, and takes as much longer than the last rank to come to the next, waited in between. Across two steps it may
+be the last rank that is slow there.
+
 In: the pieces of one place. Out: whether ranks waited, None if the pieces do not show it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +76,27 @@ def waited(pieces: Sequence[Piece]) -> bool | None:
         dx, dy = _changes(early), _changes(since)
         xx, xy, yy = xx + float((dx * dx).sum()), xy + float((dx * dy).sum()), yy + float((dy * dy).sum())
         freedom += (len(ranks) - 1) * (len(rows) - 1)
+    found = _decided(xx, xy, yy, freedom)
+    if found is None and pieces and not pieces[0].place.first:
+        # Not the reverse: a rank that is last because all of it is slow takes longer to come to the next one, too.
+        found = _by_levels(list(following.values())) or None
+    return found
+
+
+def _by_levels(rows: Sequence[Mapping[int, Piece]]) -> bool | None:
+    """Whether ranks that were early at one collective took as much longer than the last rank to come to the next."""
+    early, longer = [], []
+    for row in rows:
+        last = min(row.values(), key=lambda each: each.since_arrival - each.since_release)
+        others = [each for each in row.values() if each is not last]
+        early += [each.since_arrival - each.since_release for each in others]
+        longer += [each.since_arrival - last.since_arrival for each in others]
+    x, y = np.array(early, dtype=np.float64), np.array(longer, dtype=np.float64)
+    return _decided(float((x * x).sum()), float((x * y).sum()), float((y * y).sum()), x.size - 1)
+
+
+def _decided(xx: float, xy: float, yy: float, freedom: int) -> bool | None:
+    """Whether the slope of y over x, through the origin, is that of ranks that waited; None if it does not tell."""
     if freedom < ENOUGH or xx == 0:
         return None
     slope = xy / xx
