@@ -14,10 +14,10 @@ from rankscope.pipeline import Run
 from rankscope.simulate import Fault, Job, Recording, parse_mesh, simulate
 
 
-def made(folder: Path, mesh: str, ranks: int, fault: str | None = None, **recording: object) -> Run:
+def made(folder: Path, mesh: str, ranks: int, fault: str | None = None, steps: int = 2, **recording: object) -> Run:
     faults = () if fault is None else (Fault.parse(fault),)
     norm = bool(recording.pop("gradient_norm", True))
-    job = Job(ranks=ranks, steps=2, mesh=parse_mesh(mesh), layers=1, faults=faults, gradient_norm=norm,
+    job = Job(ranks=ranks, steps=steps, mesh=parse_mesh(mesh), layers=1, faults=faults, gradient_norm=norm,
               recording=Recording(**recording))  # type: ignore[arg-type] # fmt: skip
     simulate(folder, job, costs=False)
     return rankscope.open(folder, executor="serial")
@@ -35,7 +35,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def test_a_slow_replica_shows_along_its_dimension_alone(tmp_path: Path) -> None:
-    run = made(tmp_path, "dp=2,tp=2", 4, "slow_device:dp=1,magnitude=0.3")
+    run = made(tmp_path, "dp=2,tp=2", 4, "slow_device:dp=1,magnitude=0.3", steps=5)
     frame = run.mesh()
     assert frame["level"].unique().to_list() == ["coordinate"]
     expected = brute(run, {"dp=0": (0, 1), "dp=1": (2, 3), "tp=0": (0, 2), "tp=1": (1, 3)})

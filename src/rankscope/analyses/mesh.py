@@ -10,7 +10,9 @@ if a group is incomplete) and lateness (`stragglers`). Imbalance compares comput
     imbalance = (max − mean) / mean
 
 This is percent imbalance (Pearce et al., 2012): 0 is balanced, 0.5 means that the slowest has 1.5 times the mean.
-Balancing saves x / (1 + x) of its compute: for an imbalance of 0.5 a third.
+Balancing saves x / (1 + x) of its compute: for an imbalance of 0.5 a third. A finding needs the coordinate to compute
+longest in three of four steps, four steps where there are two coordinates, and, except along the pipeline, ranks that
+are significantly late (`stragglers`); on the CPU, where operators of equal work differ, only the pipeline is judged.
 
 How to read it: an imbalance along `pp` is layers spread unevenly over stages, along `dp` batches of unequal work, along
 `ep` experts; one along `host`, or of single groups, points at machines. Much waiting without imbalance: see
@@ -19,12 +21,15 @@ How to read it: an imbalance along `pp` is layers spread unevenly over stages, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
 from rankscope.primitives.communicators import NAMED_BY, named_group_ranks
+from rankscope.primitives.imbalance import computes_longest
 from rankscope.primitives.mesh import HOST, Mesh, infer_mesh
+from rankscope.primitives.statistics import Significance
 from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, greatest, schema_of
 
 COLUMNS = (
@@ -70,7 +75,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             pl.when(pl.col("dimension") == HOST).then(pl.lit(HOST)).otherwise(pl.lit(mesh.source)).alias("source")
         )
     )
-    return frame.select(column.name for column in COLUMNS), _findings(frame, rows)
+    return frame.select(column.name for column in COLUMNS), _findings(frame, rows, mesh, inputs)
 
 
 def _imbalance() -> pl.Expr:
@@ -131,7 +136,29 @@ def _mean_times(inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def _findings(frame: pl.DataFrame, rows: pl.DataFrame) -> list[Finding]:
+def _lasts(row: Mapping[str, Any], ranks: pl.DataFrame, mesh: Mesh, inputs: Inputs) -> bool:
+    """Whether a coordinate computes longest in most steps, and its ranks are late, where they are compared with others.
+
+    Args:
+        row: of the coordinate.
+        ranks: rank, label of all coordinates of its dimension.
+    """
+    steps = inputs.results["step_time"].select("rank", "window", "step", "compute_ns")
+    by_label = ranks.join(steps, on="rank").group_by("window", "step", pl.col("label").alias("who"))
+    longest = computes_longest(by_label.agg(pl.col("compute_ns").mean()))
+    if longest is None or longest.who != row["label"]:
+        return False
+    if row["dimension"] == mesh.pipeline:
+        return True  # stages run different programs
+    device = inputs.results["device_time"]
+    if not (device["compute_ns"] + device["communication_ns"]).sum():
+        return False  # operators of equal work take longer on a shared core
+    own = ranks.filter(pl.col("label") == row["label"])["rank"].implode()
+    verdicts = inputs.results["stragglers"].filter(pl.col("rank").is_in(own))["significance"].drop_nulls()
+    return verdicts.is_empty() or Significance.SIGNIFICANT.value in verdicts
+
+
+def _findings(frame: pl.DataFrame, rows: pl.DataFrame, mesh: Mesh, inputs: Inputs) -> list[Finding]:
     """A finding for the slowest coordinate of each dimension whose compute differs."""
     worst = (
         frame.filter((pl.col("level") == "coordinate") & (pl.col("imbalance") > REPORTED_IMBALANCE))
@@ -139,6 +166,7 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame) -> list[Finding]:
         .filter(pl.col("compute_ns") == pl.col("compute_ns").max().over("dimension"))
         .unique("dimension", keep="first", maintain_order=True)
     )
+    places = rows.filter(pl.col("level") == "coordinate").select("dimension", "rank", "label")
     return [
         Finding(
             id="mesh-imbalance",
@@ -159,6 +187,7 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame) -> list[Finding]:
             advice="Balance the work: layers per stage, tokens per rank; or check the slower device or host.",
         )
         for row in worst.iter_rows(named=True)
+        if _lasts(row, places.filter(pl.col("dimension") == row["dimension"]), mesh, inputs)
     ]
 
 
@@ -183,6 +212,6 @@ analysis = Analysis(
     columns=COLUMNS,
     across_ranks=across_ranks,
     headline=headline,
-    requires=("collectives", "step_time", "stragglers"),
+    requires=("collectives", "step_time", "stragglers", "device_time"),
     has_findings=True,
 )

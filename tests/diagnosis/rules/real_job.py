@@ -188,7 +188,6 @@ CASES: dict[str, tuple[Callable[[], Step], dict[str, Any]]] = {
     "bucket-fixed": (lambda: buckets(25), {"record_shapes": True}),
     # One step in which the other rank had no core must not be one of few.
     "uneven": (lambda: uneven(0.06, 0.18), {"active": 12}),
-    "uneven-shared": (lambda: uneven(0.12, 0.12), {}),
     "uneven-dropped": (lambda: uneven(0.06, 0.06), {}),
     "gc": (lambda: collecting(2), {}),
     "gc-fixed": (lambda: collecting(0), {}),
@@ -204,7 +203,7 @@ MENDED = {
     "sync": ["sync-fixed"],
     "tiny": ["tiny-fixed"],
     "bucket": ["bucket-fixed"],
-    "uneven": ["uneven-dropped", "uneven-shared"],
+    "uneven": ["uneven-dropped"],
     "gc": ["gc-fixed"],
     "growth": ["growth-fixed"],
     "precision": ["precision-fixed"],

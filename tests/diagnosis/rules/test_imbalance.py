@@ -30,10 +30,9 @@ def test_does_not_fire_where_they_take_turns(tmp_path: Path) -> None:
     assert "imbalance" not in found
 
 
-@pytest.mark.parametrize(("more", "fires"), [(15, False), (200, True)])
-def test_on_the_cpu_a_few_percent_are_no_evidence(tmp_path: Path, more: int, fires: bool) -> None:
-    found = diagnosed(tmp_path, lambda rank, at: [op("aten::mm", at + 10, 500 + more * rank)], ranks=2)
-    assert ("imbalance" in found) is fires
+def test_on_the_cpu_operators_that_take_longer_are_no_imbalance(tmp_path: Path) -> None:
+    """The same operators: a shared core, or a slower one."""
+    assert "imbalance" not in diagnosed(tmp_path, lambda rank, at: [op("aten::mm", at + 10, 500 + 200 * rank)], ranks=2)
 
 
 @pytest.mark.parametrize("cut", [2, 3])
@@ -67,9 +66,7 @@ def test_nothing_is_compared_where_every_file_is_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("own", "fires"), [((600, 640, 690, 890, 610, 880), False), ((690, 700, 690, 710, 700, 690), True)]
 )
-def test_on_the_cpu_lateness_that_may_be_chance_is_no_evidence(
-    tmp_path: Path, own: tuple[int, ...], fires: bool
-) -> None:
+def test_on_the_cpu_a_late_rank_is_named_once(tmp_path: Path, own: tuple[int, ...], fires: bool) -> None:
     """Rank 1 computes longest, but once; the steps vary much, or hardly."""
     peer = (580, 310, 400, 560, 340, 940) if not fires else (500, 490, 500, 510, 500, 490)
 
@@ -79,5 +76,5 @@ def test_on_the_cpu_lateness_that_may_be_chance_is_no_evidence(
         return [op("aten::mm", at + 10, work), annotation("gloo:all_reduce", at + 15 + work, later + 40 - work, tid=9)]
 
     found = diagnosed(tmp_path, make, ranks=2, steps=6)
-    assert ("imbalance" in found) is fires
     assert ("straggler" in found) is fires
+    assert "imbalance" not in found

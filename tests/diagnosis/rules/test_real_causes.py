@@ -137,20 +137,6 @@ def test_named_first_gone_after_mending_and_worth_what_it_says(
     right_in_one(check, runs, case, tmp_path)
 
 
-def test_imbalance_is_worth_what_sharing_gains(runs: Path, tmp_path: Path) -> None:
-    """60 and 180 ms: first comes that rank 1 is late; sharing its work gains half of what dropping does."""
-
-    def check(job: Path) -> None:
-        need_cores(job, "uneven")
-        named = {each.id: each for each in findings(job / "uneven")}
-        assert {"straggler", "imbalance"} <= set(named)
-        assert named["straggler"].ranks == named["imbalance"].ranks == (1,)
-        assert believable(job, "uneven", "uneven-shared", named["imbalance"].saving_ns)
-        assert "imbalance" not in {each.id for each in findings(job / "uneven-shared")}
-
-    right_in_one(check, runs, "uneven", tmp_path)
-
-
 def test_memory_growth_is_what_is_kept(runs: Path, tmp_path: Path) -> None:
     def check(job: Path) -> None:
         first = findings(job / "growth")[0]

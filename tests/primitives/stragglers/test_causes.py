@@ -97,7 +97,8 @@ def test_a_call_for_memory_that_no_other_rank_makes_counts_with_the_wait_that_it
 def test_the_evidence_says_no_more_than_the_numbers() -> None:
     # Where the hosts compute there is no device that could sit idle.
     on_host = find_cause(100, {"data_loading": 90}, {}, None, on_host=True).evidence
-    assert on_host == "in its late steps it takes 0.09 µs longer than the others' median, mostly in its data loader"
+    longer = "it takes 0.09 µs longer than the others' median"
+    assert on_host == f"in its late steps together {longer}, mostly in its data loader"
     on_device = find_cause(100, {"data_loading": 90}, {}, None, on_host=False).evidence
     assert "its device is idle for 0.09 µs longer than" in on_device
     # The greatest of three parts need not be half of them.

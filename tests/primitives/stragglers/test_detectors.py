@@ -446,4 +446,4 @@ def test_a_rank_whose_peer_has_hiccups_is_late_by_what_it_loses_in_the_other_ste
     assert found.excess_ns == found.saving_ns == pytest.approx(10 * 20e6 / 12, abs=1)
     # Over all steps, rank 1 takes 200 ms less than its peer.
     assert (found.cause.cause, found.cause.share) == ("slow_host", 1.0)
-    assert found.cause.evidence.startswith("in its late steps it takes 200 ms longer")
+    assert found.cause.evidence.startswith("in its late steps together it takes 200 ms longer")

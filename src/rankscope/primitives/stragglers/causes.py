@@ -270,7 +270,8 @@ def _by_parts(late: int, more: Mapping[str, int], *, on_host: bool) -> list[Caus
         most = "mostly" if 2 * more[main] > total else "the largest part of it"
         # A job that computes on the CPU has no device that could be idle.
         takes = "it takes" if on_host or cause in ("slow_network", "memory") else "its device is idle for"
-        words = f"in its late steps {takes} {duration(total)} longer than the others' median, {most} {PART_TEXTS[main]}"
+        longer = f"{takes} {duration(total)} longer than the others' median"
+        words = f"in its late steps together {longer}, {most} {PART_TEXTS[main]}"
         causes.append(Cause(cause, min(total / late, 1.0), words))
     return causes
 
@@ -286,14 +287,14 @@ def _by_work(late: int, more: Mapping[str, int], work: WorkDifference | None, *,
     found = []
     if work.more_ns > 0:
         words = (
-            f"{what} launched in its late steps take {duration(work.more_ns)} more than the others' median "
+            f"{what} launched in its late steps together take {duration(work.more_ns)} more than the others' median "
             f"(+{100 * work.more_ns / others:.1f} %) because there are more or larger ones ({counts})"
         )
         found.append(Cause("more_work", max(min(work.more_ns, longer) / late, 0.0), words))
     if work.slower_ns > SLOWER * others and not on_host:
         words = (
             f"the same kernels take {duration(work.slower_ns)} longer than the others' median in its late steps "
-            f"(+{100 * work.slower_ns / others:.1f} %; {counts})"
+            f"together (+{100 * work.slower_ns / others:.1f} %; {counts})"
         )
         found.append(Cause("slow_device", max(min(work.slower_ns, longer) / late, 0.0), words))
     return [Cause(each.cause, min(each.share, 1.0), each.evidence) for each in found]

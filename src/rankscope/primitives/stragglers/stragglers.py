@@ -37,6 +37,8 @@ ALIKE = 0.5
 """Ranks of a slice share one cause if each is late by at least this share of the latest (simulated slow hosts)."""
 PROGRAMS = 3
 """So many programs are needed for one to stand out: of two, either could be the slow one."""
+NEARLY_ALL = 0.9
+"""Of a rank's excess: of a smaller share, a title says of how much it is."""
 OUTSIDE = 0.5
 """Of all ranks: a larger slice of the mesh does not stand out from the others."""
 
@@ -109,8 +111,10 @@ class Straggler:
         """The cause by the name of what takes longer, and how much; empty if it has none."""
         if not self.cause.named:
             return ""
-        times = self.compared if self.once else 1
-        took = duration(self.cause.share * self.excess_ns * times)
+        excess = self.excess_ns * (self.compared if self.once else 1)
+        took, all_of_it = duration(self.cause.share * excess), duration(excess)
+        if self.cause.share < NEARLY_ALL:
+            took = f"{took} of {all_of_it}"
         return f"{self.cause.named}, {took}{'' if self.once else ' per step'}"
 
     @property
