@@ -79,7 +79,7 @@ from rankscope.primitives.intervals import Int64
 from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
 from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.steps import distinct_steps
-from rankscope.primitives.stragglers.causes import ADVICE
+from rankscope.primitives.stragglers.causes import ADVICE, SHARED_CORES
 from rankscope.primitives.stragglers.host_items import host_items
 from rankscope.primitives.stragglers.network import SlowLink, slow_links, with_numbers
 from rankscope.primitives.stragglers.observations import observe
@@ -255,7 +255,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     table = table.join(_certainty(comparison, inputs), on="rank", how="left", maintain_order="left")
     links = with_numbers(slow_links(collectives, comparison.seen.step_ns), named)
     sliced = with_numbers(comparison.by_slice(stragglers, mesh_slices(mesh)), named)
-    findings = [*_findings(sliced, table), *_slow_networks(links, max(comparison.seen.steps.size, 1)), *findings]
+    findings = [*_findings(sliced, table), *_slow_networks(links, comparison), *findings]
     if inputs.parameters.get("by") == "step":
         table = _with_steps(by_step, comparison, stragglers)
         windows = stretches.drop_nulls("step").group_by("step").agg(pl.col("window").min())
@@ -448,8 +448,10 @@ def _to_be_fixed_too(straggler: Straggler) -> list[Evidence]:
     return [Evidence("as late in the same steps: more is gained only if these ranks are fixed too", ranks)]
 
 
-def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
+def _slow_networks(links: Sequence[SlowLink], comparison: Comparison) -> list[Finding]:
     """Groups that move the same data slower than comparable groups."""
+    steps = max(comparison.seen.steps.size, 1)
+    advice = SHARED_CORES if comparison.seen.on_host else ADVICE["slow_network"]
     findings = []
     for link in links:
         than = "comparable groups" if link.groups else "in its other steps"
@@ -467,7 +469,7 @@ def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
                     Evidence("groups it is compared with", link.groups, "count"),
                 ),
                 saving_ns=link.excess_ns // steps,
-                advice=ADVICE["slow_network"],
+                advice=advice,
             )
         )
     return findings

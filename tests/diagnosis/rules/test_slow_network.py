@@ -14,6 +14,7 @@ from tests.diagnosis.rules.steps import STEP, diagnosed, work
 
 import rankscope
 from rankscope.diagnosis.rules import slow_network
+from rankscope.results import Inputs, Options
 
 
 def reduce(at: float, dur: float, mega: int, group: str, ranks: tuple[int, ...] = (0, 1)) -> list[kineto.Event]:
@@ -78,6 +79,34 @@ def test_groups_within_one_host_are_compared(tmp_path: Path) -> None:
     finding = next(each for each in run.diagnosis().stated if each.id == "slow_network")
     assert "20 GB/s" in finding.title
     assert finding.saving_ns == 300_000
+
+
+@pytest.mark.parametrize(
+    ("placement", "exposed_us", "fires"),
+    [("within hosts", 650, False), (None, 650, False), ("across hosts", 200, False), ("across hosts", 650, True)],
+)
+def test_on_the_cpu_only_exposed_transfers_across_hosts_are_judged(
+    tmp_path: Path, placement: str | None, exposed_us: int, fires: bool
+) -> None:
+    def make(_: int, at: float) -> list[kineto.Event]:
+        reduces = [kineto.annotation("gloo:all_reduce", at + 220 + 80 * n, 50 + 550 * n, tid=9) for n in (0, 1)]
+        return [kineto.op("aten::mm", at + 10, 860 - exposed_us), *reduces]
+
+    by_rank = {
+        rank: [e for n in range(6) for e in (kineto.step(n, STEP * n, STEP), *make(rank, STEP * n))] for rank in (0, 1)
+    }
+    run = rankscope.open(kineto.write_ranks(tmp_path, by_rank), executor="serial")
+    size = {"collective": "all_reduce", "dtype": "float", "group_size": 2, "group": "0", "hosts": 2, "measured": 6}
+    summary = pl.DataFrame(
+        [
+            {**size, "bytes": 10**6, "transfer_ns": 50_000.0, "bus_bandwidth": 20.0},
+            {**size, "bytes": 4 * 10**6, "transfer_ns": 600_000.0, "bus_bandwidth": 6.7},
+        ]
+    ).with_columns(estimate=False, placement=pl.lit(placement, pl.String))
+    results = {name: run.analyze(name)[name].frame for name in slow_network.rule.requires}
+    found = slow_network.find(Inputs(Options(), run.traces, results={**results, "collective_summary": summary}))
+    assert bool(found) is fires
+    assert not fires or "GLOO_SOCKET_IFNAME" in found[0].advice
 
 
 def test_equal_sizes_are_another_findings_matter(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ Fires if collectives of one kind and type, of 1 MB or more, reach less than half
 for that kind at a smaller size: a larger one should be no slower. It is compared with smaller ones of its own group and
 of groups over as many hosts, as links between hosts are slower than those within one; where the hosts are not known,
 with those of its own group only. The saving is the transfer time that the better rate would save, a part of the mean
-step and at most what is exposed there. Groups that differ at equal sizes are covered by the finding slow-network of
-`stragglers`.
+step and at most what is exposed there. On the CPU, Gloo's transfers within a host are copies by the same cores that
+compute, so only those across hosts are judged, and only where most of the communication is exposed. Groups that differ
+at equal sizes are covered by the finding slow-network of `stragglers`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from rankscope.diagnosis.step_costs import (
     average_step,
     megabytes,
     number_of_steps,
+    on_device,
     severity_of,
     step_counts,
     steps_of,
@@ -31,6 +33,14 @@ _FAR = 0.5
 """Of the best bandwidth."""
 _MEASURED = 3
 """Collectives of each size: a median of fewer says little."""
+_LINKS = (
+    "Check which links that group uses (NCCL_DEBUG=INFO: NVLink, PCIe, sockets), whether its ranks are "
+    "placed across hosts or sockets that need not be, and whether other traffic shares the network."
+)
+_GLOO = (
+    "Check which interface Gloo uses (GLOO_SOCKET_IFNAME), whether the group's ranks need to be on several hosts, and "
+    "whether other traffic shares the network."
+)
 _ROW = ("collective", "dtype", "bytes", "group", "group_size", "hosts")
 
 
@@ -46,6 +56,8 @@ def find(inputs: Inputs) -> list[Finding]:
         & (pl.col("measured") >= _MEASURED)
         & ~pl.col("estimate").fill_null(True)
     )
+    if not on_device(inputs):
+        known = known.filter(pl.lit(_is_exposed(inputs)) & (pl.col("placement") == "across hosts"))
     slow = (
         known.join(_best_of_smaller(known), on=list(_ROW), how="inner", nulls_equal=True)
         .filter(pl.col("bus_bandwidth") < _FAR * pl.col("best"))
@@ -86,12 +98,15 @@ def find(inputs: Inputs) -> list[Finding]:
             ),
             saving_ns=saving,
             anchor=_anchor(worst, inputs),
-            advice=(
-                "Check which links that group uses (NCCL_DEBUG=INFO: NVLink, PCIe, sockets), whether its ranks are "
-                "placed across hosts or sockets that need not be, and whether other traffic shares the network."
-            ),
+            advice=_LINKS if on_device(inputs) else _GLOO,
         )
     ]
+
+
+def _is_exposed(inputs: Inputs) -> bool:
+    """Whether most of the communication is exposed: one that overlaps is as slow as the cores that it gets."""
+    overlap, exposed = inputs.results["distributed"].select(pl.col("overlap_ns", "communication_ns").sum()).row(0)
+    return bool(exposed >= overlap)
 
 
 def _anchor(worst: dict[str, object], inputs: Inputs) -> Anchor | None:
@@ -132,7 +147,7 @@ def _ranks(inputs: Inputs, group: str) -> tuple[int, ...]:
 rule = Rule(
     "slow_network",
     __doc__,
-    ("step_time", "collective_summary", "collectives"),
+    ("step_time", "collective_summary", "collectives", "distributed", "kernels"),
     find,
     parts=("communication",),
     symptom_of=(SLOW_TRANSFERS,),

@@ -104,6 +104,11 @@ ADVICE = {
     "slow_network": "Check the links between the ranks of its group.",
     "unclear": "Record more on this rank: stacks (with_stack=True) and shapes (record_shapes=True).",
 }
+SHARED_CORES = (
+    "Gloo's threads move the data on the cores that the ranks compute on: check that some are free, and between hosts "
+    "the interface that it uses (GLOO_SOCKET_IFNAME)."
+)
+"""What to do about slow transfers on the CPU."""
 
 
 @dataclass(frozen=True)
