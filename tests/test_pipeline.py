@@ -385,7 +385,13 @@ def test_missing_ranks(tmp_path: Path) -> None:
     write(folder / "run.json", {"schema_version": 1, "run_id": "r", "world_size": 4, "ranks": "every:2"})
     missing = finding(open_run(folder).load().findings, "missing-ranks")
     assert (missing.severity, missing.ranks) == ("info", (1, 3))
-    assert "every:2" in [each.value for each in missing.evidence]
+    assert missing.title == "2 of 4 ranks were not recorded: ranks every:2 were chosen"
+    # A rank that was chosen and has no trace is lost.
+    (folder / "rank2.json").unlink()
+    run = open_run(folder).load()
+    assert run.missing_ranks == [2]
+    found = {each.severity: each.ranks for each in run.findings if each.id == "missing-ranks"}
+    assert found == {"info": (1, 3), "warning": (2,)}
 
 
 def test_a_world_too_great_to_count_to(tmp_path: Path) -> None:

@@ -53,6 +53,19 @@ def test_plain_traces_say_how_many_they_are(tmp_path):
     assert completeness(tmp_path).world_size == 3
 
 
+@pytest.mark.parametrize(
+    ("ranks", "missing"), [("0,2", ()), ("every:2", ()), ("node", ()), ("0-2", (1,)), (None, (1, 3))]
+)
+def test_plain_traces_of_chosen_ranks(tmp_path, ranks, missing):
+    """A script that profiles some ranks by itself: nothing but the user says that there are no others."""
+    for rank in (0, 2):
+        record = {"distributedInfo": {"rank": rank, "world_size": 4}, "traceEvents": []}
+        (tmp_path / f"host{rank}.pt.trace.json").write_text(json.dumps(record))
+    found = completeness(tmp_path, recorded=ranks)
+    assert found.missing == missing
+    assert found.whole is (not missing)
+
+
 def test_plain_traces_by_their_content(tmp_path):
     for rank, name in enumerate(("r0_6.json", "trace1.json")):
         head = {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": []}

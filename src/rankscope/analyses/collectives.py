@@ -62,6 +62,7 @@ from rankscope.results import (
     stored_blocks,
     together,
 )
+from rankscope.rundir.left_out import LeftOut
 
 COLUMNS = (
     *RANK_AND_WINDOW,
@@ -160,7 +161,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[StoredF
         frame = stored_blocks(block.select(names) for block in blocks)
         found = for_findings(labeled, matching)
         del labeled, blocks
-        return frame, _findings(found, matching, None)
+        return frame, _findings(found, matching, None, inputs.left_out)
     rows = concat_ranks(parts, _MAPPED)
     if not rows.height:
         return pl.DataFrame(schema=schema_of(COLUMNS)), []
@@ -175,17 +176,19 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[StoredF
     )
     matched, inferred = label_unnamed(matched, recorded, inputs.world_size, matching.doubtful)
     timed = with_waits_and_bandwidth(matched, ranks)
-    return timed.select(column.name for column in COLUMNS), _findings(timed, matching, inferred)
+    return timed.select(column.name for column in COLUMNS), _findings(timed, matching, inferred, inputs.left_out)
 
 
-def _findings(rows: pl.DataFrame, matching: Matching, inferred: pl.DataFrame | None) -> list[Finding]:
+def _findings(
+    rows: pl.DataFrame, matching: Matching, inferred: pl.DataFrame | None, on_purpose: LeftOut | None
+) -> list[Finding]:
     if rows["rank"].n_unique() < 2:
         return _unlaunched(rows)
     return [
         *_doubtful(matching),
         *_unmatched(rows),
         *([] if inferred is None else _unknown_groups(rows, inferred)),
-        *_incomplete(rows),
+        *_incomplete(rows, on_purpose),
         *_unlaunched(rows),
     ]
 
@@ -296,8 +299,12 @@ def _unknown_groups(rows: pl.DataFrame, inferred: pl.DataFrame) -> list[Finding]
     ]
 
 
-def _incomplete(rows: pl.DataFrame) -> list[Finding]:
-    """Groups with unrecorded ranks: without them, waiting cannot be separated from transfer."""
+def _incomplete(rows: pl.DataFrame, on_purpose: LeftOut | None) -> list[Finding]:
+    """Groups with unrecorded ranks: without them, waiting cannot be separated from transfer.
+
+    Args:
+        on_purpose: ranks that were not to be recorded, which another finding says.
+    """
     groups = (
         rows.filter(pl.col("group_size").is_not_null())
         .group_by("group", "group_ranks", "group_size")
@@ -305,7 +312,9 @@ def _incomplete(rows: pl.DataFrame) -> list[Finding]:
         .cast({"group": pl.String})
     )
     partly = groups.filter(pl.col("rank").list.len() < pl.col("group_size")).sort("len", "group", descending=True)
-    if not partly.height:
+    without_trace = 0 if on_purpose is None else len(on_purpose.ranks)
+    lacking = pl.col("group_size") - pl.col("rank").list.len()
+    if not partly.height or partly.select((lacking <= without_trace).all()).item():
         return []
     first = partly.row(0, named=True)
     return [

@@ -324,10 +324,11 @@ def _ranks_not_judged(stated: Sequence[Finding], inputs: Inputs, ranks: int) -> 
     frame = inputs.results.get("stragglers")
     logged = frame is not None and judged_by_log(frame)
     what = "Waiting in communication" if logged else "Which rank delays the others"
+    record = _record_missing(inputs, size)
     if ranks < 2:
         why = f"1 of {size} ranks has a trace here"
         what = what if logged else f"{what}, and waiting in communication"
-        return [NotJudged(what, why, "Gather the traces of all ranks.")]
+        return [NotJudged(what, why, record)]
     if "collectives" not in inputs.results or inputs.columns("collectives", "rank").is_empty():
         return [NotJudged(what, "no collective is recorded", "Record device activity, or Gloo's ranges on the CPU.")]
     complete = ranks - len(incomplete_ranks(inputs.traces))
@@ -343,12 +344,20 @@ def _ranks_not_judged(stated: Sequence[Finding], inputs: Inputs, ranks: int) -> 
         why = f"{whose}, as in pipeline stages of one rank"
         found.append(NotJudged(what, why, "Record a job with several replicas of the pipeline."))
     if ranks < size:
-        why = f"{size - ranks} of {size} ranks have no trace here"
-        found.append(NotJudged("Waiting for the missing ranks", why, "Gather the traces of all ranks."))
+        why = f"{size - ranks} of {size} ranks {plural('has', size - ranks, 'have')} no trace here"
+        found.append(NotJudged("Waiting for the ranks without a trace", why, record))
     for each in stated:
         if each.id == "not-judged" and each.ranks:
             found.append(NotJudged(_named(each.ranks), "incomplete trace", "Record it again."))
     return found
+
+
+def _record_missing(inputs: Inputs, size: int) -> str:
+    """How to get the traces of the ranks that have none: they may be elsewhere, or were not to be recorded."""
+    without = set(range(size)) - {info.rank for info in inputs.traces}
+    if inputs.left_out is not None and without <= set(inputs.left_out.ranks):
+        return inputs.left_out.record_all
+    return "Gather the traces of all ranks."
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 from rankscope.ingest.findings import short_names
 from rankscope.results import Evidence, Finding
+from rankscope.rundir.left_out import LeftOut
 from rankscope.rundir.names import parse_trace_name, split_process
 from rankscope.rundir.plurals import counted, plural
 from rankscope.store.trace_info import TraceInfo
@@ -251,34 +252,33 @@ def contradicted_ranks(members: Mapping[int, Sequence[TraceInfo]]) -> list[Findi
     return findings
 
 
-def missing_ranks(infos: Sequence[TraceInfo], chosen: str | None) -> list[Finding]:
-    """Ranks of the job without a trace.
+def missing_ranks(infos: Sequence[TraceInfo], size: int, on_purpose: LeftOut | None) -> list[Finding]:
+    """Ranks of the job without a trace: those that were not to have one, and those that should.
 
     Args:
-        chosen: the ranks that the user chose to profile (``0-3,8``), where known.
+        size: the number of ranks in the job; 0 if it is not known.
+        on_purpose: the ranks that were not to be recorded.
     """
-    size = max((info.world_size for info in infos if info.world_size), default=0)
     present = {info.rank for info in infos}
-    missing = [rank for rank in range(size) if rank not in present]
-    if not missing:
-        return []
-    on_purpose = chosen is not None and chosen.strip() != "all"
-    return [
-        Finding(
-            id="missing-ranks",
-            severity="info" if on_purpose else "warning",
-            title=f"{len(missing)} of {counted(size, 'rank')} {plural('has', len(missing), 'have')} no trace here",
-            ranks=tuple(missing),
-            evidence=(
-                Evidence("ranks in the job", size, "count"),
-                Evidence("ranks read", size - len(missing), "count"),
-                *((Evidence("profiled ranks", chosen),) if chosen is not None else ()),
-            ),
-            advice="Only these ranks were profiled, as configured."
-            if on_purpose
-            else "Gather the files of all ranks in one place; without them, waiting and transfer cannot be separated.",
+    missing = {rank for rank in range(size) if rank not in present}
+    facts = (Evidence("ranks in the job", size, "count"), Evidence("ranks read", size - len(missing), "count"))
+    found = []
+    if on_purpose is not None:
+        many = len(on_purpose.ranks)
+        title = f"{many} of {counted(size, 'rank')} {plural('was', many, 'were')} not recorded: {on_purpose.why}"
+        found.append(
+            Finding(
+                "missing-ranks", "info", title, ranks=on_purpose.ranks, evidence=facts, advice=on_purpose.record_all
+            )
         )
-    ]
+        missing -= set(on_purpose.ranks)
+    if missing:
+        title = f"{len(missing)} of {counted(size, 'rank')} {plural('has', len(missing), 'have')} no trace here"
+        advice = "Gather the files of all ranks in one place; without them, waiting and transfer cannot be separated."
+        found.append(
+            Finding("missing-ranks", "warning", title, ranks=tuple(sorted(missing)), evidence=facts, advice=advice)
+        )
+    return found
 
 
 def _files(infos: Sequence[TraceInfo]) -> tuple[Evidence, ...]:

@@ -88,7 +88,7 @@ def run_level(
     log = loaded.log if any(get_analysis(name).reads_log for name, _ in keys) else None
     inputs = Inputs(
         options, tuple(loaded.infos), Frames(results), world_size=loaded.world_size,
-        capture=loaded.rank_manifests, log=log,
+        capture=loaded.rank_manifests, left_out=loaded.left_out, log=log,
     )  # fmt: skip
     computed, incomplete = {}, incomplete_ranks(loaded.infos)
     by_part: dict[AnalysisKey, list[AnalysisKey]] = {}

@@ -34,6 +34,7 @@ from rankscope.pipeline.step_log import read_step_log
 from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
 from rankscope.primitives.stragglers.step_log import StepLog
 from rankscope.results import Finding, Options
+from rankscope.rundir.left_out import LeftOut, left_out
 from rankscope.rundir.manifest import RankManifest, RunManifest
 from rankscope.rundir.names import split_process
 from rankscope.store.cache import CachedTrace, CacheWriteError
@@ -52,6 +53,7 @@ class Loaded:
         known_runs: all runs with traces among the files, including this one.
         chosen: the name of this run among them.
         folders: the directories that were given.
+        left_out: ranks that were not to be recorded; None if all were.
     """
 
     ranks: Mapping[int, Sequence[CachedTrace]]
@@ -63,6 +65,7 @@ class Loaded:
     known_runs: tuple[KnownRun, ...] = ()
     chosen: str | None = None
     folders: tuple[str, ...] = ()
+    left_out: LeftOut | None = None
 
     @cached_property
     def log(self) -> StepLog | None:
@@ -90,7 +93,7 @@ class Loaded:
     @cached_property
     def digest(self) -> bytes:
         """A digest of all ranks' inputs."""
-        return inputs_digest(self.rank_digests, self.rank_manifests)
+        return inputs_digest(self.rank_digests, self.rank_manifests, self.left_out)
 
 
 def load_run(
@@ -154,12 +157,16 @@ def load_run(
     infos = [info for files in members.values() for info in files]
     findings += [*losses_of(infos), *incomplete_steps(infos), *contradicted_ranks(members), *restarted_ranks(infos)]
     findings += [*unread, *capture_findings(manifests, found.traces, found.folders), *withdrawn, *window_gaps(members)]
-    findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)
+    size = max((info.world_size for info in infos if info.world_size), default=0)
+    on_purpose = left_out(size, ranks, manifest, manifests)
+    findings += missing_ranks(infos, size, on_purpose)
     check_steps(infos, options.steps)
     all_runs = known_runs(runs, root)
     label = next(run.label for run in all_runs if run.name == chosen) if len(all_runs) > 1 else None
     folders = tuple(found.folders)
-    return Loaded(ranks, tuple(findings), run_id, label, manifest, tuple(manifests), all_runs, chosen, folders)
+    return Loaded(
+        ranks, tuple(findings), run_id, label, manifest, tuple(manifests), all_runs, chosen, folders, on_purpose
+    )
 
 
 def _absolute(path: str) -> str:

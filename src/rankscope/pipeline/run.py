@@ -185,8 +185,9 @@ class Run(SqlMethods):
 
     @property
     def missing_ranks(self) -> list[int]:
-        """Ranks of the job without a trace, if the job's size is known."""
-        return sorted(set(range(self.world_size or 0)) - set(self.loaded.ranks))
+        """Ranks of the job without a trace that should have one, if the job's size is known."""
+        on_purpose = self.loaded.left_out.ranks if self.loaded.left_out is not None else ()
+        return sorted(set(range(self.world_size or 0)) - set(self.loaded.ranks) - set(on_purpose))
 
     @property
     def findings(self) -> list[Finding]:
@@ -306,8 +307,9 @@ class Run(SqlMethods):
         if self._diagnosis is None:
             loaded = self.loaded
             inputs = Inputs(
-                self._options, tuple(loaded.infos), world_size=self.world_size, capture=loaded.rank_manifests
-            )
+                self._options, tuple(loaded.infos), world_size=self.world_size, capture=loaded.rank_manifests,
+                left_out=loaded.left_out,
+            )  # fmt: skip
             with_findings = [name for name, analysis in all_analyses().items() if analysis.has_findings]
             self._diagnosis = diagnose(all_rules().values(), with_findings, self.analyze, inputs)
         return self._diagnosis

@@ -20,6 +20,7 @@ from rankscope.results.finding import Evidence, Finding
 from rankscope.results.frames import finite, schema_of, stored_ranks
 from rankscope.results.headline import Headline
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
+from rankscope.rundir.left_out import LeftOut
 from rankscope.rundir.manifest import RankManifest
 from rankscope.rundir.plurals import counted, plural
 from rankscope.rundir.ranges import as_ranges
@@ -48,6 +49,7 @@ class Inputs:
         world_size: the number of ranks in the job, if recorded.
         parameters: a value for each of the analysis's parameters.
         capture: each rank's capture manifest, in `across_ranks` and for rules; empty without manifests.
+        left_out: ranks that were not to be recorded; None if all were.
         log: what the job's step log says of stragglers, in `across_ranks` of an analysis that reads it; None without
             one.
         shared: what analyses of one rank share, by `once`.
@@ -60,6 +62,7 @@ class Inputs:
     world_size: int | None = None
     parameters: Parameters = field(default_factory=dict)
     capture: Sequence[RankManifest] = ()
+    left_out: LeftOut | None = None
     log: StepLog | None = None
     shared: dict[tuple[str, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 

@@ -76,11 +76,11 @@ def waited(pieces: Sequence[Piece]) -> bool | None:
         dx, dy = _changes(early), _changes(since)
         xx, xy, yy = xx + float((dx * dx).sum()), xy + float((dx * dy).sum()), yy + float((dy * dy).sum())
         freedom += (len(ranks) - 1) * (len(rows) - 1)
-    found = _decided(xx, xy, yy, freedom)
-    if found is None and pieces and not pieces[0].place.first:
+    decided = _decided(xx, xy, yy, freedom)
+    if decided is None and pieces and not pieces[0].place.first:
         # Not the reverse: a rank that is last because all of it is slow takes longer to come to the next one, too.
-        found = _by_levels(list(following.values())) or None
-    return found
+        return _by_levels(list(following.values())) or None
+    return decided
 
 
 def _by_levels(rows: Sequence[Mapping[int, Piece]]) -> bool | None:

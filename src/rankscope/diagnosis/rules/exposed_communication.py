@@ -138,10 +138,10 @@ def _not_known(average: _Average, missing: int, inputs: Inputs) -> list[Finding]
     title = f"{share} is exposed communication; how much of it is waiting for other ranks is unknown"
     lacking = Evidence("ranks without a complete trace, at least", counted(missing, "rank"))
     evidence = _evidence(average, [lacking], inputs)
-    advice = (
-        "Record all ranks at the same steps and put their traces into one directory: the rank that waits least then "
-        "shows the transfer. Only that could overlap with compute."
-    )
+    together = "Record all ranks at the same steps and put their traces into one directory"
+    if inputs.left_out is not None and missing <= len(inputs.left_out.ranks):
+        together = inputs.left_out.record_all.rstrip(".")
+    advice = f"{together}: the rank that waits least then shows the transfer. Only that could overlap with compute."
     ranks = tuple(costs["rank"].to_list())
     most = costs.sort("communication_ns", "rank", descending=[True, False])["rank"][0]
     found = _finding("info", title, ranks, evidence, None, inputs, advice)

@@ -16,6 +16,7 @@ from pathlib import Path
 from rankscope.errors import RankscopeError
 from rankscope.jobs.gather import Gathered, completeness, gather, parse_source
 from rankscope.rundir.plurals import printable
+from rankscope.rundir.ranks import parse_ranks
 
 
 def run_gather(
@@ -25,6 +26,7 @@ def run_gather(
     shell: str = "ssh",
     part: bool = False,
     world_size: int | None = None,
+    ranks: str | None = None,
     as_json: bool = False,
 ) -> int:
     """Gather, and print what was copied and what is missing.
@@ -35,14 +37,17 @@ def run_gather(
         shell: the remote shell with its options.
         part: this is one of several gathers into it: do not check for completeness.
         world_size: how many ranks there should be, if no manifest has it.
+        ranks: which ranks were to be recorded, if no manifest has it.
         as_json: print JSON instead.
 
     Returns:
         The exit code: 0, or 1 where something is missing.
 
     Raises:
-        RankscopeError: a source cannot be read, or a file differs.
+        RankscopeError: a source cannot be read, a file differs, or an argument is not valid.
     """
+    if ranks is not None:
+        parse_ranks(ranks)  # not after an hour of copying
 
     def print_progress(one: Gathered) -> None:
         if not as_json:
@@ -52,7 +57,7 @@ def run_gather(
     brought = gather(run, [parse_source(source, shell) for source in sources], print_progress)
     if part:
         return 0
-    found = completeness(run, world_size)
+    found = completeness(run, world_size, ranks)
     if as_json:
         shown = {**asdict(found), "missing": found.missing, "whole": found.whole}
         print(json.dumps({"schema_version": 1, "sources": [asdict(one) for one in brought], **shown}, indent=1))
@@ -70,6 +75,7 @@ def main() -> int:
     parser.add_argument("--ssh", default="ssh", metavar="COMMAND")
     parser.add_argument("--part", action="store_true")
     parser.add_argument("--world-size", type=int)
+    parser.add_argument("--ranks")
     parser.add_argument("--json", action="store_true", dest="as_json")
     given = parser.parse_args()
     try:
@@ -79,6 +85,7 @@ def main() -> int:
             shell=given.ssh,
             part=given.part,
             world_size=given.world_size,
+            ranks=given.ranks,
             as_json=given.as_json,
         )
         sys.stdout.flush()

@@ -6,7 +6,7 @@ In: a run directory. Out: what is missing.
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,11 +17,12 @@ from rankscope.jobs.gather.traces import TraceHead, find_traces, read_head
 from rankscope.rundir.archives import describe_file
 from rankscope.rundir.coverage import Gap, Span, gaps, kept_trace
 from rankscope.rundir.fields import MAX_RANKS
+from rankscope.rundir.left_out import left_out
 from rankscope.rundir.manifest import RankManifest, RunManifest, attempts, read_run_manifest
 from rankscope.rundir.names import parse_trace_name
 from rankscope.rundir.plurals import counted, plural, printable
 from rankscope.rundir.ranges import runs_of
-from rankscope.rundir.ranks import parse_ranks
+from rankscope.rundir.ranks import RankChoice, parse_ranks
 
 
 @dataclass(frozen=True)
@@ -128,16 +129,18 @@ class Completeness:
         ]
 
 
-def completeness(run: Path, world_size: int | None = None) -> Completeness:
+def completeness(run: Path, world_size: int | None = None, recorded: str | None = None) -> Completeness:
     """Look at a run directory.
 
     Args:
         run: the directory.
         world_size: how many ranks there are, where no manifest says.
+        recorded: which ranks were to be recorded, as `parse_ranks` reads it; as the manifests say by default.
 
     Raises:
-        ConfigError: it is not a directory, or no job has that many ranks.
+        ConfigError: it is not a directory, no job has that many ranks, or the expression is not valid.
     """
+    chosen = parse_ranks(recorded) if recorded is not None else None
     if world_size is not None and not 1 <= world_size <= MAX_RANKS:
         raise ConfigError(f"--world-size {world_size} is not a number of ranks", hint=f"give 1 to {MAX_RANKS}")
     if run.is_file():
@@ -177,10 +180,13 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
     kept = ((m.rank or 0, path) for m in manifests for lost in m.failed if (path := kept_trace(lost.reason)))
     ended = attempts(manifests)
     running = tuple(sorted({m.rank or 0 for _, its in ended for m in its if m.state == "running"}))
+    traced = {rank for file in files if (rank := rank_of.get(file, parse_trace_name(file).rank)) is not None}
+    on_purpose = left_out(world_size or 0, traced, about[0] if about else None, manifests)
+    unjudged = {*running, *(rank for rank, _ in absent), *(on_purpose.ranks if on_purpose is not None else ())}
     return Completeness(
         runs=tuple(sorted({each.run_id for each in facts if each.run_id})),
         world_size=world_size,
-        expected=_expected(world_size, about, manifests),
+        expected=_expected(world_size, about, manifests, present, chosen),
         present=tuple(sorted(present)),
         traces=len(files),
         bytes=sum(path.stat().st_size for path in files.values()),
@@ -197,7 +203,7 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
             )
         ),
         kept=tuple(each for each in kept if Path(each[1]).name not in names),
-        gaps=tuple(gaps(_spans(manifests, files, rank_of, {*running, *(rank for rank, _ in absent)}))),
+        gaps=tuple(gaps(_spans(manifests, files, rank_of, unjudged))),
         by_ranks=by_ranks,
         unranked=unranked,
     )
@@ -234,21 +240,27 @@ def _normal(path: Path) -> Path:
 
 
 def _expected(
-    world_size: int | None, about: list[RunManifest], manifests: list[RankManifest]
+    world_size: int | None,
+    about: list[RunManifest],
+    manifests: list[RankManifest],
+    present: Collection[int],
+    chosen: RankChoice | None,
 ) -> tuple[int, ...] | None:
     """The ranks that were chosen to be profiled."""
     if world_size is None:
         return None
+    if chosen is not None and not chosen.first_of_node:
+        return tuple(rank for rank in range(world_size) if chosen.selects(rank))
     expression = next((m.ranks for m in about if m.ranks), "all")
     try:
-        choice = parse_ranks(expression)
+        choice = chosen or parse_ranks(expression)
     except ConfigError:
         choice = parse_ranks("all")
     local = {m.rank: m.local_rank for m in manifests}
-    chosen = tuple(rank for rank in range(world_size) if choice.selects(rank, local.get(rank)))
+    selected = tuple(rank for rank in range(world_size) if choice.selects(rank, local.get(rank)))
     # "node" chooses by the local rank, which only the rank itself knows: those with a manifest, at least.
-    known = {m.rank for m in manifests if m.rank is not None}
-    return tuple(sorted({*chosen, *known}))
+    known = {m.rank for m in manifests if m.rank is not None} | (set(present) if choice.first_of_node else set())
+    return tuple(sorted({*selected, *known}))
 
 
 def ranges(ranks: tuple[int, ...]) -> str:
