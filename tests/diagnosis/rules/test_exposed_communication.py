@@ -10,6 +10,8 @@ from tests import kineto
 from tests.diagnosis.rules.steps import diagnosed, work
 
 import rankscope
+from rankscope.diagnosis.rules import exposed_communication
+from rankscope.primitives.job_kind import JobKind
 from rankscope.simulate import Fault, Job, simulate
 
 
@@ -146,3 +148,16 @@ def test_no_rank_less_makes_it_more_in_simulated_jobs(tmp_path: Path) -> None:
 def savings_of(folder: Path) -> dict[str, int]:
     run = rankscope.open(folder, executor="serial")
     return {each.id: each.saving_ns or 0 for each in run.diagnose() if each.id in ABOUT_COMMUNICATION}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "hook"),
+    [("Float", "a bf16 compression hook, gradient"), ("float32", "a bf16 compression hook, gradient"),
+     ("BFloat16", ""), ("c10::BFloat16", ""), ("Half", ""), (None, "hook for gradients in float32")],
+)  # fmt: skip
+def test_gradients_in_bfloat16_need_no_hook_that_makes_them_so(dtype: str | None, hook: str) -> None:
+    ddp = JobKind("training", "ddp")
+    advice = exposed_communication._advice(ddp, ("all_reduce", 4_000_000, 8, dtype))
+    assert hook in advice
+    assert ("hook" in advice) is bool(hook)
+    assert "no_sync" in advice

@@ -14,7 +14,7 @@ compute and communication share the cores: the finding is then never more than a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import polars as pl
 
@@ -44,6 +44,7 @@ from rankscope.rundir.plurals import counted
 _REASON = "Nothing computes during this collective, or during a part of it"
 _WORST_SHARE = 0.05
 """Of a step: the finding names ranks that could save at least this share."""
+_Heaviest: TypeAlias = tuple[str, int | None, int | None, str | None]
 _KNOWN = 0.5
 """Of what the saving is taken from: if less is known to be transfer, the finding is an info."""
 
@@ -161,7 +162,7 @@ def _evidence(average: _Average, more: list[Evidence], inputs: Inputs) -> list[E
     heaviest = _heaviest(inputs)
     if heaviest is None:
         return evidence
-    kind, size, ranks = heaviest
+    kind, size, ranks, _ = heaviest
     named = "collectives of an unknown kind" if kind == "unknown" else kind
     named += (f" of {megabytes(size)}" if size else "") + (f" over {ranks} ranks" if ranks else "")
     return [*evidence, Evidence("collective with the most time", named)]
@@ -188,24 +189,24 @@ def _finding(
     )
 
 
-def _heaviest(inputs: Inputs) -> tuple[str, int | None, int | None] | None:
-    """The collectives of steps that take most time: their kind, bytes and number of ranks."""
+def _heaviest(inputs: Inputs) -> _Heaviest | None:
+    """The collectives of steps that take most time: their kind, bytes, number of ranks and element type."""
     if "collectives" not in inputs.results:
         return None
-    keys, time = ("collective", "bytes", "group_size"), pl.coalesce("transfer_ns", "duration_ns")
+    keys, time = ("collective", "bytes", "group_size", "dtype"), pl.coalesce("transfer_ns", "duration_ns")
     sums = [
         block.filter(pl.col("step").is_not_null()).group_by(*keys).agg(time.sum().alias("t"))
         for block in inputs.blocks("collectives", "step", *keys, "transfer_ns", "duration_ns")
     ]
     by = pl.concat(sums).group_by(*keys).agg(pl.col("t").sum())
-    by = by.sort("t", *keys, descending=[True, False, False, False], nulls_last=True)
+    by = by.sort("t", *keys, descending=[True, False, False, False, False], nulls_last=True)
     if by.is_empty():
         return None
-    kind, size, ranks = by.row(0)[:3]
-    return kind, size, ranks
+    kind, size, ranks, dtype = by.row(0)[:4]
+    return kind, size, ranks, dtype
 
 
-def _advice(job: JobKind, heaviest: tuple[str, int | None, int | None] | None = None) -> str:
+def _advice(job: JobKind, heaviest: _Heaviest | None = None) -> str:
     """Ways to overlap communication, or to send less, in this kind of job.
 
     Args:
@@ -240,7 +241,9 @@ def _advice(job: JobKind, heaviest: tuple[str, int | None, int | None] | None = 
     if job.infers:
         return any_of([*ways, "more requests per batch; if the batch is large enough, alternate between two halves"])
     if of_ddp:
-        ways.append("send less: a bf16 compression hook, gradient accumulation under no_sync")
+        dtype = (heaviest[3] if heaviest is not None else None) or ""
+        hook = {"float": "a bf16 compression hook, ", "": "a bf16 compression hook for gradients in float32, "}
+        ways.append(f"send less: {hook.get(dtype.lower().removesuffix('32'), '')}gradient accumulation under no_sync")
     if not ways:
         # Nothing shows what communicates: what helps any job.
         ways.append("start each transfer as soon as its data is ready, and wait for it only when its result is needed")
