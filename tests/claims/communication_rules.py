@@ -99,7 +99,7 @@ def exposed_communication(claim: Claim, raw: Raw) -> None:
     if claim.has("compute that could run"):
         claim.require(claim.number("compute that could run") <= least["saved"] + room, "it does not compute as long")
     saves_at_most(claim, min(shown, least["saved"] + room), step)
-    title = re.match(r"(\d+) % of .* is exposed communication", claim.finding.title)
+    title = re.match(r"(?:At most )?(\d+) % of .* is exposed communication", claim.finding.title)
     claim.require(title, "no share in the title")
     assert title is not None
     claim.same(float(title[1]), 100 * shown / step, "the title's share", within=0.51)

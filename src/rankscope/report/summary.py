@@ -25,7 +25,7 @@ from rankscope.pipeline import Run
 from rankscope.report.formatting import cell, number_of, numbered, per_step, percent, plain, saving_of, sentence
 from rankscope.report.terminal import COLORS
 from rankscope.results import Finding, Result
-from rankscope.rundir.plurals import counted
+from rankscope.rundir.plurals import counted, in_sentence
 from rankscope.store.trace_info import TraceInfo
 
 LINES, COLUMNS = 24, 100
@@ -273,7 +273,7 @@ def _findings(findings: Sequence[Finding], steps: Sequence[int], room: int, widt
             own += _wrapped("      → ", plain(finding.advice, limit=1000), width, min(_TITLE, left))
         left = room - 1 - len(lines) - len(own)
         if not shown and finding.symptoms and left > 0:
-            titles = "; ".join(plain(each.title, limit=200) for each in finding.symptoms)
+            titles = "; ".join(in_sentence(plain(each.title, limit=200)) for each in finding.symptoms)
             own += _wrapped("      ↳ ", f"same cause: {titles}", width, min(2, left))
         lines += own
         shown += 1

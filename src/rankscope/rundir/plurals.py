@@ -28,6 +28,11 @@ def listed(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
+def in_sentence(title: str) -> str:
+    """A title as a part of a sentence: without its capital, unless it begins with a name such as ``DDP``."""
+    return title[:1].lower() + title[1:] if title[1:2].islower() or title[1:2] == " " else title
+
+
 def printable(text: str, instead: str = "?") -> str:
     """Untrusted text with control characters replaced."""
     return "".join(character if character.isprintable() else instead for character in text)

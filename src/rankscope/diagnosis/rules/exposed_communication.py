@@ -69,11 +69,14 @@ def find(inputs: Inputs) -> list[Finding]:
     if severity is None:
         return []
     # On the CPU compute and communication share the cores: hiding one behind the other gains little.
-    certain = on_device(inputs) and least["exposed_transfer_ns"] >= _KNOWN * least["open"]
+    separated = least["exposed_transfer_ns"] >= _KNOWN * least["open"]
+    certain = on_device(inputs) and separated
     lowest = average.lowest
     of_lowest = [Evidence(f"without waiting, rank {lowest['rank']} (the lowest)", round(lowest["open"]), "ns")]
     share = unit.share(lowest["open"], average.step_ns)
     title = f"{share} is exposed communication, not counting waits for other ranks"
+    if not separated:
+        title = f"At most {share} is exposed communication other than waits for other ranks"
     if saving < round(lowest["open"]):
         of_lowest.append(Evidence("compute that could run at the same time", saving, "ns"))
     worst = pl.col("saving") >= _WORST_SHARE * average.step_ns
