@@ -99,3 +99,33 @@ def test_the_allocator_of_the_analysis_is_not_set_in_a_job(tmp_path):
     environment = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
     assert done.stdout.splitlines()[0] == "end", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ("import os; os.environ['RANK']", "RANK"),
+        ("raise ValueError('environment variable WORLD_SIZE expected, but not set')", "WORLD_SIZE"),
+        ("{}['FRANK']", None),
+        ("raise SystemExit(3)", None),
+    ],
+)
+def test_a_script_without_its_launcher_is_told_how_to_get_one(tmp_path, body, named):
+    script = tmp_path / "train.py"
+    script.write_text(body)
+    environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    command = [sys.executable, "-m", "rankscope", "exec", str(script)]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    assert ran.returncode == (3 if "SystemExit" in body else 1)
+    said = [line for line in ran.stderr.splitlines() if line.startswith("rankscope: the script expects")]
+    assert [line.split()[4] for line in said] == ([f"{named},"] if named else [])
+    assert all("rankscope run --nproc-per-node 2 train.py" in line for line in said)
+
+
+def test_a_launched_script_that_fails_alike_is_told_nothing(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("{}['RANK']")
+    command = [sys.executable, "-m", "rankscope", "exec", str(script)]
+    ran = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "RANK": "0"}, check=False)
+    assert ran.returncode == 1
+    assert "rankscope:" not in ran.stderr

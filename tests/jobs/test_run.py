@@ -431,3 +431,13 @@ def test_a_job_that_fails_says_which_rank_at_the_end(tmp_path):
     assert why.startswith(f"Rank 1 failed with ValueError: bad batch, at <module> ({tmp_path / 'train.py'}:8)"), why
     assert command == "  rankscope hang run"
     assert "OMP_NUM_THREADS" not in done.stderr
+
+
+@pytest.mark.slow
+def test_an_argument_that_begins_like_torchruns_options_reaches_the_script(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nprint('GOT', *sys.argv[1:])\n")
+    given = ("--start", "3", "--", "--rdzv", "-m")
+    line = [sys.executable, "-m", "rankscope", "run", "--nproc-per-node", "1", str(script), *given]
+    ran = subprocess.run(line, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert f"GOT {' '.join(given)}" in ran.stdout, ran.stderr

@@ -23,9 +23,16 @@ def script(tmp_path):
 def test_the_command(script, monkeypatch):
     monkeypatch.setattr(torchrun, "_workers", lambda: "gpu")
     base = [sys.executable, "-m", "rankscope.jobs.torchrun"]
-    assert torchrun.command([], [script, "-x"], {}) == [*base, "--standalone", "--nproc_per_node=gpu", script, "-x"]
+    assert torchrun.command([], [script, "-x"], {}) == [
+        *base,
+        "--standalone",
+        "--nproc_per_node=gpu",
+        "--",
+        script,
+        "-x",
+    ]
     given = ["--nproc_per_node=3"]
-    assert torchrun.command(given, [script], {}) == [*base, "--standalone", *given, script]
+    assert torchrun.command(given, [script], {}) == [*base, "--standalone", *given, "--", script]
     # Who brings a rendezvous, or sets torchrun's own variables, keeps them.
     for option in ("--nnodes=2", "--rdzv-endpoint=h:1", "--rdzv_endpoint=h:1", "--master-port=1", "--standalone"):
         added = torchrun.command([option], [script], {})

@@ -70,15 +70,16 @@ def test_a_table_for_each_rank(tmp_path: Path, capfd: Capture, monkeypatch: Patc
     assert out.count("Self CPU time total: 320.000us") == 2
 
 
+@pytest.mark.parametrize("option", ["--sort", "--sort-by"])
 @pytest.mark.parametrize(
     ("by", "heading"),
     [("self_cpu", "Self CPU"), ("cpu", "CPU total"), ("device", "CUDA total"), ("count", "# of Calls")],
 )
 def test_the_column_that_it_is_sorted_by_comes_first(
-    tmp_path: Path, capfd: Capture, monkeypatch: Patch, by: str, heading: str
+    tmp_path: Path, capfd: Capture, monkeypatch: Patch, by: str, heading: str, option: str
 ) -> None:
     run = write_reference(tmp_path / "run")
-    out, _ = called(capfd, monkeypatch, "analyze", "operators", run, "--sort-by", by)
+    out, _ = called(capfd, monkeypatch, "analyze", "operators", run, option, by)
     assert [part.strip() for part in out.splitlines()[2].split("  ") if part.strip()][:2] == ["Name", heading]
 
 

@@ -2,7 +2,7 @@
 
 One row per rank and operator name; `--by shape` also groups by the shapes of its inputs, `--by stack` by the Python
 lines that called it. `--match 'fsdp|all_?gather'` keeps the names that match a regular expression, ignoring case.
-`--sort-by self_cpu` (or `cpu`, `self_device`, `device`, `count`, `memory`) sorts by that column, the largest first.
+`--sort self_cpu` (or `cpu`, `self_device`, `device`, `count`, `memory`) sorts by that column, the largest first.
 `--include annotations` adds ranges of `record_function` and steps, `frames` Python frames, `torch` annotations, runtime
 calls and the profiler's own work (`overhead`), as torch's `key_averages()` has them: host self times and shares are
 then the same; `all` adds all of these.

@@ -33,6 +33,7 @@ from rankscope.results import Analysis, Parameters, Result, by_severity
 # The options of an analysis (`--match`, `--by`) are known only once its name is.
 CONTEXT_SETTINGS = {"ignore_unknown_options": True}
 _ANALYSIS_OPTIONS = "rankscope.analysis"
+_SORT = "sort_by"
 
 
 class COMMAND(TyperCommand):
@@ -59,6 +60,8 @@ def _help_options(analysis: Analysis) -> list[Any]:
     """The options of an analysis as typer shows them in the help; `analysis_options` parses them."""
     options = []
     for parameter in analysis.parameters:
+        if parameter.name == _SORT:
+            continue  # as for all analyses
         option, _, metavar = parameter.usage.partition(" ")
         shown = typer.Option(
             option,
@@ -93,8 +96,10 @@ class TableOptions:
         str | None,
         typer.Option(
             "--sort",
+            "--sort-by",
             metavar="COLUMN",
-            help="Sort the rows by this column: numbers descending, text ascending; -COLUMN: both descending.",
+            help="Sort the rows by this column: numbers descending, text ascending; -COLUMN: both descending. Operators "
+            "also by torch's names: self_cpu, cpu, self_device, device, count, memory.",
         ),
     ] = None
     reverse: Annotated[bool, typer.Option("--reverse", help="Reverse the order of --sort.")] = False
@@ -115,6 +120,9 @@ def analyze(
     Some analyses have options of their own, such as `--by` and `--match`: `rankscope analyze NAME --help` lists them.
     """
     source, parameters = analysis_options(get_analysis(name), source)
+    own = next((each for each in get_analysis(name).parameters if each.name == _SORT), None)
+    if own is not None and table.sort in own.choices:
+        parameters, table = {**parameters, _SORT: table.sort}, replace(table, sort=None)
     write_result(name, source, parameters, table, options)
 
 

@@ -200,7 +200,8 @@ def command(options: Sequence[str], script: Sequence[str], environ: Mapping[str,
         added.append("--standalone")
     if "nproc-per-node" not in given and "PET_NPROC_PER_NODE" not in environ:
         added.append(f"--nproc_per_node={_workers()}")  # an old torch has this spelling alone
-    return [sys.executable, "-m", "rankscope.jobs.torchrun", *added, *options, *script]
+    # Without the dashes argparse refuses an argument of the script that begins like several of torchrun's options.
+    return [sys.executable, "-m", "rankscope.jobs.torchrun", *added, *options, "--", *script]
 
 
 def is_supported_torch_installed() -> bool:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # importing typing costs more than the rest of this file
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib is slow to load
 _OPTIMIZER, _PROFILER = "torch.optim.optimizer", "torch.profiler.profiler"
 _awaited = [_OPTIMIZER, _PROFILER]
+_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _WARNED = "RANKSCOPE_UNSUPPORTED_WARNED"
 
 
@@ -129,6 +130,17 @@ def _run_previous_sitecustomize() -> None:
             sys.modules["sitecustomize"] = own
 
 
+def _explain_missing_launcher() -> None:
+    """At the exit of a script that wanted a launcher's variables, and had none, say how to launch it."""
+    error = getattr(sys, "last_value", None)
+    text = str(error) if isinstance(error, (KeyError, ValueError)) else ""
+    lacking = [name for name in _LAUNCHERS if name not in os.environ and name in text.replace("'", " ").split()]
+    if lacking:
+        script = os.path.basename(sys.argv[0] or "train.py")  # noqa: PTH119  # slow to load
+        how = f"rankscope run --nproc-per-node 2 {script}, or exec under one (torchrun, srun, mpiexec)"
+        print(f"rankscope: the script expects {lacking[0]}, which a launcher sets: {how}", file=sys.stderr)
+
+
 def _bind() -> None:
     """Bind this rank to CPUs, for an experiment, before any thread starts and any library counts the CPUs."""
     try:
@@ -140,6 +152,10 @@ def _bind() -> None:
 
 
 if os.environ.get("RANKSCOPE_HOOK"):
+    if "RANK" not in os.environ:
+        import atexit
+
+        atexit.register(_explain_missing_launcher)
     sys.meta_path.insert(0, _Finder)
     if os.environ.get("RANKSCOPE_EXPERIMENT") and sys.version_info >= _versions()["OLDEST_PYTHON"]:
         _bind()

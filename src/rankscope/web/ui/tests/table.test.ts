@@ -1,6 +1,7 @@
 import { describe, expect, test } from "vitest";
 import type { Cell } from "../src/data/payload.ts";
 import { Table } from "../src/data/table.ts";
+import { inOrder } from "../src/components/by_step.ts";
 import { columnOrder, columnWidths, label } from "../src/components/table_layout.ts";
 
 const make = (data: Record<string, Cell[]>, units: Record<string, string> = {}): Table =>
@@ -22,6 +23,17 @@ describe("order", () => {
   test("an unknown column changes nothing", () => {
     expect(table.sorted([2, 0], { column: "__proto__", descending: false })).toEqual([2, 0]);
     expect(table.has("toString")).toBe(false);
+  });
+});
+
+describe("steps", () => {
+  test("by their number, whatever each window's clock says", () => {
+    const table = make({ window: [0, 1, 2, 3], step: [10, 6, 2, 7], start_ns: [1, 2, 3, 4] });
+    expect(inOrder(table, table.rows())).toEqual([2, 1, 3, 0]);
+  });
+  test("by window where each begins with the same number", () => {
+    const table = make({ window: [1, 1, 0, 0], step: [1, 0, 1, 0] });
+    expect(inOrder(table, table.rows())).toEqual([3, 2, 1, 0]);
   });
 });
 

@@ -41,7 +41,7 @@ export function byStep(context: ViewContext, id: string, table: Table, charts: r
     byRank ? selector(`${id}-step`, "Step", allSteps.map(choice), text(step), (value) => context.router.update({ step: value }))
       : selector(`${id}-rank`, "Rank", allRanks.map(choice), text(rank), (value) => context.router.update({ rank: value })));
   const rows = byRank ? table.sorted(table.where("step", step), { column: "rank", descending: false })
-    : table.sorted(table.where("rank", rank), { column: table.has("start_ns") ? "start_ns" : "step", descending: false });
+    : inOrder(table, table.where("rank", rank));
   const where = byRank ? `Step ${text(step)} on all ranks` : `The steps of rank ${text(rank)}`;
   const pictures = charts.map((chart) => stackedChart(context, {
     label: `${chart.about} ${where}.`, testId: chart.testId, axis: byRank ? "Rank" : "Step", upright: !byRank,
@@ -53,6 +53,13 @@ export function byStep(context: ViewContext, id: string, table: Table, charts: r
       : (index) => context.router.update({ by: "ranks", step: text(table.cell(rows[index] ?? 0, "step")) }),
   }));
   return h("div", {}, controls, pictures.length === 1 ? pictures : h("div", { class: "pair" }, pictures));
+}
+
+/** The rows of one rank by step; by window first where windows number their steps alike. Each trace has a clock of its own. */
+export function inOrder(table: Table, rows: readonly number[]): number[] {
+  const alike = new Set(rows.map((row) => table.cell(row, "step"))).size < rows.length;
+  const at = (row: number, column: string): number => table.number(row, column) ?? -1;
+  return [...rows].sort((a, b) => (alike ? at(a, "window") - at(b, "window") : 0) || at(a, "step") - at(b, "step"));
 }
 
 export function text(value: Cell): string {
