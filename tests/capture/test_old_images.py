@@ -155,7 +155,7 @@ def test_run_starts_the_job_plainly(tmp_path, version, status):
     command = ["-m", "rankscope", "run", "--wait", "5", "--nproc_per_node=2", "job.py", "--lr", "1"]
     done = run(python_of(version) if version else sys.executable, tmp_path, *command)
     assert done.returncode == status
-    assert done.stdout == "--standalone --nproc_per_node=2\n" + "trained --lr 1\n" * 2
+    assert done.stdout == "--standalone --nproc_per_node=2 --\n" + "trained --lr 1\n" * 2
     assert WARNING.fullmatch(done.stderr), done.stderr
 
 

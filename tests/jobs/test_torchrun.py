@@ -127,7 +127,7 @@ def test_without_torch_everything_goes_through(monkeypatch, script):
     known = torchrun.installed_options()
     assert (known.names, known.flags) == (frozenset(), torchrun.FLAGS)
     assert torchrun.checked(["--any", "1"], known) == ["--any", "1"]
-    assert torchrun.command(["--any", "1"], [script], {})[-3:] == ["--any", "1", script]
+    assert torchrun.command(["--any", "1"], [script], {})[-4:] == ["--any", "1", "--", script]
 
 
 def test_no_script(script):
@@ -135,7 +135,7 @@ def test_no_script(script):
         torchrun.command(["--nproc-per-node=2"], [], {})
     with pytest.raises(LaunchError, match="no such script"):
         torchrun.command([], [script + "x"], {})
-    assert torchrun.command(["-m"], ["any.module"], {})[-2:] == ["-m", "any.module"]
+    assert torchrun.command(["-m"], ["any.module"], {})[-3:] == ["-m", "--", "any.module"]
 
 
 def test_python_before_the_script_is_told_of(script):
