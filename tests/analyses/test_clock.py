@@ -8,6 +8,7 @@ import pytest
 from tests.kineto import collective, launch, step, trace, write
 
 import rankscope
+from rankscope.rundir.metadata import METADATA_KEY
 
 ENDS = (50.0, 212.0, 377.0, 590.0, 818.0)
 
@@ -34,7 +35,13 @@ def test_a_shift_is_found_and_said(tmp_path: Path) -> None:
     assert [finding.id for finding in run.findings if finding.id.startswith("clock")] == ["clocks-differ"]
 
 
-def hosted(folder: Path, hosts: tuple[str, ...], late_us: tuple[float, ...], spread_us: float = 0.0) -> rankscope.Run:
+def hosted(
+    folder: Path,
+    hosts: tuple[str, ...],
+    late_us: tuple[float, ...],
+    spread_us: float = 0.0,
+    boots: tuple[str, ...] = (),
+) -> rankscope.Run:
     """Five all_reduces; the ranks' wall clocks are apart, and their ends differ."""
     ranks = tuple(range(len(hosts)))
     for rank, host in enumerate(hosts):
@@ -44,6 +51,8 @@ def hosted(folder: Path, hosts: tuple[str, ...], late_us: tuple[float, ...], spr
             events.append(launch(at - 60, 2, correlation=number + 1))
             events.append(collective(at - 20, 20, ranks=ranks, correlation=number + 1, sequence=number))
         content = trace(events, rank=rank, world_size=len(ranks))
+        if boots:
+            content[METADATA_KEY] = {"rank": rank, "world_size": len(ranks), "boot_id": boots[rank]}
         write(folder / f"{host}_{100 + rank}.1700000000000.pt.trace.json.gz", content)
     return rankscope.open(folder, executor="serial")
 
@@ -63,6 +72,19 @@ def test_ranks_of_one_host_have_one_clock(tmp_path: Path) -> None:
     assert differing_ranks(run) == {"times-differ-on-host": (2,)}
     # Whether the base time of the trace is wrong or the match, these collectives do not show.
     assert run.analyze("clock")["clock"].findings[0].title.startswith("As matched, ")
+
+
+def test_the_boot_tells_hosts_from_one_another_and_their_names_do_not(tmp_path: Path) -> None:
+    # Containers of one host have names of their own; hosts may have one name.
+    moved = (0.0, 0.0, 0.0, 30.0)
+    of_containers = hosted(tmp_path / "a", ("a", "b", "c", "d"), moved, boots=("1", "1", "2", "2")).clock()
+    of_hosts = hosted(tmp_path / "b", ("a", "a", "a", "a"), moved, boots=("1", "1", "2", "2")).clock()
+    of_names = hosted(tmp_path / "c", ("a", "a", "b", "b"), moved).clock()
+    assert of_containers.equals(of_hosts)
+    assert of_containers.equals(of_names)
+    assert of_names["method"].to_list() == ["reference", "host", "collectives", "collectives"]
+    # 30 µs between ranks of one host are no clock.
+    assert of_names["offset_ns"].to_list() == [0, 0, 0, 0]
 
 
 def test_less_than_the_residuals_is_no_difference(tmp_path: Path) -> None:

@@ -139,12 +139,15 @@ def test_clocks_are_found_to_the_residual(tmp_path: Path) -> None:
 
 def test_groups_that_share_no_rank_are_components(tmp_path: Path) -> None:
     # One tensor-parallel group of each half; the rest of their groups is not recorded.
-    simulate(tmp_path, replace(JOB, recording=Recording(missing=(2, 3, 4, 5)), gradient_norm=False), costs=False)
-    run = rankscope.open(tmp_path, executor="serial")
-    clock = run.analyze("clock")["clock"]
-    parts = clock.frame.group_by("component").agg(pl.col("rank").sort()).sort("component")["rank"].to_list()
-    assert parts == [[0, 1], [6, 7]]
-    assert "clock-components" in {finding.id for finding in clock.findings}
+    job = replace(JOB, recording=Recording(missing=(2, 3, 4, 5)), gradient_norm=False)
+    components = {}
+    for per_host in (4, 8):
+        simulate(tmp_path / str(per_host), replace(job, gpus_per_host=per_host), costs=False)
+        clock = rankscope.open(tmp_path / str(per_host), executor="serial").analyze("clock")["clock"]
+        parts = clock.frame.group_by("component").agg(pl.col("rank").sort()).sort("component")["rank"].to_list()
+        components[per_host] = parts, "clock-components" in {finding.id for finding in clock.findings}
+    # On one host they have its clock in common.
+    assert components == {4: ([[0, 1], [6, 7]], True), 8: ([[0, 1, 6, 7]], False)}
 
 
 def test_no_collective_at_all(tmp_path: Path) -> None:

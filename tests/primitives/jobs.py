@@ -95,6 +95,46 @@ def random_job(
     return Made(frame(made), offsets, drifts, float(true[0]))
 
 
+@dataclass(frozen=True)
+class Planted:
+    """All-reduces of ranks on hosts whose clocks differ by a known offset; rows are sorted by collective."""
+
+    hosts: dict[int, str | None]
+    rank: np.ndarray
+    match: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    offset: np.ndarray
+
+
+def planted_offsets(
+    seed: int, *, hosts: int, per_host: int, offset: int, busy: tuple[int, ...] = (), late: int | None = None
+) -> Planted:
+    """A rank arrives within some milliseconds of the others, or 40 ms later (`late`), and sees an end within 0.2 ms, or
+    on busy hosts, in four of five cases, 8 ms later in the mean."""
+    random = np.random.default_rng(seed)
+    count = int(random.choice([8, 16, 64]))
+    host = np.repeat(np.arange(hosts), per_host)
+    planted = np.where(host % 2 == 1, offset, np.where(host > 0, -offset, 0))
+    time, starts, ends = 0.0, [], []
+    for _ in range(count):
+        arrival = time + random.exponential(3e6, host.size)
+        if late is not None:
+            arrival[late] += 4e7
+        done = arrival.max() + random.choice([2e5, 8e5, 4e6])
+        seen = random.exponential(5e4, host.size)
+        seen += np.isin(host, busy) * (random.random(host.size) < 0.8) * random.exponential(8e6, host.size)
+        starts.append(arrival)
+        ends.append(done + seen)
+        time = (done + seen).max() + 1e7
+    ticks = [np.rint(np.concatenate(each)).astype(np.int64) + 10**18 for each in (starts, ends)]
+    moved = np.tile(planted, count)
+    rank = np.tile(np.arange(host.size), count)
+    match = np.repeat(np.arange(count), host.size)
+    names: dict[int, str | None] = {each: f"host{host[each]}" for each in range(host.size)}
+    return Planted(names, rank, match, ticks[0] + moved, ticks[1] + moved, planted)
+
+
 def frame(rows: list[dict[str, object]]) -> pl.DataFrame:
     """Rows as `match_collectives` takes them, with their truth."""
     return pl.DataFrame(rows, schema={**SCHEMA, "truth": pl.Int64()}, strict=False)

@@ -1,23 +1,38 @@
 """Clock offset of each rank relative to the others.
 
-One row per rank. A synchronizing collective ends on all of its ranks at nearly the same time. A rank's offset is the
-median difference of its ends from the others', estimated jointly over all groups: event times and offsets in turn, each
-as the median of the residuals of the other. `offset_ns` is added to the rank's wall clock (its trace's clock plus
-`baseTimeNanoseconds`) to get the clock of the first rank of its component:
+One row per rank. `offset_ns` is added to the rank's wall clock (its trace's clock plus `baseTimeNanoseconds`) to get
+the clock of the first rank of its component:
 
     common = wall + offset_ns + drift_ppm · 10⁻⁶ · (wall − at_ns)
 
-Broadcast, reduce, gather, scatter, send and recv are left out: their ranks need not end together. SendRecv and
-all_to_all count without deviations beyond 5 median absolute deviations. `residual_ns` is the 90th percentile of the
-deviations of its ends from the other ranks': smaller time differences between ranks are not meaningful. Fewer than 4
-anchors fit one another by construction; then it is at least the smaller of two bounds on the error: no rank ends a
-collective before the last has started it, and ends differed by at most 100 µs (NCCL) or 5 ms (Gloo). Of two ranks that
-shared one device NCCL's ends differed by 0.3 ms, as they take turns: their offset is off by as much. A drift is given
-only where |drift| · span > 4 · residual; over a few seconds a fit yields spurious drifts of dozens of ppm. Ranks
-that no chain of collectives links to others keep their wall clock (`method` is `wall clock`).
+**Within a host** there is one clock: all its ranks have the same offset. Ranks are on one host if their traces have the
+same boot id, or else the same host name. A busy rank notices the end of a Gloo collective late, by up to 36 ms on a
+loaded host, so a difference of ends is no clock there. Only a rank that cannot have its host's clock, because most of
+its collectives end before those of the host's other ranks start or the reverse, has one of its own.
 
-Ranks of one host share a wall clock. Offsets between hosts are reported if they exceed 1 ms and both residuals. Offsets
-between ranks of one host are not a difference of clocks, and have a finding of their own.
+**Between hosts**, or ranks whose host is unknown, collectives bound the offset: no rank ends a synchronizing collective
+before the last has started it. A host's start is the last of its ranks' and its end the first. The bounds that 90 % of
+the collectives keep, give or take the ends' own noise (at most 0.1 ms), leave an interval. It is cut to the median
+difference d of the ends ± p · (1 + 4 / n), where p is the 90th percentile of |end difference − d| and n the number of
+collectives. On a device, where ends agree to microseconds, the ends decide; of busy ranks on the CPU, the bounds.
+Within the interval, the offset makes both hosts' earliest ends equally early after the last arrival: late ends do not
+move it. It is 0 if the interval contains 0: then the wall clocks agree. Many hosts are compared along a spanning tree
+of those that share most collectives.
+
+`residual_ns` bounds the error against the first rank; smaller time differences between ranks are not meaningful. It is
+the distance from the offset to the far end of the interval, summed along the tree; for ranks that share their host with
+others at least 0.1 ms, to which the times of traces agree with the clock of their host (70 µs in all known ones). Where
+ends agree better, it is the 90th percentile of their deviations from the other ranks', the first rank's or its own.
+Fewer than 4 collectives fit one another by construction: their ends count as if they differed by as much as is known
+(p is 0.1 ms on devices, 40 ms for Gloo).
+
+Broadcast, reduce, gather, scatter, send and recv are left out: their ranks need not end together. SendRecv and
+all_to_all count without deviations beyond 5 median absolute deviations. A drift is given only where |drift| · span is
+more than 4 times the deviations of the ends; over a few seconds a fit yields spurious drifts of dozens of ppm. For
+ranks that share no collective with others, `method` is `wall clock`; they have the offset of their host, if others do.
+
+Offsets between hosts are reported if they exceed 1 ms and both residuals. Those between ranks of one host are not a
+difference of clocks, and have a finding of their own.
 
 How to read it: for a rank with an unusually large residual, lateness and waits are less reliable; a rank with method
 `wall clock` cannot be compared with any other.
@@ -43,23 +58,28 @@ COLUMNS = (
         "residual_ns",
         pl.Int64,
         "ns",
-        "90th percentile of the deviations of its ends from the others', with few anchors at least a bound on the "
-        "error; null without collectives",
+        "bound on the error of its times; null without collectives",
     ),
-    Column("anchors", pl.Int64, "count", "collectives that the offset is based on"),
-    Column("component", pl.Int64, "", "ranks with the same number are linked by collectives"),
-    Column("method", pl.String, "", "`collectives`, `reference` (the first rank of a component), or `wall clock`"),
+    Column("anchors", pl.Int64, "count", "collectives that it shares with others"),
+    Column("component", pl.Int64, "", "ranks with the same number are linked, by a host or by collectives"),
+    Column(
+        "method",
+        pl.String,
+        "",
+        "`reference` (the first rank of a component), `host` (the clock of its host, which is the reference's), "
+        "`collectives`, or `wall clock`",
+    ),
 )
 
 # Offsets worth reporting: clocks of one host agree to some dozens of microseconds.
 REPORTED_OFFSET_NS = 1_000_000
 # The largest difference of the ends of one collective on real runs: kernels, and Gloo on busy hosts.
-KERNELS_APART_NS, GLOO_APART_NS = 100_000, 5_000_000
+KERNELS_APART_NS, GLOO_APART_NS = 100_000, 40_000_000
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Find the offsets from the matched collectives."""
-    ranks = np.array(sorted({info.rank for info in inputs.traces if info.rank is not None}), dtype=np.int64)
+    machines = {info.rank: info.machine for info in inputs.traces if info.rank is not None}
     rows = (
         inputs.columns("collectives", "rank", "window", "match", "source", "collective", "start_ns", "end_ns")
         .filter(pl.col("match").is_not_null() & (pl.col("source") != "launch"))
@@ -67,7 +87,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         .join(base_times(inputs.traces), on=["rank", "window"], how="left")
     )
     clocks = align_clocks(
-        ranks,
+        machines,
         rows["rank"].to_numpy(),
         rows["match"].to_numpy(),
         (rows["start_ns"] + rows["base_ns"].fill_null(0)).to_numpy(),
@@ -76,25 +96,25 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         worst=GLOO_APART_NS if (rows["source"] == "gloo").any() else KERNELS_APART_NS,
     )
     _, first = np.unique(clocks.component, return_index=True)
-    reference = np.isin(np.arange(ranks.size), first)
+    reference = np.isin(np.arange(clocks.ranks.size), first)
+    shares = clocks.host == clocks.host[first[clocks.component]]
     linked = clocks.anchors > 0
     ppm = pl.Series(clocks.drift * 1e6)
     frame = pl.DataFrame(
         {
-            "rank": ranks,
+            "rank": clocks.ranks,
             "offset_ns": clocks.offset,
             "drift_ppm": pl.select(pl.when(ppm != 0).then(ppm)).to_series(),
             "at_ns": clocks.at,
             "residual_ns": pl.select(pl.when(pl.Series(linked)).then(pl.Series(clocks.residual))).to_series(),
             "anchors": clocks.anchors,
             "component": clocks.component,
-            "method": np.where(~linked, "wall clock", np.where(reference, "reference", "collectives")),
+            "method": np.select([~linked, reference, shares], ["wall clock", "reference", "host"], "collectives"),
         }
     )
-    hosts = {info.rank: info.host for info in inputs.traces if info.rank is not None}
     traced = {info.rank for info in inputs.traces if not info.is_snapshot}
     return frame.select(column.name for column in COLUMNS), _findings(
-        frame.filter(pl.col("rank").is_in(sorted(rank for rank in traced if rank is not None))), hosts
+        frame.filter(pl.col("rank").is_in(sorted(rank for rank in traced if rank is not None))), machines
     )
 
 

@@ -151,7 +151,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[StoredFrame, list[Finding]]:
     """Match the ranks' collectives, and separate waiting from transfer."""
-    hosts = {info.rank: info.host for info in inputs.traces if info.rank is not None and info.host}
+    hosts = {info.rank: info.machine for info in inputs.traces if info.rank is not None and info.machine}
     recorded = len({info.rank for info in inputs.traces})
     ranks = max(recorded, inputs.world_size or 0)
     if (labeled := label_rows(together(parts))) is not None:

@@ -184,6 +184,14 @@ def clock_anchor() -> ClockAnchor:
     return ClockAnchor(wall, monotonic, perf)
 
 
+def boot_id() -> str | None:
+    """The id that Linux gives each boot of a host: the same in its containers. ``None`` elsewhere."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:_MAX_VALUE] or None
+    except (OSError, ValueError):
+        return None
+
+
 def cpu_name() -> str | None:
     """The CPU's name, from Linux or Python."""
     try:

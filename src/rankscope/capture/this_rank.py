@@ -129,6 +129,7 @@ class ThisRank:
             world_size=process.world_size,
             local_rank=process.local_rank,
             host=process.host,
+            boot_id=environment.boot_id(),
             launcher=process.launcher,
             restart_count=process.restart_count,
             mesh=self.mesh,

@@ -35,6 +35,7 @@ def trace_info(trace: KinetoTrace) -> TraceInfo:
         restart_count=embedded.restart_count or name.restart or 0,
         run_id=embedded.run_id,
         host=embedded.host or text(metadata.get("host_name")) or name.host,
+        boot_id=embedded.boot_id,
         launcher=embedded.launcher,
         backend=text(distributed.get("backend")),
         mesh=mesh,

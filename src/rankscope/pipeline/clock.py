@@ -32,7 +32,7 @@ from rankscope.store.trace_info import TraceInfo
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 _FILE = "clock.bin"
 
 # Unlinked sets of ranks that are further apart than this many times their length are shown from the same start.

@@ -1,17 +1,25 @@
-"""One clock for all ranks, from the ends of the collectives that they ran together.
+"""One clock for all ranks: that of their host, and between hosts what the collectives that they ran together allow.
 
-A synchronizing collective ends on all its ranks at nearly the same time. So a rank's end is that time plus the rank's
-offset plus noise. Offsets and times are estimated in turn, each as the median of the residuals of the other, which is
-robust against outliers. The first estimate comes from a spanning tree of the pairs of ranks with the most collectives
-in common, so offsets of hours are no harder than of microseconds. Ranks that no chain of collectives links cannot be
-compared.
+The ranks of one host share its clock, so nothing is estimated between them: a busy rank notices an end late, by dozens
+of milliseconds, and no statistic of ends tells that from a clock. Only ranks of a host whose times contradict one clock
+(most of their collectives end before the others start them, or the reverse) have clocks of their own.
 
-In: the ends of matched collectives by rank, ns. Out: each rank's offset, drift and residual (`Clocks`).
+Between two hosts, each shared collective bounds the offset: no rank ends a synchronizing collective before the last has
+started it. A host's start is the last of its ranks' and its end the first, as late ends say nothing. The bounds that
+90 % of the collectives keep (a few may be mismatched) leave an interval. It is cut to where the ends agree: to their
+median difference, give or take the 90th percentile of the deviations from it, and more if they are few. That decides
+where ends are exact, as those of kernels; where ranks are busy, the bounds do. Within the interval the offset follows
+the lower envelope: after the last arrival, which is that of the rank with the shorter duration, both hosts' earliest
+ends are equally early. If the interval contains 0, the wall clocks agree and the offset is 0. Hosts are compared along
+a spanning tree of the pairs with the most collectives in common.
+
+In: the matched collectives of ranks, ns, and the ranks' hosts. Out: each rank's offset, drift and residual (`Clocks`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,14 +28,14 @@ import polars as pl
 from rankscope.primitives.intervals import Int64
 from rankscope.store.trace_info import TraceInfo
 
-ROUNDS = 6
 MADS = 5.0  # further away, an end of SendRecv or all_to_all does not count as synchronized
 PER_MAD = 1.4826
 LEAST_MAD = 1_000  # ns
 DRIFT_TIMES = 4.0  # a drift counts if it moves ends by more than this many residuals over the span
 DRIFT_ANCHORS = 8
-SHARE = 90.0  # percent of deviations within the residual
+SHARE = 90  # percent of deviations within the residual, and of collectives that bound an offset
 FEW = 4  # anchors: the deviations of fewer show how well they fit one another, not how well they fit the clocks
+ONE_HOST_NS = 100_000  # the times of traces agree with the clock of their host to this: to 70 µs in all known ones
 
 
 @dataclass(frozen=True)
@@ -41,10 +49,10 @@ class Clocks:
         offset: ns.
         drift: ns per ns; 0 if not distinguishable from noise.
         at: the rank's own time at which the offset holds, ns.
-        residual: the 90th percentile of the deviations from the others' ends, ns; with fewer than `FEW` anchors, a
-            bound on the offset's error; −1 without anchors.
-        anchors: number of collectives that determine the offset.
-        component: ranks with the same number are linked by collectives.
+        residual: a bound on the error of its times on the common clock, ns; −1 without anchors.
+        anchors: number of collectives that it shares with other ranks.
+        component: ranks with the same number are linked, by a host or by collectives.
+        host: ranks with the same number share a clock.
     """
 
     ranks: Int64
@@ -54,6 +62,7 @@ class Clocks:
     residual: Int64
     anchors: Int64
     component: Int64
+    host: Int64
 
     def corrected(self, rank: Int64, time: Int64) -> Int64:
         """Times of ranks on the common clock.
@@ -102,53 +111,47 @@ def with_clock(rows: pl.DataFrame, clock: pl.DataFrame, bases: pl.DataFrame) -> 
 
 
 def align_clocks(
-    ranks: Int64, rank: Int64, match: Int64, start: Int64, end: Int64, lenient: np.ndarray, *, worst: int
+    hosts: Mapping[int, str | None],
+    rank: Int64,
+    match: Int64,
+    start: Int64,
+    end: Int64,
+    lenient: np.ndarray,
+    *,
+    worst: int,
 ) -> Clocks:
-    """Estimate the ranks' offsets.
+    """Find the ranks' offsets.
 
     Args:
-        ranks: all ranks, ascending; those without a row keep their clock.
-        rank: the rank of each matched end of a synchronizing collective.
-        match: the number of its collective.
+        hosts: the host of each rank, None if that is not known; ranks without a row keep their clock.
+        rank: the rank of each matched synchronizing collective.
+        match: the number of the collective.
         start: when it started there, ns.
         end: when it ended there, ns.
         lenient: whether the collective need not synchronize (SendRecv, all_to_all): its outliers are left out.
         worst: the largest known difference between ends of one collective, ns: the error that a few of them may hide.
     """
+    ranks = np.array(sorted(hosts), dtype=np.int64)
+    numbers: dict[str | int, int] = {}
+    host = np.array([numbers.setdefault(hosts[each] or each, len(numbers)) for each in sorted(hosts)], dtype=np.int64)
     position = np.searchsorted(ranks, rank)
     _, event = np.unique(match, return_inverse=True)
     event = event.reshape(-1)
-    offset, component = _spanning(ranks.size, position, event, end)
-    drift = np.zeros(ranks.size)
-    origin = end.min() if end.size else 0
-    at = np.full(ranks.size, origin, dtype=np.int64)
-    residual = np.full(ranks.size, -1, dtype=np.int64)
-    anchors = np.zeros(ranks.size, dtype=np.int64)
-    if end.size:
-        keep = np.ones(end.size, dtype=np.bool_)
-        value, correction = (end - origin) + offset[position], np.zeros(ranks.size, dtype=np.int64)
-        value, correction = _settle(value, correction, position, event, keep, ranks.size)
-        if lenient.any():
-            keep = ~(lenient & _outlying(_deviation(value, event, keep), position))
-            # Its own end says nothing about a rank's clock.
-            keep &= np.bincount(event[keep], minlength=int(event.max()) + 1)[event] > 1
-            value, correction = _settle(value, correction, position, event, keep, ranks.size)
-        since_origin = (end - origin).astype(np.float64)
-        drift, middle, deviation = _drifts(value, since_origin, position, event, keep, ranks.size)
-        offset = offset + correction
-        at = (origin + middle).astype(np.int64)
-        offset = offset + _levels(deviation, position, keep, ranks.size)
-        deviation = deviation + _levels(deviation, position, keep, ranks.size)[position]
-        residual, anchors = _residuals(deviation, position, event, keep, ranks.size)
-        few = (anchors > 0) & (anchors < FEW)
-        if few.any():
-            common = (offset - origin)[position] + np.rint(drift[position] * (since_origin - middle[position])).astype(
-                np.int64
-            )
-            bound = _bounds(start + common, end + common, position, event, keep, ranks.size)
-            residual = np.where(few, np.maximum(residual, np.minimum(bound, worst)), residual)
-    offset, drift = _from_first(offset, drift, at, component)
-    return Clocks(ranks, offset, drift, at, residual, anchors, component)
+    host = _by_clock(host, position, event, start, end)
+    clocks, component = _host_clocks(int(host.max(initial=-1)) + 1, host[position], event, start, end, lenient, worst)
+    own = [clocks[each] for each in host]
+    offset, at, bound = (
+        np.array([getattr(clock, name) for clock in own], dtype=np.int64) for name in ("offset", "at", "bound")
+    )
+    drift = np.array([clock.drift for clock in own], dtype=np.float64)
+    aligned = end + offset[position] + np.rint(drift[position] * (end - at[position])).astype(np.int64)
+    spread, anchors = _spreads(aligned, position, event, lenient, ranks.size)
+    bound = np.where(np.bincount(host)[host] > 1, np.maximum(bound, ONE_HOST_NS), bound)
+    # Ranks that agree with one another may still be off from the first, if that is the busy one.
+    spread = np.maximum(spread, spread[np.unique(component[host], return_index=True)[1]][component[host]])
+    residual = np.where(anchors < FEW, bound, np.minimum(bound, spread))
+    residual[anchors == 0] = -1
+    return Clocks(ranks, offset, drift, at, residual, anchors, component[host], host)
 
 
 def group_medians(code: Int64, value: Int64, size: int, empty: int = 0) -> Int64:
@@ -172,40 +175,181 @@ def group_medians(code: Int64, value: Int64, size: int, empty: int = 0) -> Int64
     return np.where(count > 0, low + (high - low) // 2, empty).astype(np.int64)
 
 
-def _spanning(size: int, position: Int64, event: Int64, end: Int64) -> tuple[Int64, Int64]:
-    """Offsets along a spanning tree of the pairs of ranks with most collectives in common, and its components."""
-    offset, component = np.zeros(size, dtype=np.int64), np.arange(size)
-    if not end.size:
-        return offset, component
-    # Each event links its ranks to one of them: the one with the most events, so that most events choose the same.
-    fullness = np.bincount(position, minlength=size)
-    order = np.lexsort((position, -fullness[position], event))
-    hub = order[np.concatenate([[True], np.diff(event[order]) != 0])]
-    hub_place, hub_end = position[hub][event], end[hub][event]
-    spoke = position != hub_place
-    pair = position[spoke] * size + hub_place[spoke]
-    edges, code, counts = np.unique(pair, return_inverse=True, return_counts=True)
-    difference = group_medians(code.reshape(-1), (hub_end - end)[spoke], edges.size)
-    # The offset from a rank's clock to that of its root; roots are found by union-find.
-    root, to_root = list(range(size)), [0] * size
+@dataclass(frozen=True)
+class _Offset:
+    """What to add to one clock to get another: ``offset + drift · (clock − at)``; at most ``less`` below and ``more``
+    above that, ns."""
 
-    def find_root(rank: int) -> tuple[int, int]:
-        total, current = 0, rank
-        while root[current] != current:
-            total, current = total + to_root[current], root[current]
-        root[rank], to_root[rank] = current, total
-        return current, total
+    offset: int = 0
+    drift: float = 0.0
+    at: int = 0
+    less: int = 0
+    more: int = 0
 
+    @property
+    def bound(self) -> int:
+        """The largest error, ns."""
+        return max(self.less, self.more)
+
+    def then(self, other: _Offset) -> _Offset:
+        """On to a third clock."""
+        moved = self.at + self.offset
+        further = other.offset + round(other.drift * (moved - other.at))
+        errors = self.less + other.less, self.more + other.more
+        return _Offset(self.offset + further, self.drift + other.drift, self.at, *errors)
+
+    def back(self) -> _Offset:
+        """The way back."""
+        return _Offset(-self.offset, -self.drift, self.at + self.offset, self.more, self.less)
+
+    def unless_zero(self) -> _Offset:
+        """The same, or nothing to add if that is possible: the two wall clocks agree."""
+        if self.drift or not -self.more <= self.offset <= self.less:
+            return self
+        return _Offset(0, 0.0, self.at, self.less - self.offset, self.more + self.offset)
+
+
+def _by_clock(host: Int64, position: Int64, event: Int64, start: Int64, end: Int64) -> Int64:
+    """The hosts, and a number of its own for each rank that most of its collectives show not to have its host's clock:
+    they end there before they start on its host's other ranks, or the reverse."""
+    _, code, counts = np.unique(
+        event * (int(host.max(initial=0)) + 1) + host[position], return_inverse=True, return_counts=True
+    )
+    code = code.reshape(-1)
+    begin, finish = (group_medians(code, value, counts.size)[code] for value in (start, end))
+    shared = counts[code] > 1
+    apart = np.maximum(start - finish, begin - end)[shared]
+    split = group_medians(position[shared], apart, host.size) > ONE_HOST_NS
+    alone = np.where(split, int(host.max(initial=-1)) + 1 + np.arange(host.size), host)
+    _, first, number = np.unique(alone, return_index=True, return_inverse=True)
+    by_first_rank: Int64 = np.argsort(np.argsort(first))[number.reshape(-1)]
+    return by_first_rank
+
+
+def _host_clocks(
+    size: int, host: Int64, event: Int64, start: Int64, end: Int64, lenient: np.ndarray, worst: int
+) -> tuple[list[_Offset], Int64]:
+    """The offset of each host's clock to that of the first host of its component, and the hosts' components."""
+    component = np.arange(size)
+    order = np.lexsort((host, event))
+    if not order.size:
+        return [_Offset()] * size, component
+    first = np.flatnonzero(np.diff(event[order] * size + host[order], prepend=-1))
+    several = np.diff(first, append=order.size) > 1  # of which the last start may be late and the first end early
+    start = np.maximum.reduceat(start[order], first) - np.where(several, ONE_HOST_NS, 0)
+    host, event, end = host[order][first], event[order][first], np.minimum.reduceat(end[order], first)
+    lenient = np.logical_or.reduceat(lenient[order], first)
+    # Each collective links its hosts to one of them: the one with the most, so that most collectives choose the same.
+    fullness = np.bincount(host, minlength=size)
+    order = np.lexsort((host, -fullness[host], event))
+    hub = order[np.flatnonzero(np.diff(event[order], prepend=-1))][event]
+    spoke = np.flatnonzero(host != host[hub])
+    pair = host[spoke] * size + host[hub[spoke]]
+    spoke = spoke[np.argsort(pair, kind="stable")]
+    pairs, begins, counts = np.unique(np.sort(pair), return_index=True, return_counts=True)
+    links: list[dict[int, _Offset]] = [{} for _ in range(size)]
     for edge in np.argsort(-counts, kind="stable"):
-        one, other = divmod(int(edges[edge]), size)
-        (root_one, from_one), (root_other, from_other) = find_root(one), find_root(other)
-        if root_one != root_other:
-            # clock(one) + difference = clock(other), both moved to their roots.
-            root[root_one], to_root[root_one] = root_other, from_other + int(difference[edge]) - from_one
-    for rank in range(size):
-        component[rank], offset[rank] = find_root(rank)
-    _, component = np.unique(component, return_inverse=True)
-    return offset, component.reshape(-1)
+        one, other = divmod(int(pairs[edge]), size)
+        if component[one] == component[other]:
+            continue
+        component[component == component[other]] = component[one]
+        rows = spoke[begins[edge] : begins[edge] + counts[edge]]
+        there = hub[rows]
+        found = _compare(start[rows], end[rows], start[there], end[there], lenient[rows], worst)
+        links[one][other], links[other][one] = found, found.back()
+    clocks: dict[int, _Offset] = {}
+    roots = 0
+    for root in range(size):
+        if root in clocks:
+            continue
+        members, clocks[root] = [root], _Offset()
+        for current in members:  # which grows meanwhile
+            for neighbor in links[current].keys() - clocks.keys():
+                clocks[neighbor] = links[neighbor][current].then(clocks[current])
+                members.append(neighbor)
+        for member in members[1:]:
+            clocks[member] = clocks[member].unless_zero()
+        component[members], roots = roots, roots + 1
+        # It fits other clocks as well as they fit it.
+        fit = min((clocks[member].bound for member in members[1:]), default=0)
+        clocks[root] = _Offset(less=fit, more=fit)
+    return [clocks[each] for each in range(size)], component
+
+
+def _compare(
+    start: Int64, end: Int64, other_start: Int64, other_end: Int64, lenient: np.ndarray, worst: int
+) -> _Offset:
+    """What to add to a host's clock to get another's, from when both started and ended the same collectives."""
+    base, origin = int(other_end[0] - end[0]), int(end[0])
+    apart = (other_end - end - base).astype(np.float64)
+    keep = ~lenient | _near(apart)
+    apart, own, others = apart[keep], (end - start)[keep], (other_end - other_start)[keep]
+    time = (end[keep] - origin).astype(np.float64)
+    middle = round(float(time.mean()))
+    drift = _drift(apart, time - middle)
+    apart = apart - drift * (time - middle)
+    typical = float(np.median(apart))
+    spread = _latest(np.abs(apart - typical))
+    wide = spread * (1 + FEW / apart.size) if apart.size >= FEW else max(spread, worst)
+    offset, low, high = typical, typical - wide, typical + wide
+    # How long each took to end from the start of the other, with the offset added or subtracted.
+    until_other, until_own = own + apart, others - apart
+    least, most = -_earliest(until_own), _earliest(until_other)
+    if least <= most:
+        noise = min(spread, ONE_HOST_NS)
+        least, most = least - noise, most + noise
+        low, high = (least, most) if least > high or low > most else (max(least, low), min(most, high))
+        last = own <= others
+        after_own = float(last.mean()) * (_earliest(until_other[last]) - _earliest(own[last])) if last.any() else 0.0
+        last = ~last
+        after_other = float(last.mean()) * (_earliest(others[last]) - _earliest(until_own[last])) if last.any() else 0.0
+        offset = min(max(after_own + after_other, low), high)
+    errors = math.ceil(offset - low), math.ceil(high - offset)
+    return _Offset(base + round(offset), drift, origin + middle, *errors)
+
+
+def _latest(value: np.ndarray) -> float:
+    """The value that `SHARE` percent of the values do not exceed."""
+    return float(np.sort(value)[-(-value.size * SHARE // 100) - 1])
+
+
+def _earliest(value: np.ndarray) -> float:
+    """The value that `SHARE` percent of the values reach."""
+    return -_latest(-value)
+
+
+def _near(value: np.ndarray) -> np.ndarray:
+    """Whether a value is no outlier."""
+    distance = np.abs(value - np.median(value))
+    near: np.ndarray = distance <= MADS * PER_MAD * max(float(np.median(distance)), LEAST_MAD)
+    return near
+
+
+def _drift(apart: np.ndarray, time: np.ndarray) -> float:
+    """The slope of a line through the differences without outliers; 0 where it is not distinguishable from noise."""
+    slope, left = 0.0, apart
+    for _ in range(3):
+        inlier = _near(left)
+        if inlier.sum() < DRIFT_ANCHORS:
+            return 0.0
+        slope += float(np.polyfit(time[inlier], left[inlier], 1)[0])
+        left = apart - slope * time
+    residual = _latest(np.abs(left - np.median(left)))
+    return slope if abs(slope) * float(np.ptp(time)) > DRIFT_TIMES * residual else 0.0
+
+
+def _spreads(end: Int64, position: Int64, event: Int64, lenient: np.ndarray, size: int) -> tuple[Int64, Int64]:
+    """By rank: how far its ends are from those of the others on the common clock, and the number of ends."""
+    if not end.size:
+        return np.full(size, -1, dtype=np.int64), np.zeros(size, dtype=np.int64)
+    keep = np.ones(end.size, dtype=np.bool_)
+    deviation = _deviation(end, event, keep)
+    if lenient.any():
+        keep = ~(lenient & _outlying(deviation, position))
+        # Its own end says nothing about a rank's clock.
+        keep &= np.bincount(event[keep], minlength=int(event.max()) + 1)[event] > 1
+        deviation = _deviation(end, event, keep)
+    return _residuals(deviation, position, event, keep, size)
 
 
 def _deviation(value: Int64, event: Int64, keep: np.ndarray) -> Int64:
@@ -215,57 +359,10 @@ def _deviation(value: Int64, event: Int64, keep: np.ndarray) -> Int64:
     return value - typical[event]
 
 
-def _settle(
-    value: Int64, correction: Int64, position: Int64, event: Int64, keep: np.ndarray, size: int
-) -> tuple[Int64, Int64]:
-    """Estimate times and offsets in turn, each as the median of the residuals of the other."""
-    for _ in range(ROUNDS):
-        late = group_medians(position[keep], _deviation(value, event, keep)[keep], size)
-        if not late.any():
-            break
-        value, correction = value - late[position], correction - late
-    return value, correction
-
-
 def _outlying(deviation: Int64, position: Int64) -> np.ndarray:
     size = int(position.max()) + 1
     spread = group_medians(position, np.abs(deviation), size)
     return np.abs(deviation) > MADS * np.maximum(spread, LEAST_MAD)[position] * PER_MAD
-
-
-def _drifts(
-    value: Int64, time: np.ndarray, position: Int64, event: Int64, keep: np.ndarray, size: int
-) -> tuple[np.ndarray, np.ndarray, Int64]:
-    """Each rank's drift per ns, the time around which it applies, and the remaining deviations."""
-    drift = np.zeros(size)
-    count = np.maximum(np.bincount(position[keep], minlength=size), 1)
-    middle = np.rint(np.bincount(position[keep], weights=time[keep], minlength=size) / count)
-    centered = time - middle[position]
-    span = np.full(size, -np.inf)
-    np.maximum.at(span, position[keep], time[keep])
-    first = np.full(size, np.inf)
-    np.minimum.at(first, position[keep], time[keep])
-    span = np.where(np.isfinite(span), span - first, 0.0)
-    deviation = _deviation(value, event, keep)
-    for _ in range(3):
-        inlier = keep & ~_outlying(deviation - group_medians(position[keep], deviation[keep], size)[position], position)
-        weight = inlier.astype(np.float64)
-        square = np.bincount(position, weights=weight * centered**2, minlength=size)
-        slope = np.bincount(position, weights=weight * centered * deviation, minlength=size) / np.maximum(square, 1.0)
-        slope[np.bincount(position[inlier], minlength=size) < DRIFT_ANCHORS] = 0.0
-        drift -= slope
-        corrected = value + np.rint(drift[position] * centered).astype(np.int64)
-        deviation = _deviation(corrected, event, keep)
-    residual, anchors = _residuals(deviation, position, event, keep, size)
-    total = drift - np.median(drift[anchors > 0]) if (anchors > 0).any() else drift
-    significant = (np.abs(total) * span > DRIFT_TIMES * residual) & (anchors >= DRIFT_ANCHORS)
-    drift = np.where(significant, drift, 0.0)
-    corrected = value + np.rint(drift[position] * centered).astype(np.int64)
-    return drift, middle, _deviation(corrected, event, keep)
-
-
-def _levels(deviation: Int64, position: Int64, keep: np.ndarray, size: int) -> Int64:
-    return -group_medians(position[keep], deviation[keep], size)
 
 
 def _residuals(deviation: Int64, position: Int64, event: Int64, keep: np.ndarray, size: int) -> tuple[Int64, Int64]:
@@ -283,38 +380,3 @@ def _residuals(deviation: Int64, position: Int64, event: Int64, keep: np.ndarray
     residual[has] = np.rint(distance[order][rank_at[has]]).astype(np.int64)
     anchors[has] = count[has]
     return residual, anchors
-
-
-def _bounds(start: Int64, end: Int64, position: Int64, event: Int64, keep: np.ndarray, size: int) -> Int64:
-    """By rank: the largest possible clock error, as no rank ends a collective before the last has started it."""
-    start, end, position, event = start[keep], end[keep], position[keep], event[keep]
-    latest, earliest = _beyond_others(start, event), -_beyond_others(-end, event)
-    bound = np.zeros(size, dtype=np.int64)
-    for slack in (end - latest, earliest - start):
-        least = np.full(size, np.iinfo(np.int64).max)
-        np.minimum.at(least, position, slack)
-        bound = np.maximum(bound, least)
-    return np.where(np.bincount(position, minlength=size) > 0, bound, 0)
-
-
-def _beyond_others(value: Int64, event: Int64) -> Int64:
-    """For each value the largest of the other values of its event."""
-    order = np.lexsort((-value, event))
-    first = np.concatenate([[True], np.diff(event[order]) != 0])
-    begin = np.flatnonzero(first)
-    top = order[begin]
-    second = order[np.minimum(begin + 1, order.size - 1)]
-    count = int(event.max()) + 1
-    greatest, next_one, owner = (np.zeros(count, dtype=np.int64) for _ in range(3))
-    greatest[event[top]], next_one[event[top]], owner[event[top]] = value[top], value[second], top
-    return np.where(owner[event] == np.arange(value.size), next_one[event], greatest[event])
-
-
-def _from_first(offset: Int64, drift: np.ndarray, at: Int64, component: Int64) -> tuple[Int64, np.ndarray]:
-    """Offsets and drifts relative to the first rank of each component."""
-    _, first = np.unique(component, return_index=True)
-    reference = first[component]
-    # Subtract the reference's drift at each rank's own time.
-    common = (at + offset - (at[reference] + offset[reference])).astype(np.float64)
-    new = offset - offset[reference] - np.rint(drift[reference] * common).astype(np.int64)
-    return new, drift - drift[reference]

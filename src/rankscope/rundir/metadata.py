@@ -103,6 +103,8 @@ class TraceMetadata:
     world_size: WorldSize | None = None
     local_rank: Rank | None = None
     host: str | None = None
+    boot_id: str | None = None
+    """Linux's id of the host's boot: containers of one host have the same, hosts of one name have not."""
     launcher: str | None = None
     restart_count: int = 0
     mesh: Mesh | None = None

@@ -30,6 +30,7 @@ class TraceInfo:
         rank: its rank; None if unknown.
         rank_source: where the rank is from: `metadata`, `distributedInfo`, `name`, `folder`, `order`, `none`.
         run_id: the id of its run; None if the trace has none.
+        boot_id: the id of its host's boot; None if the trace has none.
         first_step: the first `ProfilerStep#` in it, except incomplete ones.
         last_step: the last.
         incomplete_steps: steps that hold no iteration: their fields as in `primitives.incomplete_steps`.
@@ -60,6 +61,7 @@ class TraceInfo:
     restart_count: int = 0
     run_id: str | None = None
     host: str | None = None
+    boot_id: str | None = None
     launcher: str | None = None
     backend: str | None = None
     mesh: Mapping[str, int] = field(default_factory=dict)
@@ -84,6 +86,11 @@ class TraceInfo:
     devices: tuple[Mapping[str, Any], ...] = ()
     pid: int | None = None
     threads: tuple[int, ...] = ()
+
+    @property
+    def machine(self) -> str | None:
+        """What tells its host from others: the boot id, which containers share with their host, or else its name."""
+        return self.boot_id or self.host
 
     @property
     def is_snapshot(self) -> bool:
