@@ -6,6 +6,9 @@ steps, and shares are of the mean step, Σ windows / their number, because parts
     mean step      = compute + exposed communication + exposed copies + data loading + other
     exposed share  = exposed communication / mean step
 
+A cold step counts in the median and not in these means: one that takes more than twice the median, if no other does, or
+if all that do are the first of their windows. `averaged_steps` is how many are left. What recurs in other steps stays.
+
 Overlap covers the complete traces, over all ranks together, Σ overlap / Σ communication; `distributed` has the overlap
 within steps.
 
@@ -26,7 +29,7 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.primitives.steps import count_steps
+from rankscope.primitives.steps import cold_steps, count_steps
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, of_judged_ranks, schema_of
 
 COLUMNS = (
@@ -42,7 +45,8 @@ COLUMNS = (
     Column("step_ns", pl.Int64, "ns", "step time: median over steps of the slowest rank's window"),
     Column("longest_step", pl.Int64, "", "the longest step; null without steps"),
     Column("longest_step_ns", pl.Int64, "ns", "its slowest rank's window"),
-    Column("mean_step_ns", pl.Int64, "ns", "mean window over all ranks and steps: the sum of the parts below"),
+    Column("averaged_steps", pl.Int64, "count", "steps that the means are of: all, but for cold ones"),
+    Column("mean_step_ns", pl.Int64, "ns", "mean window over all ranks and these steps: the sum of the parts below"),
     Column("compute_ns", pl.Int64, "ns", "compute, mean per rank and step"),
     Column(
         "exposed_communication_ns",
@@ -98,6 +102,8 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         device = device.filter(pl.col("rank").is_in(steps["rank"].unique().implode()))
     slowest = steps.group_by("step", "window").agg(pl.col("window_ns").max())
     longest = slowest.drop_nulls("step").sort("window_ns", "step", "window", descending=[True, False, False])
+    recorded = count_steps(steps)
+    all_rows, steps = max(steps.height, 1), steps.join(cold_steps(slowest), on=["step", "window"], how="anti")
     rows = max(steps.height, 1)
     communication = int(device["communication_ns"].sum())
     window = int(steps["window_ns"].sum())
@@ -106,12 +112,13 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     row = {
         "world_size": inputs.world_size,
         "ranks": inputs.results["device_time"].height,
-        "steps": count_steps(steps),
+        "steps": recorded,
         "step_ns": _rounded(slowest["window_ns"].median()),
         "longest_step": longest["step"].first(),
         "longest_step_ns": longest["window_ns"].first(),
+        "averaged_steps": count_steps(steps),
         "mean_step_ns": round(window / rows) if steps.height else None,
-        "communication_ns": communication // rows,
+        "communication_ns": communication // all_rows,
         "overlap_ratio": int(device["overlap_ns"].sum()) / communication if communication else None,
         **{name: round(total / rows) for name, total in parts_ns.items()},
         "exposed_share": parts_ns["exposed_communication_ns"] / window if window else None,

@@ -98,8 +98,8 @@ class TableOptions:
             "--sort",
             "--sort-by",
             metavar="COLUMN",
-            help="Sort the rows by this column: numbers descending, text ascending; -COLUMN: both descending. Operators "
-            "also by torch's names: self_cpu, cpu, self_device, device, count, memory.",
+            help="Sort the rows by this column: numbers descending, text ascending; -COLUMN: both descending. "
+            "Operators also by torch's names: self_cpu, cpu, self_device, device, count, memory.",
         ),
     ] = None
     reverse: Annotated[bool, typer.Option("--reverse", help="Reverse the order of --sort.")] = False

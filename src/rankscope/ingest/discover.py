@@ -163,8 +163,8 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
                 f"no trace in this directory{why_no_traces(found.rank_manifests)}",
                 path=str(path),
                 hint=_other_reader_hint(path)
-                or "did the job reach its active steps, and did it finish? Traces are files such as *.json and *.json.gz "
-                "(docs/formats.md lists the others)",
+                or "did the job reach its active steps, and did it finish? Traces are files such as *.json and "
+                "*.json.gz (docs/formats.md lists the others)",
             )
         found.traces += traces
         found.folders.append(str(path))

@@ -17,6 +17,10 @@ from rankscope.primitives.intervals import Int64, interval_at
 from rankscope.primitives.streams import stream_numbers
 
 Bool = npt.NDArray[np.bool_]
+UNUSUAL = 2.0
+"""Times the median step: longer ones are unlike the others."""
+_COMPARED = 3
+"""Of fewer steps, none is unlike the others."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,21 @@ def step_windows(annotations: pl.DataFrame, device: pl.DataFrame) -> tuple[pl.Da
         *values_and_validity(device["launch_ns"]),
         stream_numbers(device),
     )
+
+
+def cold_steps(slowest: pl.DataFrame) -> pl.DataFrame:
+    """The steps that are unlike all others, by chance or because the recording begins with them: step, window.
+
+    Args:
+        slowest: step, window, window_ns: how long each step took on its slowest rank.
+    """
+    known = slowest.drop_nulls("step")
+    is_first = pl.col("step") == pl.col("step").min().over("window")
+    long = known.with_columns(is_first.alias("first")).filter(
+        pl.col("window_ns") > UNUSUAL * pl.col("window_ns").median()
+    )
+    is_cold = known.height >= _COMPARED and (long.height == 1 or bool(long["first"].all()))
+    return (long if is_cold else long.clear()).select("step", "window")
 
 
 def count_steps(frame: pl.DataFrame) -> int:

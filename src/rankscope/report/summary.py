@@ -22,6 +22,7 @@ from rankscope.diagnosis.effects import STRAGGLER
 from rankscope.diagnosis.verdict import Diagnosis
 from rankscope.ingest.event_types import DEVICE_KINDS
 from rankscope.pipeline import Run
+from rankscope.primitives.steps import UNUSUAL
 from rankscope.report.formatting import cell, number_of, numbered, per_step, percent, plain, saving_of, sentence
 from rankscope.report.terminal import COLORS
 from rankscope.results import Finding, Result
@@ -46,8 +47,6 @@ _TOGETHER = "\N{NO-BREAK SPACE}"
 LABEL = 12
 """The width of a line's label."""
 _BAR = 30
-_UNUSUAL = 2
-"""Times the median: a longer step stands out, and mean figures include it."""
 _SHOWN = 3
 _TITLE = 3
 """Most lines of a finding's title, and of the advice on the first."""
@@ -132,7 +131,7 @@ def step_basis(overview: Mapping[str, Any]) -> str:
     over = "the recorded span: no steps are marked"
     if count:
         over = f"median over {counted(count, 'step')}" if count > 1 else "the only step"
-        if overview["longest_step_ns"] > _UNUSUAL * overview["step_ns"]:
+        if overview["longest_step_ns"] > UNUSUAL * overview["step_ns"]:
             over += f"; step {overview['longest_step']}: {cell(overview['longest_step_ns'], 'ns')}"
     return ", ".join(filter(None, (rank, over)))
 
@@ -141,7 +140,9 @@ def mean_basis(overview: Mapping[str, Any]) -> str:
     """What the breakdown was taken over: `mean over ranks and steps`; empty for one step of one rank."""
     over = ["ranks"] if overview["ranks"] > 1 else []
     over += ["steps"] if overview["steps"] > 1 else []
-    return f"mean over {' and '.join(over)}" if over else ""
+    cold = overview["steps"] - overview["averaged_steps"]
+    without = f", without {counted(cold, 'cold step')}" if cold else ""
+    return f"mean over {' and '.join(over)}{without}" if over else ""
 
 
 def _has_work(traces: Iterable[TraceInfo]) -> bool:

@@ -27,7 +27,8 @@ export function headline(overview: Table, diagnosis: Diagnosis | null): HTMLElem
   const number = (column: string): number | null => overview.number(0, column);
   const doc = (column: string): string => overview.meta(column).doc;
   const [step, mean, overlap, exposed, share] = [number("step_ns"), number("mean_step_ns"), number("overlap_ratio"), number("exposed_communication_ns"), number("exposed_share")];
-  const [steps, ranks, communication] = [number("steps"), number("ranks"), number("communication_ns")];
+  const [steps, averaged, ranks, communication] = [number("steps"), number("averaged_steps"), number("ranks"), number("communication_ns")];
+  const usual = steps !== null && averaged !== null && averaged < steps ? ", without cold steps" : "";
   const silent = communication === 0 && step !== null ? "No communication in these traces." : "Not recorded in these traces.";
   const cards: Card[] = [
     {
@@ -43,7 +44,7 @@ export function headline(overview: Table, diagnosis: Diagnosis | null): HTMLElem
     {
       id: "exposed-communication", title: "Exposed communication", value: step === null ? null : exposed, text: exposed === null || step === null ? MISSING : formatDuration(exposed), exact: exactCell(exposed, "ns"), doc: doc("exposed_communication_ns"),
       sentence: exposed === null || step === null ? (step === null ? "Not recorded in these traces." : silent) : exposed === 0 && communication === 0 ? silent
-        : share === null || mean === null ? "Communication that does not overlap with compute, including waiting for other ranks." : `${formatRatio(share)} of ${mean === step ? "the step" : `the mean step (${formatDuration(mean)})`}, including waiting for other ranks.`,
+        : share === null || mean === null ? "Communication that does not overlap with compute, including waiting for other ranks." : `${formatRatio(share)} of ${mean === step ? "the step" : `the mean step (${formatDuration(mean)}${usual})`}, including waiting for other ranks.`,
       share: { value: share, tone: "communication" }, second: { share, of: mean },
     },
     stragglerCard(diagnosis),

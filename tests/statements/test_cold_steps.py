@@ -1,0 +1,50 @@
+"""The breakdown is of the steps that the step time is of: a cold step is named and is no part of the mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import rankscope
+from tests import kineto
+from tests.diagnosis.rules.steps import work
+from tests.report.test_summary import shown
+
+
+def run_of(folder: Path, durations: dict[int, list[int]]) -> rankscope.Run:
+    """One rank with a window for each key, whose steps take so many µs; the device works for 500 of each."""
+    for first, own in durations.items():
+        at, events = 0.0, []
+        for number, duration in enumerate(own, first):
+            events += [kineto.step(number, at, duration), *work(at + 10, 500)]
+            at += duration
+        name = f"rank0_iter{first}_{first + len(own) - 1}.trace.json"
+        made = kineto.trace(events, rank=0, world_size=1, baseTimeNanoseconds=first * 10**9)
+        kineto.write(folder / name, made)
+    return rankscope.open(folder, executor="serial")
+
+
+@pytest.mark.parametrize(
+    ("durations", "averaged", "mean"),
+    [
+        ({0: [9000, 600, 600, 600]}, 3, 600_000),
+        ({0: [600, 600, 9000, 600]}, 3, 600_000),
+        ({0: [9000, 600, 600], 10: [8000, 600, 600]}, 4, 600_000),  # the first of each window
+        ({0: [600, 600, 3000, 600, 600, 3000, 600]}, 7, 1_285_714),  # it recurs
+        ({0: [9000, 600]}, 2, 4_800_000),  # nothing says which of two is unusual
+        ({0: [600, 700, 1100, 600]}, 4, 750_000),
+    ],
+    ids=["first", "middle", "windows", "recurring", "two", "vary"],
+)
+def test_the_mean_is_of_the_usual_steps(
+    tmp_path: Path, durations: dict[int, list[int]], averaged: int, mean: int
+) -> None:
+    run = run_of(tmp_path, durations)
+    row = run.analyze("overview")["overview"].frame.row(0, named=True)
+    assert (row["averaged_steps"], row["mean_step_ns"]) == (averaged, mean)
+    parts = ("compute_ns", "exposed_communication_ns", "exposed_copies_ns", "data_loading_ns", "other_ns")
+    assert sum(row[name] for name in parts) == pytest.approx(mean, abs=2)
+    without = "without 1 cold step" if averaged == row["steps"] - 1 else "without 2 cold steps"
+    text = " ".join(" ".join(shown(run)).split())
+    assert (without in text) is (averaged < row["steps"])
