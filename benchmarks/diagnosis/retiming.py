@@ -115,11 +115,11 @@ class Retiming:
         for rank, each in self.ranks.items():
             for row in np.flatnonzero(each.group >= 0).tolist():
                 arrivals.setdefault(int(each.group[row]), []).append((rank, row))
-        self.members = arrivals
+        self.members = {match: members for match, members in arrivals.items() if self._overlap(members)}
         # By collective and rank: from the last arrival to its end there.
         self.transfer = {
             (match, rank): int(self.ranks[rank].end[row]) - max(int(self.ranks[other].start[r]) for other, r in members)
-            for match, members in arrivals.items()
+            for match, members in self.members.items()
             for rank, row in members
         }
         order = [
@@ -129,6 +129,12 @@ class Retiming:
             for row, time in enumerate(times.tolist())
         ]
         self.order = sorted(order)
+
+    def _overlap(self, members: list[tuple[int, int]]) -> bool:
+        """Whether what was matched can be one collective: nobody left it before the last had come."""
+        return min(int(self.ranks[rank].end[row]) for rank, row in members) >= max(
+            int(self.ranks[rank].start[row]) for rank, row in members
+        )
 
     def run(self, slower: Slower | None = None) -> dict[int, Tables]:
         """The tables as they would have been."""
@@ -165,7 +171,7 @@ class Retiming:
             new = old
         each.new_start[row] = new
         match = int(each.group[row])
-        if match < 0:
+        if match not in self.members:
             length = int(each.end[row]) - old
             if slower is not None and slower.rank == each.rank and each.compute[row]:
                 length = round(length * (1 + slower.kernels))

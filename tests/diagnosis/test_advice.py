@@ -45,10 +45,10 @@ def test_one_wrapper_is_not_told_of_the_other() -> None:
 def test_advice_is_about_the_collective_with_most_time() -> None:
     """FSDP's reductions cannot be prefetched, and smaller buckets of DDP shorten no exchange of embeddings."""
     fsdp, ddp = JobKind("training", "fsdp"), JobKind("training", "ddp", embeddings=True)
-    assert "prefetch" in for_communication(fsdp, ("all_gather", None, 8)).lower()
-    assert "prefetch" not in for_communication(fsdp, ("reduce_scatter", None, 8)).lower()
-    assert "bucket_cap_mb" in for_communication(ddp, ("all_reduce", None, 8))
-    exchange = for_communication(ddp, ("all_to_all", None, 8))
+    assert "prefetch" in for_communication(fsdp, ("all_gather", None, 8, None)).lower()
+    assert "prefetch" not in for_communication(fsdp, ("reduce_scatter", None, 8, None)).lower()
+    assert "bucket_cap_mb" in for_communication(ddp, ("all_reduce", None, 8, None))
+    exchange = for_communication(ddp, ("all_to_all", None, 8, None))
     assert "bucket_cap_mb" not in exchange
     assert "embeddings" in exchange
 

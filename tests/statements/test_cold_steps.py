@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-import rankscope
 from tests import kineto
 from tests.diagnosis.rules.steps import work
 from tests.report.test_summary import shown
+
+import rankscope
 
 
 def run_of(folder: Path, durations: dict[int, list[int]]) -> rankscope.Run:

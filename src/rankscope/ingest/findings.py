@@ -196,6 +196,8 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
                 advice="Copy the file again.",
             )
         )
+    if info.lacks_device_events:
+        findings.append(_lost_device_events(info, ranks, none_complete))
     oddities = {**info.odd, **({"pieces of invalid JSON that were repaired": info.repaired} if info.repaired else {})}
     if oddities:
         timeless = oddities.get(NO_DURATION, 0)
@@ -248,6 +250,27 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
             )
         )
     return findings
+
+
+def _lost_device_events(info: TraceInfo, ranks: tuple[int, ...], none_complete: bool) -> Finding:
+    of = f"{info.lost_launches:,} of {counted(info.launches, 'launch', 'launches')}"
+    whose = f"Rank {info.rank}" if info.rank is not None else _name(info.path)
+    if info.lacks_device:
+        title = f"{whose}: the device was not recorded: none of {info.launches:,} launches has a device event"
+        advice = (
+            "Record the device (ProfilerActivity.CUDA or XPU), with no other profiler on it; host operators are not "
+            "what it computed."
+        )
+    else:
+        left_out = "" if none_complete else ", and comparisons leave the rank out"
+        title = f"{whose} lost device events: {of} have none; figures of its device are incomplete{left_out}"
+        advice = "Record again with a longer warm-up (--warmup): profilers lose kernels at the start of a recording."
+    evidence = (
+        Evidence("file", info.path),
+        Evidence("launches of kernels and graphs", info.launches, "count"),
+        Evidence("without a device event", info.lost_launches, "count"),
+    )
+    return Finding("device-events-lost", "warning", title, ranks=ranks, evidence=evidence, advice=advice)
 
 
 def _incomplete(info: TraceInfo, ranks: tuple[int, ...], read: int, none_complete: bool) -> Finding:

@@ -23,6 +23,7 @@ from rankscope.ingest.source import Archived, HoldsMore, open_trace
 from rankscope.ingest.table_builder import TableBuilder
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.incomplete_steps import IncompleteStep, StepContents
+from rankscope.primitives.lost_device_events import launches_without_events
 from rankscope.rundir.plurals import counted
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool
@@ -35,6 +36,8 @@ class Extent:
     Attributes:
         host: operators and Python frames by process and thread.
         marked: annotations, for a trace that has nothing else.
+        launches: calls that launch kernels or graphs.
+        lost_launches: those of them whose device event is not in the file.
         incomplete: steps that hold no iteration; `first_step` and `last_step` ignore them.
     """
 
@@ -45,6 +48,8 @@ class Extent:
     end_ns: int | None = None
     host: Counter[tuple[int, int]] = field(default_factory=Counter)
     marked: Counter[tuple[int, int]] = field(default_factory=Counter)
+    launches: int = 0
+    lost_launches: int = 0
 
     def add(self, name: str, rows: pl.DataFrame) -> None:
         """Extend it by the rows of a table."""
@@ -198,6 +203,10 @@ def _deliver(spool: Spool, sink: Sink) -> Extent:
     of_ranges = ["start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"]
     contents = StepContents(spool.columns("annotations", of_ranges))
     links = {name: linked_columns(spool, name) for name in ("device_events", "collectives")}
+    calls = spool.columns("runtime_calls", ["name", "correlation", "start_ns"])
+    events = links["device_events"]
+    launched = pl.Series([], dtype=pl.Int32) if events is None else events["launch_row"].drop_nulls()
+    extent.launches, extent.lost_launches = launches_without_events(calls, launched.to_numpy())
     for name in TABLES:
         linked = links.pop(name, None) if name in links else linked_columns(spool, name)
         start = 0

@@ -147,7 +147,7 @@ def mean_basis(overview: Mapping[str, Any]) -> str:
 
 def _has_work(traces: Iterable[TraceInfo]) -> bool:
     """Whether any operator or device event is recorded: a log of spans has none, and what a step did is unknown."""
-    kinds = {kind.partition(" ")[2].lower() for info in traces for kind in info.counts}
+    kinds = {kind.partition(" ")[2].lower() for info in traces if not info.lacks_device for kind in info.counts}
     return not kinds.isdisjoint((*DEVICE_KINDS, "cpu_op", "operator"))
 
 
@@ -158,7 +158,7 @@ def _step(overview: Mapping[str, Any], *, recorded: bool) -> list[Text]:
     if not mean:
         return lines
     if not recorded:
-        return [*lines, Text("  what it was spent on is not recorded: no operators, no device events", style="dim")]
+        return [*lines, Text("  what it was spent on is not recorded: no device events", style="dim")]
     basis = mean_basis(overview)
     # Findings have it without the waiting: a reader must not take one for the other.
     waiting = "; communication includes waiting" if overview["ranks"] > 1 else ""

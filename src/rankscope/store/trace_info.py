@@ -17,6 +17,10 @@ _YEAR_2001_NS = 10**18
 _MAX_SHARED = 1 << 16
 _LEAST_RANGE = 3
 
+LOST_SHARE = 0.01
+"""Of the launches: if so many have no device event, figures of the device are incomplete. Public traces lose none."""
+LOST_LAUNCHES = 3
+"""Fewer may be those that the end of the recording cut off."""
 _CONTAINER_PIDS = 1000
 """Smaller process ids are reused: a container numbers its processes from 1, at each start of a job."""
 
@@ -46,6 +50,8 @@ class TraceInfo:
         checksum: whether the file fails the checksum of its compression.
         reason: the first problem with it.
         odd: counts of oddities that did not prevent reading.
+        launches: calls that launch kernels or graphs.
+        lost_launches: those of them without a device event, although no graph was captured then.
         others: further traces in the same archive, which were not read.
         groups: process groups: name, description, ranks.
         devices: devices: id, name, total memory, multiprocessors.
@@ -81,6 +87,8 @@ class TraceInfo:
     checksum: bool = False
     reason: str | None = None
     odd: Mapping[str, int] = field(default_factory=dict)
+    launches: int = 0
+    lost_launches: int = 0
     others: int = 0
     groups: tuple[Mapping[str, Any], ...] = ()
     devices: tuple[Mapping[str, Any], ...] = ()
@@ -100,7 +108,17 @@ class TraceInfo:
     @property
     def is_incomplete(self) -> bool:
         """Whether it ends too early or lost events: missing events would look like idle time."""
-        return self.truncated or self.lost_events > 0
+        return self.truncated or self.lost_events > 0 or self.lacks_device_events
+
+    @property
+    def lacks_device_events(self) -> bool:
+        """Whether the profiler lost device events: calls were made that launch them."""
+        return self.lost_launches >= max(LOST_SHARE * self.launches, LOST_LAUNCHES)
+
+    @property
+    def lacks_device(self) -> bool:
+        """Whether it has none of the device events that were launched: operators are not what was computed then."""
+        return self.lacks_device_events and self.lost_launches == self.launches
 
     @property
     def device(self) -> str | None:

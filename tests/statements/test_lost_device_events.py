@@ -1,0 +1,64 @@
+"""A profiler that loses kernels: each launch has a device event, or the trace is incomplete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests import kineto
+from tests.diagnosis.rules.steps import work
+from tests.report.test_summary import shown
+
+import rankscope
+
+
+def steps_of(lost: range = range(0), *, captured: bool = False) -> list[kineto.Event]:
+    """Six steps of 1 ms with ten kernels of 50 µs; of some steps the kernels are lost, or were captured in a graph."""
+    events: list[kineto.Event] = []
+    for number in range(6):
+        at = 1000.0 * number
+        events.append(kineto.step(number, at, 1000))
+        if number in lost and captured:
+            events.append(kineto.launch(at + 1, 1, correlation=0, name="cudaStreamBeginCapture"))
+            events.append(kineto.launch(at + 990, 1, correlation=0, name="cudaStreamEndCapture"))
+        for each in range(10):
+            launch, kernel = work(at + 10 + 60 * each, 50)
+            events += [launch] if number in lost else [launch, kernel]
+    return events
+
+
+def run_of(folder: Path, *ranks: list[kineto.Event]) -> rankscope.Run:
+    return rankscope.open(kineto.write_ranks(folder, dict(enumerate(ranks))), executor="serial")
+
+
+def test_the_rank_is_named_and_left_out(tmp_path: Path) -> None:
+    run = run_of(tmp_path, steps_of(), steps_of(lost=range(3)))
+    (lost,) = [each for each in run.findings if each.id == "device-events-lost"]
+    assert (lost.ranks, lost.severity) == ((1,), "warning")
+    assert lost.title.startswith("Rank 1 lost device events: 30 of 60 launches have none")
+    overview = run.analyze("overview")["overview"].frame.row(0, named=True)
+    assert overview["compute_ns"] == 500_000
+    text = "\n".join(shown(run))
+    assert "no problems found" not in text
+    assert "lost device events" in text
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_what_a_capture_launches_is_not_lost(tmp_path: Path, captured: bool) -> None:
+    run = run_of(tmp_path, steps_of(lost=range(2), captured=captured))
+    assert any(each.id == "device-events-lost" for each in run.findings) is not captured
+
+
+def test_a_few_at_the_end_are_cut_off(tmp_path: Path) -> None:
+    events = [*steps_of(), *(kineto.launch(5900 + each, 0.5, correlation=9000 + each) for each in range(2))]
+    assert not any(each.id == "device-events-lost" for each in run_of(tmp_path, events).findings)
+
+
+def test_without_any_device_event_operators_are_no_compute(tmp_path: Path) -> None:
+    operators = [kineto.op("aten::mm", 1000.0 * number + 10, 900) for number in range(6)]
+    run = run_of(tmp_path, [*steps_of(lost=range(6)), *operators])
+    (lost,) = [each for each in run.findings if each.id == "device-events-lost"]
+    assert "the device was not recorded: none of 60 launches" in lost.title
+    text = "\n".join(shown(run))
+    assert "compute" not in text.partition("stragglers")[0]
+    assert "what it was spent on is not recorded" in text
