@@ -17,6 +17,7 @@ from tests.claims.host_rules import (
     late_gaps,
     left_out,
     memory_time,
+    own_long_time,
     short_pieces,
     silent_time,
     waits,
@@ -60,6 +61,13 @@ def late_launches(place: Place) -> Costs:
 def after_silence(place: Place) -> Costs:
     silent = silent_time(place.file)
     costs = [(event, gap, within(silent, *gap)) for event, gap in late_gaps(place.file)]
+    return [(event, cost) for event, gap, cost in costs if 2 * cost >= gap[1] - gap[0]]
+
+
+def after_long_calls(place: Place) -> Costs:
+    file = place.file
+    long = own_long_time(file)
+    costs = [(event, gap, within(long, *gap)) for event, gap in late_gaps(file)]
     return [(event, cost) for event, gap, cost in costs if 2 * cost >= gap[1] - gap[0]]
 
 
@@ -162,6 +170,7 @@ KINDS: dict[str, tuple[Callable[[Place], Costs], bool]] = {
     "imbalance": (computing, False),
     "launch_bound": (late_launches, True),
     "silent_host": (after_silence, True),
+    "long_calls": (after_long_calls, False),
     "low_occupancy": (unfilled, True),
     "memory_growth": (steps, False),
     "memory_limit": (operators, False),

@@ -133,10 +133,23 @@ def left_out(file: File) -> list[Span]:
     """Time that no faster launch would save: loading, waiting for the device, a host that records nothing."""
     silent = [gap for gap in between(file.recorded) if gap[1] - gap[0] > SILENCE]
     host_only = [] if file.on_device else file.layers["exposed_communication"]
+    return union(file.loading, file.waiting, host_only, silent, long_time(file), memory_time(file))
+
+
+def own_long_time(file: File) -> list[Span]:
+    """Of it, what has no other owner."""
+    silent = [gap for gap in between(file.recorded) if gap[1] - gap[0] > SILENCE]
+    return less(long_time(file), union(file.loading, file.waiting, silent, memory_time(file)))
+
+
+def long_time(file: File) -> list[Span]:
+    """When the host is in a call of more than 100 µs, or in a first call: an operator or so of 10 ms that is rare."""
     long = [call.span for call in file.plain.calls if call.end - call.start > SILENCE]
     instants = sorted({at for event in [*file.plain.operators, *file.plain.calls] for at in event.span})
     stands = [span for span in pairwise(instants) if span[1] - span[0] > STANDSTILL]
-    return union(file.loading, file.waiting, host_only, silent, long, stands, memory_time(file))
+    with_one = {file.step_at(span[0]) for span in stands} - {None}
+    rare = len(with_one) <= max(len(file.plain.steps) / 4, 1)
+    return union(long, stands if rare else [])
 
 
 EXPLAINED = re.compile(
@@ -197,6 +210,7 @@ def launches_by_step(raw: Raw, rank: int, steps: tuple[int, ...]) -> dict[tuple[
     unavoidable = {id(file): left_out(file) for file in raw.files[rank]}
     memory = {id(file): memory_time(file) for file in raw.files[rank]}
     silence = {id(file): silent_time(file) for file in raw.files[rank]}
+    long = {id(file): own_long_time(file) for file in raw.files[rank]}
     ends = {id(file): [(a, b) for _, a, b in file.windows] for file in raw.files[rank]}
     shorts = {id(file): short_pieces(file) for file in raw.files[rank]}
     for file, number, begin, end in windows_of_pieces(raw, rank, steps):
@@ -222,6 +236,7 @@ def launches_by_step(raw: Raw, rank: int, steps: tuple[int, ...]) -> dict[tuple[
             "late_ns": within(less(union(gap for _, gap in late), free), begin, end),
             "late_short_ns": within(less(union(brief), free), begin, end),
             "silent_ns": within(common(union(gap for _, gap in late), silence[id(file)]), begin, end),
+            "long_ns": within(common(union(gap for _, gap in late), long[id(file)]), begin, end),
             "allocator_ns": within(common(union(gap for _, gap in late), memory[id(file)]), begin, end),
         }
         rows[id(file), number] = {**row, "cost": row["short_ns"] + row["late_short_ns"]}
@@ -287,6 +302,31 @@ def launch_bound(claim: Claim, raw: Raw) -> None:
         claim.require(said == most, f"{name} has {said} ns of it, another {most}")
     saves(claim, late[worst], step)
     claim.is_ranks(worth_it(late, step))
+    claim.share(step)
+
+
+@checks("long_calls")
+def long_calls(claim: Claim, raw: Raw) -> None:
+    """Nothing runs, what comes next was not launched yet, and the host is in a long call, or in a first one."""
+    names = {call.name[:80] for files in raw.files.values() for file in files for call in file.plain.calls}
+    said = re.search(r"long calls of (.+?) for \d+ %|most of all (.+?), keep", claim.finding.title)
+    claim.require(not said or (said[1] or said[2]) in names, "no such call")
+    if claim.finding.saving_ns is None:
+        (rank,) = claim.finding.ranks
+        rows = launches_by_step(raw, rank, ())
+        lost = sum(row["long_ns"] + row["allocator_ns"] for row in rows.values())
+        claim.is_near("device idle in long runtime calls and first calls", lost)
+        claim.require(
+            lost >= 0.05 * sum(end - begin for _, _, begin, end in windows_of_pieces(raw, rank, ())), "little"
+        )
+        claim.left.clear()
+        return
+    steps, step = claim.finding.steps, step_of(claim, raw)
+    lost_by_rank = {rank: row["long_ns"] for rank in raw.ranks if raw.on_device and (row := launches(raw, rank, steps))}
+    worst = worst_of(claim, lost_by_rank)
+    claim.is_near("device idle in long runtime calls and first calls", lost_by_rank[worst])
+    saves(claim, lost_by_rank[worst], step)
+    claim.is_ranks(worth_it(lost_by_rank, step))
     claim.share(step)
 
 

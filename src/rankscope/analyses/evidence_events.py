@@ -7,6 +7,7 @@ For each rank, step and kind the event that costs most (for `exposed_communicati
     kind                   event                                cost
     late_launch            work that the host launched late     its idle gap, if mostly due to that (`launch_gaps`)
     silent_host            work after silence of the host       its idle gap, if mostly due to that (`launch_gaps`)
+    long_calls             work after a long call, first use    its idle gap, if mostly due to that (`launch_gaps`)
     late_short_launch      short work that it launched late     likewise, gaps of at most 100 µs
     allocator_call         driver call that allocates or frees  the part of it in such a gap
     host_wait              call that waits for the device       idle time around its end (`synchronization`)
@@ -208,9 +209,11 @@ def _gaps(window: Tables, inputs: Inputs) -> list[pl.DataFrame]:
     dominant = 2 * late.within(start, end) >= end - start
     waiting = IntervalSet.of(start, end) & work.memory
     silent = work.silent.within(start, end) * work.on_device
+    long = work.long_calls.within(start, end) * work.on_device
     return [
         _events("late_launch", gaps, late.within(start, end) * dominant),
         _events("silent_host", gaps, silent * (2 * silent >= end - start)),
+        _events("long_calls", gaps, long * (2 * long >= end - start)),
         _events("late_short_launch", gaps, late_short.within(start, end) * dominant),
         _events("allocator_call", work.allocator, waiting.within(*_span(work.allocator))),
     ]

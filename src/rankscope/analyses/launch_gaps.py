@@ -7,11 +7,12 @@ the host was late: the next piece's launch began after the device had become idl
     data loading           reported by `data_loading`
     waiting calls          a host that waits for its device launches nothing (reported by `synchronization`)
     memory                 driver calls that allocate or free memory (`allocator_ns`, the rule `memory_retries`)
-    long runtime calls     longer than 100 µs: the driver loads code or creates a context
+    long runtime calls     longer than 100 µs: the driver loads code or creates a context (`long_calls_ns`)
     unrecorded intervals   longer than 100 µs, in which the host recorded neither an operator nor a runtime call:
                            asleep, descheduled, or user code that no faster launch would shorten (`silent_ns`)
     first calls            longer than 10 ms, in which neither an operator nor a runtime call began or ended: inside
-                           one operator a library is loaded, or code compiled
+                           one operator a library is loaded, or code compiled (`long_calls_ns`); not if more than a
+                           quarter of the steps have one
     communication          without a device: Gloo's ranges
 
     late        = |gaps in the step's window − the parts above|
@@ -48,6 +49,8 @@ COLUMNS = (
     Column("late_ns", pl.Int64, "ns", "gaps due to a late launch of the next piece"),
     Column("late_short_ns", pl.Int64, "ns", "of these, before short pieces and at most 100 µs long"),
     Column("allocator_ns", pl.Int64, "ns", "gaps due to driver calls that allocate or free memory"),
+    Column("long_calls_ns", pl.Int64, "ns", "gaps due to long runtime calls and first calls"),
+    Column("long_call", pl.String, "", "the runtime call of more than 100 µs with most of the gaps; null without any"),
     Column("silent_ns", pl.Int64, "ns", "gaps due to an unrecorded interval on the host; 0 without operators"),
     Column("allocations", pl.Int64, "count", "driver calls that allocate device memory in the window"),
     Column("frees", pl.Int64, "count", "driver calls that free device memory in the window"),
@@ -91,14 +94,24 @@ def _window_gaps(window: Tables, inputs: Inputs) -> pl.DataFrame:
             for name, pattern in (("allocations", DEVICE_MALLOC), ("frees", DEVICE_FREE), ("pinned", PINNED_MEMORY))
         )
     )
+    gap = waiting.within(work.calls["start_ns"].to_numpy(), work.calls["end_ns"].to_numpy())
+    by_call = with_step_row(work.calls.select("start_ns", "name", pl.Series("gap", gap)), starts, ends)
+    by_call = by_call.group_by("step_row", "name").agg(pl.col("gap").sum()).filter(pl.col("gap") > 0)
+    by_call = (
+        by_call.sort("gap", "name", descending=[True, False])
+        .group_by("step_row")
+        .agg(pl.col("name").first().alias("long_call"))
+    )
     return (
         rows.join(by_step, on="step_row", how="left", maintain_order="left")
         .join(calls, on="step_row", how="left", maintain_order="left")
+        .join(by_call, on="step_row", how="left", maintain_order="left")
         .with_columns(
             pl.col("pieces", "short", "short_ns", "allocations", "frees", "pinned").fill_null(0),
             pl.Series("late_ns", late.within(starts, ends)),
             pl.Series("late_short_ns", (late & before_short(gaps, work.left_out)).within(starts, ends)),
             pl.Series("allocator_ns", (waiting & work.memory).within(starts, ends)),
+            pl.Series("long_calls_ns", (waiting & work.long_calls).within(starts, ends)),
             pl.Series("silent_ns", (waiting & work.silent).within(starts, ends)),
             pl.lit(work.on_device).alias("on_device"),
         )

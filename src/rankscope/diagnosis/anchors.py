@@ -16,6 +16,7 @@ from rankscope.results import Anchor, Finding, Inputs
 
 _REASONS = {
     "late_launch": "The device is idle until this starts: the host launched it too late",
+    "long_calls": "The device is idle until this starts, and the host is in long calls for most of that time",
     "silent_host": "The device is idle until this starts, and the host records no operator for most of that time",
     "late_short_launch": "Nothing runs before this short piece of work: launching takes longer than running it",
     "allocator_call": "The host allocates or frees memory in the driver here",

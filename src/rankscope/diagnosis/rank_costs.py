@@ -72,7 +72,12 @@ def _per_step(frame: pl.DataFrame, column: str, finding: Finding) -> Measured:
 
 def _gaps(finding: Finding, inputs: Inputs) -> Measured:
     frame = _frame(inputs, "launch_gaps")
-    columns = {"launch_bound": "late_ns", "memory_retries": "allocator_ns", "silent_host": "silent_ns"}
+    columns = {
+        "launch_bound": "late_ns",
+        "memory_retries": "allocator_ns",
+        "silent_host": "silent_ns",
+        "long_calls": "long_calls_ns",
+    }
     column = columns.get(finding.id, "late_short_ns")
     return {} if frame is None else _per_step(frame, column, finding)
 
@@ -126,6 +131,7 @@ _MEASURES: Mapping[str, tuple[Callable[[Finding, Inputs], Measured], bool]] = {
     "small_kernels": (_gaps, False),
     "memory_retries": (_gaps, False),
     "silent_host": (_gaps, False),
+    "long_calls": (_gaps, False),
     "synchronizing_calls": (_synchronization, False),
     "data_loading": (_data_loading, False),
     "gc_pauses": (_collections, False),

@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import polars as pl
+
 from rankscope.diagnosis.effects import STRAGGLER
 from rankscope.diagnosis.step_costs import (
+    IDLE,
     MEAN_STEP,
     StepWords,
     number_of_steps,
@@ -19,7 +22,9 @@ from rankscope.diagnosis.step_costs import (
     step_of,
     step_words,
     unrecorded_ranks,
+    usual,
 )
+from rankscope.primitives.activity import HOST_ACTIVITY
 from rankscope.results import (
     AMONG_RECORDED,
     ENOUGH_STEPS,
@@ -41,6 +46,8 @@ from rankscope.results import (
 )
 from rankscope.rundir.plurals import counted, plural
 
+UNEXPLAINED = 0.05
+"""Of a step: if the device is idle for longer and no finding says why, the headline says so."""
 JUDGED = ("stragglers",)
 """Analyses whose question the diagnosis answers: they have no sentence of their own."""
 
@@ -187,7 +194,7 @@ def diagnosis_of(
     return Diagnosis(
         tuple(findings),
         tuple(stated),
-        _headline(findings, unit, step, snapshots_alone),
+        _headline(findings, unit, step, snapshots_alone, _unexplained_idle(findings, inputs, step)),
         _rank_verdict(findings, inputs),
         step,
         unit.length,
@@ -195,8 +202,38 @@ def diagnosis_of(
     )
 
 
-def _headline(findings: Sequence[Finding], unit: StepWords, step: int | None, snapshots_alone: bool) -> Headline:
-    """The most costly cause, and what it costs."""
+def _unexplained_idle(findings: Sequence[Finding], inputs: Inputs, step: int | None) -> tuple[int, str] | None:
+    """How long the device is idle in a step for a reason that no finding has, and what its host does meanwhile; None if
+    that is little, or nothing is known of a device."""
+    frame = inputs.results.get("step_time")
+    if step is None or frame is None or frame.is_empty() or not on_device(inputs):
+        return None
+    idle = usual(frame.with_columns(pl.sum_horizontal(IDLE).alias("idle")), "idle")
+    rank, longest = idle.sort("idle", "rank", descending=[True, False]).row(0)
+    left = round(longest) - sum(each.saving_ns or 0 for each in findings)
+    if left < UNEXPLAINED * step:
+        return None
+    causes = inputs.results.get("idle")
+    own = None if causes is None else causes.filter((pl.col("rank") == rank) & pl.col("stream").is_null())
+    by_cause = None if own is None else own.group_by("cause").agg(pl.col("idle_ns").sum())
+    if by_cause is None or by_cause.is_empty():
+        return left, ""
+    most = by_cause.sort("idle_ns", "cause", descending=[True, False])["cause"][0]
+    return left, f", mostly while {HOST_ACTIVITY.get(most, 'the host does something else')}"
+
+
+def _headline(
+    findings: Sequence[Finding],
+    unit: StepWords,
+    step: int | None,
+    snapshots_alone: bool,
+    unexplained: tuple[int, str] | None = None,
+) -> Headline:
+    """The most costly cause, and what it costs; where none is a warning, idle time that nothing explains.
+
+    Args:
+        unexplained: as `_unexplained_idle` gives it.
+    """
     if step is None and snapshots_alone:
         return Headline.of("Only memory was recorded: snapshots hold no durations.")
     if step is None:
@@ -206,11 +243,17 @@ def _headline(findings: Sequence[Finding], unit: StepWords, step: int | None, sn
     top = top or next((each for each in findings if each.severity != "info"), None)
     small = top is None
     top = top or max((each for each in findings if each.saving_ns), key=lambda each: each.saving_ns or 0, default=None)
+    # A cost of which no part can be called a saving still answers where the time goes.
+    open_cost = next((each for each in findings if any(one.name == unit.length for one in each.evidence)), None)
+    if top is None and open_cost is not None:
+        return Headline.of("{finding}.", finding=(open_cost.title, ""))
+    if small and unexplained is not None and (top is None or unexplained[0] > (top.saving_ns or 0)):
+        idle, doing = unexplained
+        text = (
+            f"No finding explains why the device is idle for {{idle}} of the {{step}} {unit.noun} ({{share}}){doing}."
+        )
+        return Headline.of(text, **values, idle=(idle, "ns"), share=(idle / step, "ratio"))
     if top is None:
-        # A cost of which no part can be called a saving still answers where the time goes.
-        open_cost = next((each for each in findings if any(one.name == unit.length for one in each.evidence)), None)
-        if open_cost is not None:
-            return Headline.of("{finding}.", finding=(open_cost.title, ""))
         return Headline.of(f"No finding saves 1 % or more of the {{step}} {unit.noun}.", **values)
     values["finding"] = (top.title, "")
     if not top.weight_ns:

@@ -24,6 +24,7 @@ from rankscope.primitives.annotation_origin import COMPILER_RANGES, garbage_coll
 from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import EMPTY, IntervalSet
 from rankscope.primitives.kernels import COMPUTE
+from rankscope.primitives.steps import host_steps, step_rows
 from rankscope.primitives.synchronization import host_waits
 
 SHORT_NS = 10_000
@@ -34,6 +35,8 @@ SILENCE_NS = 100_000
 """A host that is busy launching records events more often than this."""
 STANDSTILL_NS = 10_000_000
 """No operator needs this long to reach its launches. The first convolution of a process loads cuDNN for a second."""
+OFTEN = 0.25
+"""Of the steps: what more of them have is no first call."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class LateLaunches:
         left_out: time that does not count as waiting for a launch, including the allocator's.
         allocator: the runtime calls that allocate or free memory.
         memory: the time in them.
+        calls: the runtime calls of more than 100 µs that do not wait for the device.
+        long_calls: of the time left out, that in those of them that do not allocate, and in first calls.
         silent: time in which the host recorded neither an operator nor a runtime call for longer than 100 µs, and
             nothing else explains it; empty if the file has no operators.
     """
@@ -57,6 +62,8 @@ class LateLaunches:
     left_out: IntervalSet
     allocator: pl.DataFrame
     memory: IntervalSet
+    calls: pl.DataFrame
+    long_calls: IntervalSet
     silent: IntervalSet
 
     @classmethod
@@ -87,22 +94,35 @@ class LateLaunches:
         allocator = window["runtime_calls"].filter(pl.col("name").str.contains(ALLOCATOR_CALLS))
         memory = covered_time(allocator)
         silence = _silence(window)
-        left_out = _left_out(window, gloo, on_device) | silence | memory
+        calls = window["runtime_calls"]
+        waits = host_waits(calls)
+        calls = calls.filter(pl.col("end_ns") - pl.col("start_ns") > SILENCE_NS)
+        long = covered_time(calls) | _first_calls(window)
+        known = data_loading_time(annotations) | covered_time(waits)
+        if not on_device:
+            known = known | covered_time(gloo)
+        left_out = known | long | silence | memory
         silent = (silence if window["host_ops"].height else EMPTY) - _named_time(annotations, gloo)
-        return cls(on_device, pieces, _gaps(pieces), left_out, allocator, memory, silent)
+        calls = calls.join(waits.select("name").unique(), on="name", how="anti")
+        long_calls = long - known - silence - memory
+        return cls(on_device, pieces, _gaps(pieces), left_out, allocator, memory, calls, long_calls, silent)
 
 
-def _left_out(window: Mapping[str, pl.DataFrame], gloo: pl.DataFrame, on_device: bool) -> IntervalSet:
-    """Time that does not count as waiting for a launch."""
-    calls = window["runtime_calls"]
-    long = calls.filter(pl.col("end_ns") - pl.col("start_ns") > SILENCE_NS)
-    known = data_loading_time(window["annotations"]) | covered_time(host_waits(calls)) | covered_time(long)
-    if not on_device:
-        known = known | covered_time(gloo)
-    events = [frame[end].to_numpy() for frame in (window["host_ops"], calls) for end in ("start_ns", "end_ns")]
+def _first_calls(window: Mapping[str, pl.DataFrame]) -> IntervalSet:
+    """Intervals of more than 10 ms within which no operator and no call begins or ends, unless steps have them often.
+
+    What a process does once, such as loading a library, is in one step or two. An operator that takes as long in each
+    step is a part of the job.
+    """
+    tables = (window["host_ops"], window["runtime_calls"])
+    events = [frame[end].to_numpy() for frame in tables for end in ("start_ns", "end_ns")]
     instants = np.sort(np.concatenate(events), kind="stable")
-    standstill = np.diff(instants) > STANDSTILL_NS
-    return known | IntervalSet(instants[:-1][standstill], instants[1:][standstill])
+    still = np.flatnonzero(np.diff(instants) > STANDSTILL_NS)
+    begin, end = instants[still], instants[still + 1]
+    steps = host_steps(window["annotations"])
+    owner = step_rows(steps, pl.Series(begin))
+    often = np.unique(owner[owner >= 0]).size > max(OFTEN * steps.height, 1)
+    return EMPTY if often else IntervalSet(begin, end)
 
 
 def _silence(window: Mapping[str, pl.DataFrame]) -> IntervalSet:
