@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from rankscope.ingest.salvage import Losses
 from rankscope.ingest.source import Archived, HoldsMore, open_trace
 from rankscope.ingest.table_builder import TableBuilder
 from rankscope.primitives.columns import values_and_validity
-from rankscope.primitives.incomplete_steps import IncompleteStep, StepContents
+from rankscope.primitives.incomplete_steps import FileWork, StepContents
 from rankscope.rundir.plurals import counted
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool
@@ -35,12 +35,12 @@ class Extent:
     Attributes:
         host: operators and Python frames by process and thread.
         marked: annotations, for a trace that has nothing else.
-        incomplete: steps that hold no iteration; `first_step` and `last_step` ignore them.
+        step_work: what the steps hold.
     """
 
     first_step: int | None = None
     last_step: int | None = None
-    incomplete: tuple[IncompleteStep, ...] = ()
+    step_work: FileWork = field(default_factory=FileWork)
     start_ns: int | None = None
     end_ns: int | None = None
     host: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -204,36 +204,24 @@ def _deliver(spool: Spool, sink: Sink) -> Extent:
         for rows in spool.slices(name):
             part = rows if linked is None else _with_columns(rows, linked.slice(start, rows.height))
             start += rows.height
-            if name == "annotations":
-                extent.incomplete = extent.incomplete or tuple(contents.incomplete())
-                part = _without_incomplete(part, extent.incomplete)
-            else:
-                _count_work(contents, name, part)
+            _count_work(contents, name, part)
             extent.add(name, part)
             sink(name, part)
         spool.forget(name)
+    extent.step_work = contents.work()
     return extent
 
 
 def _count_work(contents: StepContents, name: str, rows: pl.DataFrame) -> None:
-    """Count a table's operators and device events by step. Annotations come later, so the ranges are known by then."""
+    """Count a table's operators and device events by step."""
     if name == "host_ops":
-        top = rows["depth"] == 0
-        contents.add(rows["start_ns"].filter(top).to_numpy(), rows["name"].filter(top))
+        rows, instants = rows.filter(rows["depth"] == 0), "start_ns"
     elif name == "device_events":
-        instants, launched = values_and_validity(rows["launch_ns"])
-        contents.add(instants[launched], rows["name"].filter(pl.Series(launched)))
-
-
-def _without_incomplete(annotations: pl.DataFrame, incomplete: Sequence[IncompleteStep]) -> pl.DataFrame:
-    """Annotations with the number of an incomplete step in the column `incomplete_step` instead of `step`."""
-    if not incomplete:
-        return annotations
-    chosen = pl.col("step").is_in([step.step for step in incomplete])
-    return annotations.with_columns(
-        pl.when(~chosen).then(pl.col("step")).alias("step"),
-        pl.when(chosen).then(pl.col("step")).alias("incomplete_step"),
-    )
+        rows, instants = rows.filter(rows["launch_ns"].is_not_null()), "launch_ns"
+    else:
+        return
+    durations = (rows["end_ns"] - rows["start_ns"]).to_numpy()
+    contents.add(rows[instants].to_numpy(), durations, rows["name"], on_device=name == "device_events")
 
 
 def _with_columns(rows: pl.DataFrame, columns: pl.DataFrame) -> pl.DataFrame:
