@@ -12,9 +12,9 @@ Memory that is reserved but not allocated is cache and fragmentation; a snapshot
 `change_peak` counts from the first event of the trace and exists even if the trace has no totals (2020–21).
 
 On the host (``cpu``) allocated memory is what was allocated since the recording of this file began and is not released,
-added up from the events; a model created earlier is not included. The total that the trace has is not used: it continues
-where the profiler's previous window ended, without what was released in between, and is 0 where a DataLoader's worker
-hands over a batch. Releases by Gloo's threads are not seen, so under FSDP on the CPU the figure drifts upwards.
+added up from the events; a model created earlier is not included. The total in the trace is not used: it continues
+where the profiler's previous window ended, whatever was released in between, and is 0 where a DataLoader's worker hands
+over a batch. Releases by Gloo's threads are not seen, so under FSDP on the CPU the figure drifts upwards.
 
 `device_allocations` and `device_frees` are calls of the driver's own malloc and free while recording: a warm allocator
 makes none, and one that frees and allocates in every step is retrying at the limit. `--steps` keeps samples of the

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,14 +18,17 @@ from rankscope.errors import NotATraceError
 from rankscope.ingest.chunks import CHUNK_BYTES, EventStream
 from rankscope.ingest.links import linked_columns
 from rankscope.ingest.perfetto import PerfettoReader
+from rankscope.ingest.recorded_calls import recorded_calls
 from rankscope.ingest.salvage import Losses
 from rankscope.ingest.source import Archived, HoldsMore, open_trace
 from rankscope.ingest.table_builder import TableBuilder
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.incomplete_steps import FileWork, StepContents
+from rankscope.rundir.fields import count
+from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 from rankscope.rundir.plurals import counted
 from rankscope.store.schema import TABLES
-from rankscope.store.spool import Spool
+from rankscope.store.spool import Spool, conform
 
 
 @dataclass
@@ -161,7 +164,8 @@ def read_kineto(
     builder.finish()
     _refuse_merged(path, spool.columns("tracks", ["field", "value"]))
     kept: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
-    extent = _deliver(spool, sink or (lambda name, rows: kept[name].append(rows)))
+    metadata = _parse_nested(stream.metadata)
+    extent = _deliver(spool, sink or (lambda name, rows: kept[name].append(rows)), metadata)
     tables = {} if sink else {name: pl.concat([TABLES[name].empty(), *frames]) for name, frames in kept.items()}
     if stream.losses.retyped:
         builder.odd["events with a field of an unexpected type"] += stream.losses.retyped
@@ -170,7 +174,7 @@ def read_kineto(
     return KinetoTrace(
         path=path,
         tables=tables,
-        metadata=_parse_nested(stream.metadata),
+        metadata=metadata,
         counts=builder.counts,
         losses=stream.losses,
         odd=builder.odd,
@@ -192,11 +196,15 @@ def _refuse_merged(path: str, tracks: pl.DataFrame) -> None:
         )
 
 
-def _deliver(spool: Spool, sink: Sink) -> Extent:
+def _deliver(spool: Spool, sink: Sink, metadata: Mapping[str, object]) -> Extent:
     """Pass every table to the sink, with its links."""
     extent = Extent()
     of_ranges = ["start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"]
-    contents = StepContents(spool.columns("annotations", of_ranges))
+    annotations = spool.columns("annotations", of_ranges)
+    contents = StepContents(annotations)
+    calls = TraceMetadata.from_json(metadata.get(METADATA_KEY)).collectives
+    recorded = recorded_calls(annotations, calls, count(metadata.get("baseTimeNanoseconds")) or 0) if calls else None
+    del annotations
     links = {name: linked_columns(spool, name) for name in ("device_events", "collectives")}
     for name in TABLES:
         linked = links.pop(name, None) if name in links else linked_columns(spool, name)
@@ -207,6 +215,8 @@ def _deliver(spool: Spool, sink: Sink) -> Extent:
             _count_work(contents, name, part)
             extent.add(name, part)
             sink(name, part)
+        if name == "collectives" and recorded is not None:
+            sink(name, conform(recorded, TABLES[name]))
         spool.forget(name)
     extent.step_work = contents.work()
     return extent

@@ -211,9 +211,10 @@ MEMORY_EVENTS = Table(
 
 COLLECTIVES = Table(
     "collectives",
-    "One row per event with collective metadata: kernels, and `record_param_comms` on the host.",
+    "One row per event with collective metadata: kernels, `record_param_comms` on the host, and Gloo's ranges of calls "
+    "that rankscope recorded.",
     (
-        Column("source", STR, "", "`device_events` or `host_ops`: the table that `row` refers to"),
+        Column("source", STR, "", "`device_events`, `host_ops` or `annotations`: the table that `row` refers to"),
         Column("row", I32, "", "row of the event there"),
         EXTERNAL_ID,
         Column("collective", STR, "", "`Collective name`, as written"),
