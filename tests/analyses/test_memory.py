@@ -6,12 +6,15 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from tests import kineto
 from tests.analyses import plain_events
 
 import rankscope
 from rankscope.pipeline import Run
+from rankscope.report.formatting import sentence
+from rankscope.report.summary import memory as memory_line
 
 REAL = [
     "gloo-2ranks/ddp_resnet_shapes_stack_mem_flops.rank1.json.gz",
@@ -160,6 +163,57 @@ def test_nothing_recorded(tmp_path: Path) -> None:
         assert result.findings == ()
 
 
+def on_host(ts: float, size: int, address: int, *, total: int = 0) -> kineto.Event:
+    return kineto.memory(ts, size, allocated=total, reserved=0, address=address, device=-1, device_type=0)
+
+
+def test_the_hosts_memory_counts_from_the_start_of_each_recording(tmp_path: Path) -> None:
+    """Torch's total still has what the first window allocated and was released between the windows: 700 bytes."""
+    windows = [
+        [kineto.step(1, 0, 100), on_host(10, 300, 1, total=300), on_host(20, 700, 2, total=1000)],
+        # The block of 300 bytes is released in the second window: it is not of this recording.
+        [kineto.step(3, 0, 100), on_host(10, -300, 1, total=700), on_host(20, 500, 3, total=1200),
+         on_host(30, -100, 9, total=1100), on_host(40, 50, 4, total=1150), on_host(50, -500, 3, total=650)],
+    ]  # fmt: skip
+    for number, events in enumerate(windows):
+        kineto.write(
+            tmp_path / f"window{number}.rank0.json",
+            kineto.trace(events, rank=0, world_size=1, baseTimeNanoseconds=10**18 + number * 10**9),
+        )
+    run = rankscope.open(tmp_path, executor="serial")
+    columns = ("window", "first_allocated", "peak_allocated", "last_allocated", "peak_step")
+    assert run.memory().select(columns).rows() == [(0, 0, 1000, 1000, 1), (1, 0, 550, 50, 3)]
+    assert run.memory_curve().filter(pl.col("window") == 1)["allocated"].to_list() == [0, 500, 500, 550, 50]
+    assert run.memory_steps()["end_allocated"].to_list() == [1000, 50]
+    assert run.memory_outline().group_by("window").agg(pl.col("allocated").max()).sort("window").rows() == [
+        (0, 1000),
+        (1, 550),
+    ]
+    categories = run.memory_categories()
+    by_window = categories.group_by("window").agg(pl.col("peak_bytes", "last_bytes").sum()).sort("window")
+    assert by_window.rows() == [(0, 1000, 1000), (1, 550, 50)]
+    assert "earlier" not in categories["category"].to_list()
+    headline = run.analyze("memory")["memory"].headline
+    assert headline is not None
+    assert sentence(headline) == "Peak memory: 1.00 kB allocated since the recording began, on rank 0, cpu, in step 1."
+    assert "1.00 kB peak allocated since the recording began, on rank 0 (cpu)" in str(
+        memory_line(run.analyze("memory")["memory"])
+    )
+
+
+def test_shared_memory_of_a_loaders_workers_counts(tmp_path: Path) -> None:
+    """Torch writes a total of 0 with it: the batch of 2,408,448 bytes would be −2.41 MB before the first event."""
+    events = [
+        kineto.step(1, 0, 100),
+        on_host(10, 2_408_448, 1),
+        on_host(20, 1000, 2, total=1000),
+        on_host(30, -2_408_448, 1),
+        on_host(40, 24, 3, total=1024),
+    ]
+    row = opened(tmp_path, events).memory().row(0, named=True)
+    assert (row["first_allocated"], row["peak_allocated"], row["last_allocated"]) == (0, 2_409_448, 1024)
+
+
 def test_nothing_reserved(tmp_path: Path) -> None:
     row = opened(tmp_path, [kineto.memory(10, 64, allocated=64, reserved=0)]).memory().row(0, named=True)
     assert (row["peak_allocated"], row["peak_reserved"], row["unused_reserved"]) == (64, 0, None)
@@ -215,12 +269,23 @@ def plain_samples(trace: dict[str, Any]) -> list[dict[str, Any]]:
     found.sort(key=lambda one: one[:2])
     stacks = plain_events.stacks(operators, [(time, plain_events.thread_of(raw)) for time, _, raw in found])
     sums: dict[str, int] = defaultdict(int)
+    since: dict[int, int] = {}
     samples = []
     for (time, _, raw), stack in zip(found, stacks, strict=True):
         args = raw["args"]
         kind = KINDS[args["Device Type"]]
         device = kind if args["Device Id"] < 0 else f"{kind}:{args['Device Id']}"
         sums[device] += args["Bytes"]
+        total = args.get("Total Allocated")
+        if kind == "cpu" and "Addr" in args:
+            # What was allocated since the recording began: its total counts other windows, too.
+            if args["Bytes"] > 0:
+                since[args["Addr"]] = since.get(args["Addr"], 0) + args["Bytes"]
+            elif args["Bytes"] < 0 and args["Addr"] in since:
+                since[args["Addr"]] += args["Bytes"]
+                if not since[args["Addr"]]:
+                    del since[args["Addr"]]
+            total = sum(since.values())
         step = [event.step for event in steps if event.start <= time < event.end]
         samples.append(
             {
@@ -228,7 +293,7 @@ def plain_samples(trace: dict[str, Any]) -> list[dict[str, Any]]:
                 "time": time,
                 "bytes": args["Bytes"],
                 "address": args.get("Addr"),
-                "allocated": args.get("Total Allocated"),
+                "allocated": total,
                 "reserved": args.get("Total Reserved") if kind != "cpu" else None,
                 "change": sums[device],
                 "step": step[0] if step else None,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +321,64 @@ def test_a_recording_of_an_h100_against_torchs_own_nesting(tmp_path: Path) -> No
     assert {event.key for event in averages} == set(found)
     for event in averages:
         assert found[event.key]["host_self_ns"] == pytest.approx(event.self_cpu_time_total * US, abs=100), event.key
+
+
+@pytest.mark.parametrize("category", ["user_annotation", "cpu_op"])
+def test_ranges_of_collectives_have_no_self_time_and_nothing_inside(tmp_path: Path, category: str) -> None:
+    """As torch counts what may end on another thread; torch before 2.1 writes Gloo's ranges as operators."""
+    events = [
+        kineto.op("aten::mm", 10, 30),
+        kineto.op("c10d::send", 50, 20),
+        kineto.event("gloo:send", 55, 60, cat=category),
+        kineto.event("gloo:all_reduce", 20, 100, cat=category, tid=kineto.BACKWARD_THREAD),
+        kineto.op("aten::div_", 30, 10, tid=kineto.BACKWARD_THREAD),
+    ]
+    found = by_name(written(tmp_path, events), include="torch")
+    assert {
+        name: (row["calls"], row["host_self_ns"] // US, row["host_total_ns"] // US) for name, row in found.items()
+    } == {
+        "aten::mm": (1, 30, 30),
+        "c10d::send": (1, 20, 20),
+        "gloo:send": (1, 0, 60),
+        "gloo:all_reduce": (1, 0, 100),
+        "aten::div_": (1, 10, 10),
+    }
+    # 30 of 60 µs, not of 180.
+    assert found["aten::mm"]["host_self_share"] == pytest.approx(0.5)
+    assert by_name(written(tmp_path, events))["aten::mm"]["host_self_share"] == pytest.approx(0.5)
+
+
+GLOO = """
+import json, sys
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    for _ in range(3):
+        model(torch.randn(8, 64)).sum().backward()
+        dist.all_reduce(torch.ones(1000))
+dist.destroy_process_group()
+profiler.export_chrome_trace(sys.argv[1])
+averages = [[e.key, e.self_cpu_time_total, e.cpu_time_total] for e in profiler.key_averages()]
+with open(sys.argv[2], "w") as file:
+    json.dump(averages, file)
+"""
+
+
+@pytest.mark.slow
+def test_a_job_with_gloo_against_torchs_own_averages(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", GLOO, str(tmp_path / "rank0.json"), str(tmp_path / "averages")]
+    subprocess.run(command, check=True, capture_output=True)
+    averages = json.loads((tmp_path / "averages").read_text())
+    found = by_name(rankscope.open(tmp_path / "rank0.json", executor="serial"), include="torch")
+    assert "gloo:all_reduce" in found
+    assert set(found) == {name for name, *_ in averages}
+    for name, own, total in averages:
+        assert found[name]["host_self_ns"] == pytest.approx(own * US, abs=100), name
+        assert found[name]["host_total_ns"] == pytest.approx(total * US, abs=100), name
 
 
 def test_sorted_by_a_column(tmp_path: Path) -> None:

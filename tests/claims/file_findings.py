@@ -47,12 +47,15 @@ def of_files(claim: Claim, raw: Raw) -> None:
 
 @checks("incomplete-step")
 def incomplete_step(claim: Claim, raw: Raw) -> None:
-    """These steps, the first or the last of their files, have less than a quarter of the others' events."""
+    """These steps, the first or the last of their files, have no backward pass where most of the others have one; else
+    less than a quarter of their events or of their time."""
     steps = {rank: set().union(*(file.incomplete for file in files)) for rank, files in raw.files.items()}
     claim.require(set(claim.finding.steps) == set().union(*steps.values()), f"steps {steps}")
     claim.is_ranks(rank for rank, own in steps.items() if own)
     counts: dict[int, dict[int, int]] = {}
     lengths = {}
+    kept_work: dict[int, list[tuple[int, int, bool]]] = {}
+    left_out: list[tuple[int, tuple[int, int, bool]]] = []
     for rank, files in raw.files.items():
         for file in files:
             trace = file.plain
@@ -64,9 +67,26 @@ def incomplete_step(claim: Claim, raw: Raw) -> None:
             counts.setdefault(rank, {}).update(found)
             numbers = [number for number, _, _ in file.all_steps]
             kept = [number for number in numbers if number not in file.incomplete]
-            claim.require(numbers[numbers.index(kept[0]) : numbers.index(kept[-1]) + 1] == kept, "a step in the middle")
-            usual = statistics.median(found[number] for number in kept)
-            claim.require(all(found[n] < max(0.25 * usual, 1) for n in file.incomplete), f"no fewer events: {found}")
+            if kept:
+                between = numbers[numbers.index(kept[0]) : numbers.index(kept[-1]) + 1]
+                claim.require(between == kept, "a step in the middle")
+            for n, start, end in file.all_steps:
+                own = [o for o in trace.operators if o.depth == 0 and start <= o.start < end]
+                own = [o for o in own if not within(file.loading, o.start, o.start + 1)]
+                worked = [e for e in trace.device if e.launch is not None and start <= e.launch < end] or own
+                backward = any("Backward" in o.name or o.name.startswith("autograd::") for o in own)
+                work = found[n], sum(e.end - e.start for e in worked), backward
+                if n in file.incomplete:
+                    left_out.append((rank, work))
+                else:
+                    kept_work.setdefault(rank, []).append(work)
+    for rank, (number, ns, backward) in left_out:
+        others = kept_work[rank]
+        if sum(trains for _, _, trains in others) * 2 > len(others):
+            claim.require(not backward, f"a backward pass on rank {rank}")
+        else:
+            few = number < max(0.25 * statistics.median(n for n, _, _ in others), 1)
+            claim.require(few or ns < 0.25 * statistics.median(t for _, t, _ in others), f"as much work: {number}")
     while claim.left:
         each = claim.left[0]
         rank = int(m[1]) if (m := re.match(r"rank (\d+), ", each.name)) else min(raw.ranks)

@@ -285,7 +285,7 @@ def test_values_of_every_kind_are_written(run: Run, engine: str, form: str) -> N
     if form == "json":
         value = json.loads(written)
         assert value["rows"] == [{"list": [1, 2], "text": "a\nb", "nan": None, "nothing": None, "formula": "=1+1"}]
-        assert value["tables_version"] == 8
+        assert value["tables_version"] == 9
         assert value["truncated"] is False
     elif form == "csv":
         frame = pl.read_csv(io.BytesIO(written))

@@ -5,8 +5,10 @@ come from the kernel's metadata; else from the call that launched it: `record_pa
 `nccl:*` and `c10d::*` ranges; else from its name (`source` says which). A kernel without a group is assigned to the
 only group on its stream, unless its library has communicators of its own (DeepEP, NVSHMEM, custom all_reduces). Calls
 that were coalesced into one kernel, and several kernels of one call, are one row with their summed sizes (`calls`,
-`kernels`). On the host the collectives are Gloo's ranges, with the sizes of their inputs. If a trace contains calls but
-no kernel or Gloo range at all, the calls are listed (`source` `launch`), without duration.
+`kernels`). On the host the collectives are Gloo's ranges, with the sizes of their inputs; without `record_shapes` only
+a trace that rankscope recorded has them, in its list of calls. In other traces sizes are then unknown: record shapes.
+The size of an all_gather also needs that list if the rank is in groups of different ranks: Gloo names none. If a trace
+contains calls but no kernel or Gloo range at all, the calls are listed (`source` `launch`), without duration.
 
 `bytes` is the full size S of the operation: elements out for all_gather, elements in for the others, times the width of
 the type; S is the total array for reduce_scatter and all_gather (as nccl-tests define it). `sequence` counts the

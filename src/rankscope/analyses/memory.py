@@ -9,9 +9,13 @@ records what is allocated and reserved on a device after each allocation and rel
     growing_steps    = number of steps that ended with more allocated than the previous one
 
 Memory that is reserved but not allocated is cache and fragmentation; a snapshot separates the two (`memory_snapshot`).
-`change_peak` counts from the first event of the trace and exists even if the trace has no totals (2020–21). The host's
-totals only include what was allocated while the profiler ran: a model created earlier is not included, and releases by
-Gloo's threads are not seen, so under FSDP on the CPU they drift upwards.
+`change_peak` counts from the first event of the trace and exists even if the trace has no totals (2020–21).
+
+On the host (``cpu``) allocated memory is what was allocated since the recording of this file began and is not released,
+added up from the events; a model created earlier is not included. The total in the trace is not used: it continues
+where the profiler's previous window ended, whatever was released in between, and is 0 where a DataLoader's worker hands
+over a batch. Releases by Gloo's threads are not seen, so under FSDP on the CPU the figure drifts upwards.
+
 `device_allocations` and `device_frees` are calls of the driver's own malloc and free while recording: a warm allocator
 makes none, and one that frees and allocates in every step is retrying at the limit. `--steps` keeps samples of the
 selected steps.
@@ -30,6 +34,7 @@ from rankscope.primitives.allocations import (
     DEVICE_MALLOC,
     HOST,
     MEMORY_COLUMNS,
+    counted_from,
     memory_by_step,
     memory_samples,
 )
@@ -42,7 +47,12 @@ COLUMNS = (
     Column("releases", pl.Int64, "count", "releases"),
     Column("allocated_bytes", pl.Int64, "bytes", "bytes allocated, summed over allocations"),
     Column("released_bytes", pl.Int64, "bytes", "bytes released, summed over releases"),
-    Column("first_allocated", pl.Int64, "bytes", "allocated before the first event; null if the trace has no totals"),
+    Column(
+        "first_allocated",
+        pl.Int64,
+        "bytes",
+        "allocated before the first event, 0 for the host; null if the trace has no totals",
+    ),
     Column("last_allocated", pl.Int64, "bytes", "allocated after the last event; null if the trace has no totals"),
     Column("peak_allocated", pl.Int64, "bytes", "peak of allocated memory; null if the trace has no totals"),
     Column(
@@ -97,7 +107,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         (pl.col("bytes") < 0).sum().cast(pl.Int64).alias("releases"),
         pl.col("bytes").filter(grew).sum().alias("allocated_bytes"),
         (-pl.col("bytes").filter(pl.col("bytes") < 0).sum()).alias("released_bytes"),
-        (pl.col("allocated") - pl.col("bytes")).first().alias("first_allocated"),
+        (pl.col("allocated") - pl.col("counted")).first().alias("first_allocated"),
         pl.col("allocated").last().alias("last_allocated"),
         pl.col("allocated").max().alias("peak_allocated"),
         pl.col("time_ns").get(peak).alias("peak_at_ns"),
@@ -155,7 +165,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     amount = peak["peak_allocated"] if known else peak["change_peak"]
     values = {"rank": (peak["rank"], ""), "device": (peak["device"], ""), "peak": (amount, "bytes")}
     highest = "Highest peak memory" if rows["rank"].n_unique() > 1 else "Peak memory"
-    text = f"{highest}: {{peak}}{'' if known else ' above the start of the recording'}"
+    text = f"{highest}: {{peak}}{counted_from(peak['device'], known)}"
     if peak["total_memory"] and known:
         text, values["share"] = text + " ({share} of its memory)", (amount / peak["total_memory"], "ratio")
     text += " on rank {rank}, {device}"

@@ -9,7 +9,7 @@ tensors: a block's category follows from the phase (see `phases`) that allocated
     activations      in the forward, and kept beyond it, at most until the next step ends
     temporary        released in its phase, or in its outermost operator
     inputs           while loading data, or in a step before its forward, and kept until then
-    earlier          allocated before the recording
+    earlier          allocated before the recording (not counted on the host: see `memory`)
     unknown          all else: outside phases, on other threads, kept in the forward for longer than a step
 
 `peak_bytes` are live at the first peak of the device (`memory`): over the categories they sum to the peak.

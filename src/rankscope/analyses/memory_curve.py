@@ -1,8 +1,9 @@
 """Memory over time on each rank and device: every allocation and release.
 
 One row per event that `profile_memory` recorded, in order of time, without sampling or averaging. `allocated` and
-`reserved` are the allocator's totals after the event. `change` is the sum of all `bytes` of the device so far, from 0
-at the trace's first event, so it exists even in older traces without totals:
+`reserved` are the allocator's totals after the event; on the host, what was allocated since the recording began and is
+not released (see `memory`). `change` is the sum of all `bytes` of the device so far, from 0 at the trace's first event,
+so it exists even in older traces without totals:
 
     change(i) = Σ bytes(j), j ≤ i, on the same device
 

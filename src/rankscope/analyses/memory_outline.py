@@ -1,9 +1,10 @@
 """Memory over time on each rank and device, downsampled for drawing.
 
 The time between a trace's first and last memory event is cut into 240 equal intervals per device; one row for every
-interval with an event in it. `allocated` and `reserved` are the maximum totals in the interval, `change` the maximum of
-allocated less released since the trace's first event (for older traces without totals), so no peak is lost.
-`memory_curve` has every event, `memory` only the peaks. `--steps` uses only the selected steps' events.
+interval with an event in it. `allocated` and `reserved` are the maximum totals in the interval (on the host, allocated
+since the recording began: see `memory`), `change` the maximum of allocated less released since the trace's first event
+(for older traces without totals), so no peak is lost. `memory_curve` has every event, `memory` only the peaks.
+`--steps` uses only the selected steps' events.
 
     interval = ⌊240 · (time − first) / (last − first + 1)⌋     at_ns = its start, from the trace's first event
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, in_pieces, memory_samples
+from rankscope.primitives.allocations import MEMORY_COLUMNS, counted_from, in_pieces, memory_samples
 from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Headline, Inputs, Tables, greatest, rows_by_window
 
 COLUMNS = (
@@ -56,7 +57,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if most is None:
         return None
     peak = most["allocated"] if known else most["change"]
-    text = f"Peak memory: {{peak}}{'' if known else ' above the start of the recording'} on rank {{rank}}, {{device}}."
+    text = f"Peak memory: {{peak}}{counted_from(most['device'], known is not None)} on rank {{rank}}, {{device}}."
     return Headline.of(text, peak=(peak, "bytes"), rank=(most["rank"], ""), device=(most["device"], ""))
 
 

@@ -7,6 +7,7 @@ host `ProfilerStep#N` range; a sample belongs to the step in which it occurs:
     end     = allocated at the step's last sample
     growth  = end less the end of the previous step (on the same device); null for the first
 
+On the host allocated memory counts from the start of the recording (see `memory`); growth counts all releases.
 If the trace has no totals (2020–21), peak and end are null; `change_peak`, `end_change` and growth are still valid.
 
 How to read it: growth in the first steps is normal: gradients, optimizer state, the allocator's cache. Growth in every

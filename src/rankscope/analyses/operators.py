@@ -7,13 +7,17 @@ lines that called it. `--match 'fsdp|all_?gather'` keeps the names that match a 
 calls and the profiler's own work (`overhead`), as torch's `key_averages()` has them: host self times and shares are
 then the same; `all` adds all of these.
 
-    host self     = Σ duration − operators directly inside it        self times of a thread sum to its operators' union
+    host self     = Σ duration − operators directly inside it        self times of a thread sum to its operators' union;
+                                                                     0 for the ranges of collectives (`gloo:all_reduce`)
     host total    = Σ duration, not counting calls inside another call of the same row
     device self   = |device events that it launched itself|          |A|: the length of the union, all streams
     device total  = |device events that it, or an operator inside it, launched|
     tensor cores  = |device events among these that ran on tensor cores| / device total
     rate          = FLOPs / device total (host total where the trace has no device)
     MFU           = Σ FLOPs / peak of the device for the data type / device total
+
+The ranges in which a backend does its collectives (`gloo:`, `nccl:`, `mpi:`, `ucc:`, `xccl:`) may end on another thread
+than they begin, and are counted as torch does: calls and a total, but no self time, and nothing is inside them.
 
 A device event belongs to the operator with its External id; without one, to the innermost operator open on the
 launching thread. FLOPs follow torch.utils.flop_counter: matrix products, convolutions and attention, from the recorded
@@ -33,6 +37,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from rankscope.primitives.activity import ASYNCHRONOUS
 from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_samples
 from rankscope.primitives.call_stack import (
     add_to_parents,
@@ -250,7 +255,8 @@ def _included(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, pl.DataFram
     operators = window["host_ops"].with_columns(pl.lit("operator").alias("kind"))
     device, ranges = window["device_events"], [operators]
     tables = _INCLUDED_TABLES[str(inputs.parameters.get("include", "operators"))]
-    if not tables:
+    asynchronous = pl.col("name").str.contains(ASYNCHRONOUS)
+    if not tables and not operators.select(asynchronous.any()).item():
         return operators, device
     for table in tables:
         rows = window[table]
@@ -260,7 +266,10 @@ def _included(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, pl.DataFram
         elif table == "other_events":
             rows = profiler_overhead(rows, window["annotations"], pl.concat(ranges, how="diagonal_relaxed"))
         ranges.append(rows.select("start_ns", "end_ns", "name", "pid", "tid", pl.lit(_KINDS[table]).alias("kind")))
-    all_ranges, new_rows = nested_with(operators, ranges[1:])
+    # Each on a thread of its own: nothing is nested with it.
+    alone = pl.when(asynchronous).then(-1 - pl.int_range(pl.len())).otherwise("tid").alias("tid")
+    all_ranges, new_rows = nested_with(operators.with_columns(alone), [rows.with_columns(alone) for rows in ranges[1:]])
+    all_ranges = all_ranges.with_columns(pl.when(~asynchronous).then("self_ns").otherwise(0).alias("self_ns"))
     return all_ranges, device.with_columns(new_rows.gather(device["op_row"].cast(pl.Int64)).alias("op_row"))
 
 

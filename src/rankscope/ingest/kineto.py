@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,15 +18,18 @@ from rankscope.errors import NotATraceError
 from rankscope.ingest.chunks import CHUNK_BYTES, EventStream
 from rankscope.ingest.links import linked_columns
 from rankscope.ingest.perfetto import PerfettoReader
+from rankscope.ingest.recorded_calls import recorded_calls
 from rankscope.ingest.salvage import Losses
 from rankscope.ingest.source import Archived, HoldsMore, open_trace
 from rankscope.ingest.table_builder import TableBuilder
 from rankscope.primitives.columns import values_and_validity
-from rankscope.primitives.incomplete_steps import IncompleteStep, StepContents
+from rankscope.primitives.incomplete_steps import FileWork, StepContents
 from rankscope.primitives.lost_device_events import launches_without_events
+from rankscope.rundir.fields import count
+from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 from rankscope.rundir.plurals import counted
 from rankscope.store.schema import TABLES
-from rankscope.store.spool import Spool
+from rankscope.store.spool import Spool, conform
 
 
 @dataclass
@@ -38,12 +41,12 @@ class Extent:
         marked: annotations, for a trace that has nothing else.
         launches: calls that launch kernels or graphs.
         lost_launches: those of them whose device event is not in the file.
-        incomplete: steps that hold no iteration; `first_step` and `last_step` ignore them.
+        step_work: what the steps hold.
     """
 
     first_step: int | None = None
     last_step: int | None = None
-    incomplete: tuple[IncompleteStep, ...] = ()
+    step_work: FileWork = field(default_factory=FileWork)
     start_ns: int | None = None
     end_ns: int | None = None
     host: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -166,7 +169,8 @@ def read_kineto(
     builder.finish()
     _refuse_merged(path, spool.columns("tracks", ["field", "value"]))
     kept: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
-    extent = _deliver(spool, sink or (lambda name, rows: kept[name].append(rows)))
+    metadata = _parse_nested(stream.metadata)
+    extent = _deliver(spool, sink or (lambda name, rows: kept[name].append(rows)), metadata)
     tables = {} if sink else {name: pl.concat([TABLES[name].empty(), *frames]) for name, frames in kept.items()}
     if stream.losses.retyped:
         builder.odd["events with a field of an unexpected type"] += stream.losses.retyped
@@ -175,7 +179,7 @@ def read_kineto(
     return KinetoTrace(
         path=path,
         tables=tables,
-        metadata=_parse_nested(stream.metadata),
+        metadata=metadata,
         counts=builder.counts,
         losses=stream.losses,
         odd=builder.odd,
@@ -197,52 +201,47 @@ def _refuse_merged(path: str, tracks: pl.DataFrame) -> None:
         )
 
 
-def _deliver(spool: Spool, sink: Sink) -> Extent:
+def _deliver(spool: Spool, sink: Sink, metadata: Mapping[str, object]) -> Extent:
     """Pass every table to the sink, with its links."""
     extent = Extent()
     of_ranges = ["start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"]
-    contents = StepContents(spool.columns("annotations", of_ranges))
+    annotations = spool.columns("annotations", of_ranges)
+    contents = StepContents(annotations)
+    calls = TraceMetadata.from_json(metadata.get(METADATA_KEY)).collectives
+    recorded = recorded_calls(annotations, calls, count(metadata.get("baseTimeNanoseconds")) or 0) if calls else None
+    del annotations
     links = {name: linked_columns(spool, name) for name in ("device_events", "collectives")}
-    calls = spool.columns("runtime_calls", ["name", "correlation", "start_ns"])
+    runtime_calls = spool.columns("runtime_calls", ["name", "correlation", "start_ns"])
     events = links["device_events"]
     launched = pl.Series([], dtype=pl.Int32) if events is None else events["launch_row"].drop_nulls()
-    extent.launches, extent.lost_launches = launches_without_events(calls, launched.to_numpy())
+    extent.launches, extent.lost_launches = launches_without_events(runtime_calls, launched.to_numpy())
+    del runtime_calls
     for name in TABLES:
         linked = links.pop(name, None) if name in links else linked_columns(spool, name)
         start = 0
         for rows in spool.slices(name):
             part = rows if linked is None else _with_columns(rows, linked.slice(start, rows.height))
             start += rows.height
-            if name == "annotations":
-                extent.incomplete = extent.incomplete or tuple(contents.incomplete())
-                part = _without_incomplete(part, extent.incomplete)
-            else:
-                _count_work(contents, name, part)
+            _count_work(contents, name, part)
             extent.add(name, part)
             sink(name, part)
+        if name == "collectives" and recorded is not None:
+            sink(name, conform(recorded, TABLES[name]))
         spool.forget(name)
+    extent.step_work = contents.work()
     return extent
 
 
 def _count_work(contents: StepContents, name: str, rows: pl.DataFrame) -> None:
-    """Count a table's operators and device events by step. Annotations come later, so the ranges are known by then."""
+    """Count a table's operators and device events by step."""
     if name == "host_ops":
-        top = rows["depth"] == 0
-        contents.add(rows["start_ns"].filter(top).to_numpy(), rows["name"].filter(top))
+        rows, instants = rows.filter(rows["depth"] == 0), "start_ns"
     elif name == "device_events":
-        instants, launched = values_and_validity(rows["launch_ns"])
-        contents.add(instants[launched], rows["name"].filter(pl.Series(launched)))
-
-
-def _without_incomplete(annotations: pl.DataFrame, incomplete: Sequence[IncompleteStep]) -> pl.DataFrame:
-    """Annotations with the number of an incomplete step in the column `incomplete_step` instead of `step`."""
-    if not incomplete:
-        return annotations
-    chosen = pl.col("step").is_in([step.step for step in incomplete])
-    return annotations.with_columns(
-        pl.when(~chosen).then(pl.col("step")).alias("step"),
-        pl.when(chosen).then(pl.col("step")).alias("incomplete_step"),
-    )
+        rows, instants = rows.filter(rows["launch_ns"].is_not_null()), "launch_ns"
+    else:
+        return
+    durations = (rows["end_ns"] - rows["start_ns"]).to_numpy()
+    contents.add(rows[instants].to_numpy(), durations, rows["name"], on_device=name == "device_events")
 
 
 def _with_columns(rows: pl.DataFrame, columns: pl.DataFrame) -> pl.DataFrame:

@@ -100,6 +100,14 @@ def ingest_trace(path: str, facts: Facts | None = None, *, again: bool = False) 
         return writer.commit(_with_absolute_path(trace_info(trace)))
 
 
+def ingest_again(trace: CachedTrace) -> CachedTrace:
+    """The trace with its tables read again; what its run says about it stays.
+
+    Raises: as `ingest_trace`.
+    """
+    return replace(ingest_trace(trace.info.path, again=True), info=trace.info)
+
+
 def _with_absolute_path(info: TraceInfo) -> TraceInfo:
     """The metadata with an absolute path: processes in other directories use the same cache."""
     if is_url(info.path):

@@ -5,12 +5,13 @@ In: a trace's top-level keys, its name and its counts. Out: `TraceInfo`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from rankscope.ingest.kineto import KinetoTrace
 from rankscope.ingest.ranks import rank_of
+from rankscope.primitives.incomplete_steps import FileWork, incomplete_steps
 from rankscope.rundir import fields
 from rankscope.rundir.fields import count, mapping, text, world_size
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
@@ -41,7 +42,7 @@ def trace_info(trace: KinetoTrace) -> TraceInfo:
         mesh=mesh,
         first_step=trace.extent.first_step,
         last_step=trace.extent.last_step,
-        incomplete_steps=tuple(map(asdict, trace.extent.incomplete)),
+        step_work=trace.extent.step_work.to_json(),
         start_ns=trace.extent.start_ns,
         end_ns=trace.extent.end_ns,
         base_time_ns=count(metadata.get("baseTimeNanoseconds")) or 0,
@@ -63,6 +64,25 @@ def trace_info(trace: KinetoTrace) -> TraceInfo:
         pid=trace.extent.pid,
         threads=trace.extent.threads,
     )
+
+
+def without_incomplete_steps(infos: Sequence[TraceInfo]) -> list[TraceInfo]:
+    """A rank's files, with the steps that hold no iteration named, and left out of `first_step` and `last_step`."""
+    works = [FileWork.from_json(info.step_work) for info in infos]
+    judged = []
+    for info, work, incomplete in zip(infos, works, incomplete_steps(works), strict=True):
+        left_out = {each.step for each in incomplete}
+        numbers = [step.step for step in work.steps if step.step not in left_out]
+        judged.append(
+            replace(
+                info,
+                first_step=min(numbers, default=None),
+                last_step=max(numbers, default=None),
+                incomplete_steps=tuple(map(asdict, incomplete)),
+                step_work={},
+            )
+        )
+    return judged
 
 
 def _groups(embedded: TraceMetadata, distributed: Mapping[str, object]) -> tuple[Mapping[str, Any], ...]:

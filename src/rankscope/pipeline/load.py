@@ -30,6 +30,7 @@ from rankscope.ingest.run_selection import KnownRun, check_steps, choose_run, kn
 from rankscope.ingest.runs import group_by_run, with_lost_base_times
 from rankscope.ingest.source import is_url
 from rankscope.ingest.task import find_ingested, ingest_trace
+from rankscope.ingest.trace_metadata import without_incomplete_steps
 from rankscope.pipeline.step_log import read_step_log
 from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
 from rankscope.primitives.stragglers.step_log import StepLog
@@ -153,6 +154,7 @@ def load_run(
     findings += conflicts
     manifest, manifests, unread = read_manifests(found.run_manifests, found.rank_manifests, run_id)
     members, withdrawn = without_withdrawn(members, manifests)
+    members = {rank: without_incomplete_steps(files) for rank, files in members.items()}
     ranks = {rank: [CachedTrace(places[info.path], info) for info in files] for rank, files in members.items()}
     infos = [info for files in members.values() for info in files]
     findings += [*losses_of(infos), *incomplete_steps(infos), *contradicted_ranks(members), *restarted_ranks(infos)]

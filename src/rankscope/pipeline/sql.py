@@ -192,7 +192,11 @@ def prepare_query(
     tables = {
         name: [
             TraceFiles(
-                rank, file, tuple(trace.files(name)), shifts.get((rank, file)) if RUN_TIME in table.computed else None
+                rank,
+                file,
+                tuple(trace.files(name)),
+                shifts.get((rank, file)) if RUN_TIME in table.computed else None,
+                trace.incomplete_steps if name == "annotations" else (),
             )
             for rank, file, trace in traces_of(run.loaded.ranks)
         ]

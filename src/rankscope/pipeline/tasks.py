@@ -5,7 +5,7 @@ In: analyses, and the cached tables of a rank. Out: that rank's part of each ana
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ import polars as pl
 from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, RankscopeError, describe_error
 from rankscope.executors import OnOutcome, Pool, check_kind, in_order, run_each
-from rankscope.ingest.task import ingest_trace
+from rankscope.ingest.task import ingest_again
 from rankscope.primitives.activity import with_category
 from rankscope.results import Inputs, Parameters, Part, Value, concat_ranks
 from rankscope.results.compressed_frames import CompressedFrame, StoredFrame
@@ -233,8 +233,12 @@ def analyze_rank(
         tables = column_cache.load_all(traces, columns)
     except DamagedTablesError:
         # The cached tables are lost, but the trace may still be there.
-        reread = [ingest_trace(trace.info.path, again=True) for trace in traces]
+        reread = [ingest_again(trace) for trace in traces]
         tables = column_cache.load_all(reread, columns)
+    # Else the time of such a file would stand for a step, as where none is marked.
+    empty = [number for number, trace in enumerate(traces) if _has_no_iteration(trace, inputs.options.named_steps)]
+    if empty:
+        tables = {name: rows.filter(~pl.col("window").is_in(empty)) for name, rows in tables.items()}
     if named:
         shown = pl.when(pl.col("incomplete_step").is_in(named)).then("incomplete_step")
         tables["annotations"] = tables["annotations"].with_columns(pl.coalesce("step", shown).alias("step"))
@@ -262,6 +266,12 @@ def analyze_rank(
     if to_keep:
         keep_parts(traces, to_keep)
     return parts
+
+
+def _has_no_iteration(trace: CachedTrace, named: Collection[int]) -> bool:
+    """Whether all steps of a file are incomplete, and none of them was chosen by its number."""
+    incomplete = trace.incomplete_steps
+    return bool(incomplete) and trace.info.first_step is None and not any(step in incomplete for step in named)
 
 
 def _columns(table: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:

@@ -17,6 +17,8 @@ from rankscope.primitives.intervals import EMPTY, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE, MEMORY, communication_names
 
 GLOO = "gloo:"
+ASYNCHRONOUS = r"^(?:gloo|nccl|mpi|ucc|xccl):"
+"""Ranges of c10d's `Work`, which marks them as asynchronous for every backend: they may end on another thread."""
 WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
 """Operators that wait until a functional collective has ended; the second is that of torch 2.1 and 2.2."""
 DATA_LOADING = re.compile(

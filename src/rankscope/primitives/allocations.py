@@ -31,6 +31,7 @@ ALLOCATOR_CALLS = rf"{DEVICE_MALLOC}|{DEVICE_FREE}|{PINNED_MEMORY}|^(cu|hip)Mem(
 MEMORY_COLUMNS = (
     "time_ns", "pid", "tid", "address", "bytes", "device_type", "device", "total_allocated", "total_reserved",
 )  # fmt: skip
+TOTALS_COLUMNS = tuple(name for name in MEMORY_COLUMNS if name not in ("pid", "tid"))
 PIECES = 240
 """Intervals of a curve that is downsampled for drawing."""
 
@@ -45,30 +46,71 @@ def device_name() -> pl.Expr:
     return pl.when(pl.col("device") >= 0).then(pl.format("{}:{}", kind, "device")).otherwise(kind)
 
 
+def counted_from(device: str, known: bool) -> str:
+    """What follows an amount of allocated memory in a sentence.
+
+    Args:
+        device: its name.
+        known: whether ``allocated`` is known; else it is a ``change``.
+    """
+    if not known:
+        return " above the start of the recording"
+    return " allocated since the recording began," if device == DEVICE_TYPES[HOST] else ""
+
+
+def with_totals(events: pl.DataFrame) -> pl.DataFrame:
+    """The allocations and releases of one trace, in time order, with what is allocated and reserved after each.
+
+    Adds ``memory`` (the device's name), ``allocated`` and ``reserved`` on the device after this event, null if not
+    recorded, and ``counted``, the part of ``bytes`` that ``allocated`` counts.
+
+    On the host ``allocated`` counts from the start of the recording: what was allocated since and is not released. Its
+    recorded total is no figure of the process: torch's counter only runs while a profiler does, so what one window
+    allocates and the job releases after it stays in the total of all later ones; and it is 0 at events of shared memory
+    (batches of a DataLoader's workers). Without addresses the total is all there is. ``reserved`` is null on the host,
+    where files write 0.
+
+    Args:
+        events: memory_events, all of `TOTALS_COLUMNS`.
+    """
+    size, on_host = pl.col("bytes").fill_null(0), pl.col("device_type") == HOST
+    since_start = on_host & pl.col("address").is_not_null()
+    is_older = (size < 0) & ~(size.shift(1) > 0).fill_null(False).over("memory", "address")
+    return (
+        events.sort("time_ns", maintain_order=True)
+        .with_columns(device_name().alias("memory"))
+        .with_columns(pl.when(~(since_start & is_older)).then(size).otherwise(0).alias("counted"))
+        .with_columns(
+            pl.when(since_start)
+            .then(pl.col("counted").cum_sum().over("memory"))
+            .otherwise("total_allocated")
+            .alias("allocated"),
+            pl.when(~on_host).then("total_reserved").alias("reserved"),
+        )
+    )
+
+
 def memory_samples(events: pl.DataFrame, operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
     """The allocations and releases of one trace, in time order, with the device, step and operator of each.
 
-    Adds ``memory`` (the device's name), ``operator_row`` (the innermost operator open on the thread, −1 for none),
-    ``step`` (null outside all steps), ``change`` (bytes allocated minus bytes released on the device since the file's
-    first event, including this one), and ``allocated`` and ``reserved`` on the device after this event, null if not
-    recorded. ``reserved`` is null on the host, where files write 0.
+    Adds to `with_totals`: ``operator_row`` (the innermost operator open on the thread, −1 for none), ``step`` (null
+    outside all steps), and ``change`` (bytes allocated minus bytes released on the device since the file's first event,
+    including this one).
 
     Args:
         events: memory_events, all of `MEMORY_COLUMNS`.
         operators: host_ops: start_ns, end_ns, pid, tid.
         annotations: start_ns, end_ns, on_device, step.
     """
-    ordered = events.sort("time_ns", maintain_order=True)
+    ordered = with_totals(events)
     steps = host_steps(annotations)
     step = range_at(steps, ordered["time_ns"].to_numpy())
     number = steps["step"].gather(pl.Series(step).set(pl.Series(step < 0), None)) if steps.height else None
     return ordered.with_columns(
-        device_name().alias("memory"),
         pl.Series("operator_row", enclosing(operators, ordered), dtype=pl.Int64),
         pl.lit(None, pl.Int64).alias("step") if number is None else number.alias("step"),
-        pl.col("total_allocated").alias("allocated"),
-        pl.when(pl.col("device_type") != HOST).then("total_reserved").alias("reserved"),
-    ).with_columns(pl.col("bytes").fill_null(0).cum_sum().over("memory").alias("change"))
+        pl.col("bytes").fill_null(0).cum_sum().over("memory").alias("change"),
+    )
 
 
 def in_pieces(samples: pl.DataFrame) -> pl.DataFrame:

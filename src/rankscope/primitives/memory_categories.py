@@ -110,16 +110,18 @@ def live_bytes(samples: pl.DataFrame) -> pl.DataFrame:
     """Live bytes of each category on the event's device after each event: a column per category, a row per event.
 
     Memory that was live before the first event is `EARLIER`: the device's total if the trace has one, else the blocks
-    released without a recorded allocation. The columns sum to ``held`` if the trace's totals agree with its events.
+    released without a recorded allocation; none on the host, where ``allocated`` counts from the recording's start.
+    The columns sum to ``held`` if the trace's totals agree with its events.
 
     Args:
         samples: the result of `categorized_samples`.
     """
-    before = (pl.col("allocated") - pl.col("bytes")).first()
-    orphans = -pl.col("bytes").filter(pl.col("category") == EARLIER).sum()
+    size = pl.col("counted")
+    before = (pl.col("allocated") - size).first()
+    orphans = -size.filter(pl.col("category") == EARLIER).sum()
     base = pl.max_horizontal(before.fill_null(0), orphans).over("memory")
     sums = {
-        name: pl.when(pl.col("category") == name).then(pl.col("bytes")).otherwise(0).cum_sum().over("memory")
+        name: pl.when(pl.col("category") == name).then(size).otherwise(0).cum_sum().over("memory")
         for name in CATEGORIES
     }
     sums[EARLIER] = sums[EARLIER] + base

@@ -341,6 +341,13 @@ def _gloo(
         dims.unique(["start_ns", "end_ns", "pid", "tid"], keep="first"),
         on=["start_ns", "end_ns", "pid", "tid"], how="left", maintain_order="left",
     )  # fmt: skip
+    # Without shapes: what rankscope recorded of the call.
+    known = window["collectives"].filter(pl.col("source") == "annotations")
+    known = known.select(pl.col("row").cast(pl.UInt32), "dtype", "in_elements", "out_elements", "group_size")
+    rows = annotations.select(columns[:4]).with_row_index("row").join(known, on="row").drop("row")
+    ranges = ranges.join(
+        rows.unique(columns[:4], keep="first"), on=columns[:4], how="left", maintain_order="left", nulls_equal=True
+    )
     sets = {tuple(sorted(group.get("ranks", ()))) for group in groups}
     ranks = next(iter(sets)) if len(sets) == 1 else None
     sizes = {text: total_elements(text) for text in ranges["input_dims"].unique().drop_nulls()}
@@ -358,12 +365,14 @@ def _gloo(
     kind, rank_of = pl.col("name").str.extract(r"(send|recv)"), pl.lit(rank, pl.Int64)
     return ranges.with_row_index("row").with_columns(peer.alias("peer")).with_columns(
         pl.col("name").alias("label"),
-        total.alias("in_elements"),
+        pl.coalesce(total, "in_elements").alias("in_elements"),
         # The output of an all_gather is every rank's part.
-        pl.when(gathers).then(total * size).otherwise(total).alias("out_elements"),
-        pl.col("input_types").replace_strict(types, default=None, return_dtype=pl.String).alias("dtype"),
+        pl.coalesce(pl.when(gathers).then(total * size).otherwise(total), "out_elements").alias("out_elements"),
+        pl.coalesce(
+            pl.col("input_types").replace_strict(types, default=None, return_dtype=pl.String), "dtype"
+        ).alias("dtype"),
         pl.lit("gloo").alias("group"),
-        size.alias("group_size"),
+        pl.coalesce(size, "group_size").alias("group_size"),
         pl.lit(json.dumps(list(ranks)) if ranks else None, pl.String).alias("group_ranks"),
         *(pl.lit(None, pl.String).alias(name) for name in ("collective", *GROUP[:2])),
         pl.lit(None, pl.Int64).alias("sequence"),

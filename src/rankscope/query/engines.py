@@ -18,6 +18,7 @@ from polars.io.plugins import register_io_source
 
 from rankscope.query.statement import TABLE_FUNCTIONS, QueryError, parse_statement
 from rankscope.query.tables import FILE, RANK, ROW, RUN_TIME, time_of, trace_tables
+from rankscope.store.cache import without_steps
 from rankscope.store.schema import TABLES
 
 ENGINES = ("polars", "duckdb")
@@ -40,12 +41,14 @@ class TraceFiles:
 
     Attributes:
         shift: for the column `run_ns`; None if the query does not name it, or the table has no times.
+        incomplete: of the ranges, the numbers of steps that are incomplete.
     """
 
     rank: int
     file: int
     paths: tuple[str, ...]
     shift: Shift | None = None
+    incomplete: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ def _file(name: str, each: TraceFiles) -> pl.LazyFrame:
         lazy = pl.scan_parquet(list(each.paths), row_index_name=ROW.name, glob=False)
     else:
         lazy = TABLES[name].empty().lazy().with_row_index(ROW.name)
-    lazy = lazy.with_columns(
+    lazy = without_steps(lazy, each.incomplete).with_columns(
         pl.lit(each.rank, pl.Int64).alias(RANK.name),
         pl.lit(each.file, pl.Int64).alias(FILE.name),
         pl.col(ROW.name).cast(pl.Int64),
@@ -259,10 +262,10 @@ _SETTINGS: dict[str, Any] = {
 
 def _view(name: str, files: Sequence[TraceFiles]) -> str:
     """A table of all ranks as a query for DuckDB, which leaves out the parts that a condition on `rank` excludes."""
-    columns = ", ".join(_identifier(column) for column in TABLES[name].schema)
     parts = []
     for each in files:
         if each.paths:
+            columns = ", ".join(_column(column, each.incomplete) for column in TABLES[name].schema)
             row = f"file_row_number{_offsets(each.paths)}"
             parts.append(
                 f"SELECT {each.rank}::BIGINT AS rank, {each.file}::BIGINT AS file, ({row})::BIGINT AS row_index,"
@@ -275,6 +278,14 @@ def _view(name: str, files: Sequence[TraceFiles]) -> str:
         f"NULL::{_type_of(dtype)} AS {_identifier(column)}" for column, dtype in _schema(name, files).items()
     )
     return f"SELECT {nulls} WHERE false"
+
+
+def _column(name: str, incomplete: Sequence[int]) -> str:
+    """A column of a file, as `without_steps` gives it."""
+    kind = {"step": "NOT IN", "incomplete_step": "IN"}.get(name) if incomplete else None
+    if kind is None:
+        return _identifier(name)
+    return f"CASE WHEN step {kind} ({', '.join(map(str, incomplete))}) THEN step END AS {name}"
 
 
 def _run_time(name: str, shift: Shift | None) -> str:

@@ -216,7 +216,8 @@ def memory(result: Result | None) -> Text:
             f" peak increase, on rank {row['rank']} ({plain(row['device'])})",
         )
     row = known.sort("peak_allocated", descending=True).row(0, named=True)
-    where = f" peak allocated, on rank {row['rank']} ({plain(row['device'], limit=12)})"
+    since = " since the recording began" if row["device"] == "cpu" else ""
+    where = f" peak allocated{since}, on rank {row['rank']} ({plain(row['device'], limit=12)})"
     if row["total_memory"]:
         where += (
             f", {cell(row['peak_allocated'] / row['total_memory'], 'ratio')} of {cell(row['total_memory'], 'bytes')}"

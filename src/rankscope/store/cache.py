@@ -19,7 +19,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -81,6 +81,11 @@ class CachedTrace:
         """Its key in the cache."""
         return self.folder.name
 
+    @property
+    def incomplete_steps(self) -> tuple[int, ...]:
+        """The numbers of its steps that hold no iteration."""
+        return tuple(each["step"] for each in self.info.incomplete_steps)
+
     def files(self, table: str) -> list[str]:
         """The Parquet files of a table, in the order of its rows. Raises OSError if the tables are gone."""
         if not self.folder.is_dir():
@@ -90,7 +95,8 @@ class CachedTrace:
     def scan(self, table: str) -> pl.LazyFrame:
         """A table, lazily; without rows if the trace has none. Raises OSError if the tables are gone."""
         files = self.files(table)
-        return pl.scan_parquet(files, glob=False) if files else SCHEMAS[table].empty().lazy()
+        rows = pl.scan_parquet(files, glob=False) if files else SCHEMAS[table].empty().lazy()
+        return without_steps(rows, self.incomplete_steps) if table == "annotations" else rows
 
     def load(self, table: str, columns: Iterable[str] | None = None) -> pl.DataFrame:
         """A table, or some of its columns.
@@ -145,6 +151,16 @@ class CachedTrace:
     def bytes(self) -> int:
         """Size of its tables on disk."""
         return sum(file.stat().st_size for file in self.folder.iterdir())
+
+
+def without_steps(annotations: pl.LazyFrame, incomplete: Sequence[int]) -> pl.LazyFrame:
+    """Annotations with the numbers of incomplete steps in the column `incomplete_step` instead of `step`."""
+    if not incomplete:
+        return annotations
+    chosen = pl.col("step").is_in(incomplete)
+    return annotations.with_columns(
+        pl.when(~chosen).then("step").alias("step"), pl.when(chosen).then("step").alias("incomplete_step")
+    )
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """Keep columns in memory for the next analysis, up to a limit.
 
 Most analyses of a rank need the same few columns, and reading and decompressing them takes longer than most analyses.
-Tables on disk are named by their trace's key and never change, so nothing here can be stale.
+Tables on disk are named by their trace's key and never change, and the key here includes which steps are incomplete:
+nothing can be stale.
 
 Only the main process keeps columns. Pickled for a worker, the cache is empty with a limit of 0: a worker sees one rank
 after another, and all workers together would keep several times the limit.
@@ -23,7 +24,7 @@ LIMIT_BYTES = 256 << 20
 """About five million events, with the columns that most analyses need."""
 _WINDOW = "window"
 
-Key = tuple[tuple[str, ...], str, str]
+Key = tuple[tuple[tuple[str, tuple[int, ...]], ...], str, str]
 
 
 class Columns:
@@ -61,7 +62,7 @@ class Columns:
         Raises:
             DamagedTablesError: the cached tables cannot be read.
         """
-        folders = tuple(str(trace.folder) for trace in traces)
+        folders = tuple((trace.place, trace.incomplete_steps) for trace in traces)
         wanted = {table: [*sorted(columns), _WINDOW] for table, columns in tables.items()}
         found: dict[tuple[str, str], pl.Series] = {}
         with self._lock:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import polars as pl
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 
 I64, I32, I16, F32, STR, BOOL = pl.Int64(), pl.Int32(), pl.Int16(), pl.Float32(), pl.String(), pl.Boolean()
 
@@ -211,9 +211,10 @@ MEMORY_EVENTS = Table(
 
 COLLECTIVES = Table(
     "collectives",
-    "One row per event with collective metadata: kernels, and `record_param_comms` on the host.",
+    "One row per event with collective metadata: kernels, `record_param_comms` on the host, and Gloo's ranges of calls "
+    "that rankscope recorded.",
     (
-        Column("source", STR, "", "`device_events` or `host_ops`: the table that `row` refers to"),
+        Column("source", STR, "", "`device_events`, `host_ops` or `annotations`: the table that `row` refers to"),
         Column("row", I32, "", "row of the event there"),
         EXTERNAL_ID,
         Column("collective", STR, "", "`Collective name`, as written"),

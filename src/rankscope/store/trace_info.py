@@ -35,9 +35,11 @@ class TraceInfo:
         rank_source: where the rank is from: `metadata`, `distributedInfo`, `name`, `folder`, `order`, `none`.
         run_id: the id of its run; None if the trace has none.
         boot_id: the id of its host's boot; None if the trace has none.
-        first_step: the first `ProfilerStep#` in it, except incomplete ones.
+        first_step: the first `ProfilerStep#` in it; in a run, except incomplete ones.
         last_step: the last.
-        incomplete_steps: steps that hold no iteration: their fields as in `primitives.incomplete_steps`.
+        step_work: what its steps hold, as in `primitives.incomplete_steps`; empty in a run, where it has been judged.
+        incomplete_steps: steps that hold no iteration: their fields as in `primitives.incomplete_steps`. Known only in
+            a run, as they are judged by all files of the rank.
         start_ns: the first instant of its events, on the trace's clock.
         end_ns: the last.
         base_time_ns: `baseTimeNanoseconds`: the host's wall clock minus the trace's clock.
@@ -73,6 +75,7 @@ class TraceInfo:
     mesh: Mapping[str, int] = field(default_factory=dict)
     first_step: int | None = None
     last_step: int | None = None
+    step_work: Mapping[str, Any] = field(default_factory=dict)
     incomplete_steps: tuple[Mapping[str, int], ...] = ()
     start_ns: int | None = None
     end_ns: int | None = None

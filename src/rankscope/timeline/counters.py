@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.pipeline.clock import RankClock
-from rankscope.primitives.allocations import device_name
+from rankscope.primitives.allocations import TOTALS_COLUMNS, with_totals
 from rankscope.primitives.intervals import Int64
 from rankscope.store.cache import CachedTrace
 from rankscope.timeline.column_file import column_file
@@ -71,18 +71,17 @@ def curves_of(traces: Sequence[CachedTrace], clock: RankClock) -> list[Curve]:
     """
     memory, queue = [], []
     for window, trace in enumerate(traces):
-        columns = ["time_ns", "device_type", "device", "total_allocated", "total_reserved"]
-        rows = trace.load("memory_events", columns)
+        rows = with_totals(trace.load("memory_events", TOTALS_COLUMNS))
         memory.append(rows.with_columns(pl.Series("time_ns", clock.run_time(window, rows["time_ns"].to_numpy()))))
         device = trace.load("device_events", ["launch_ns", "start_ns"]).drop_nulls()
         queue.append(_queue(*(clock.run_time(window, device[name].to_numpy()) for name in ("launch_ns", "start_ns"))))
     curves = []
-    samples = pl.concat(memory).with_columns(device_name().alias("memory"))
+    samples = pl.concat(memory)
     for (name,), rows in sorted(samples.group_by("memory", maintain_order=True), key=lambda each: str(each[0])):
         for which in ("allocated", "reserved"):
-            known = rows.filter(pl.col(f"total_{which}").is_not_null())
+            known = rows.filter(pl.col(which).is_not_null())
             if known.height:
-                time, value = known["time_ns"].to_numpy(), known[f"total_{which}"].to_numpy()
+                time, value = known["time_ns"].to_numpy(), known[which].to_numpy()
                 order = np.argsort(time, kind="stable")
                 curves.append(Curve(f"memory:{name}:{which}", "bytes", time[order], value[order]))
     at, value = np.concatenate([each[0] for each in queue]), np.concatenate([each[1] for each in queue])

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.ingest.task import ingest_trace
+from rankscope.ingest.task import ingest_again
 from rankscope.pipeline.clock import RankClock
 from rankscope.primitives.allocations import device_name
 from rankscope.primitives.intervals import Int64
@@ -100,7 +100,8 @@ class RankLanes:
 
 def key_of(traces: Sequence[CachedTrace], clock: RankClock, levels: int, communication: str | None) -> str:
     """The cache key of a rank's lanes: their inputs as one text."""
-    what = (VERSION, [trace.key for trace in traces], clock.bases, clock.drift, clock.at, levels, communication)
+    files = [(trace.key, trace.incomplete_steps) for trace in traces]
+    what = (VERSION, files, clock.bases, clock.drift, clock.at, levels, communication)
     return hashlib.sha256(repr(what).encode("utf-8", "backslashreplace")).hexdigest()
 
 
@@ -126,7 +127,7 @@ def draw_rank(
     try:
         tables = [_load(trace) for trace in traces]
     except DamagedTablesError:
-        traces = [ingest_trace(trace.info.path, again=True) for trace in traces]
+        traces = [ingest_again(trace) for trace in traces]
         tables = [_load(trace) for trace in traces]
     facts, arrays = draw(tables, clock, levels, communication)
     if write_sidecar(traces[0].folder, FILE, key, facts, arrays):

@@ -52,6 +52,9 @@ export const memory: View = {
 };
 
 /** Devices of one kind on all ranks: rank 3's `cuda:3` belongs next to rank 0's `cuda:0`. */
+/** The kind whose allocated memory counts from the start of the recording. */
+const HOST = "cpu";
+
 function kindOf(device: unknown): string {
   return String(device ?? "").replace(/:\d+$/, "");
 }
@@ -93,7 +96,7 @@ function curvesOf(context: ViewContext, table: Table, kind: string): HTMLElement
   }
   const all = [...lines.values()];
   const highest = all.reduce<(typeof all)[number] | null>((best, line) => (best === null || line.top > best.top ? line : best), null);
-  const what = column === "allocated" ? "Allocated over time" : "Allocated over time, relative to the start of recording";
+  const what = column !== "allocated" ? "Allocated over time, relative to the start of recording" : kind === HOST ? "Allocated since recording began, over time" : "Allocated over time";
   const spec: LinesSpec = {
     lines: all.map((line) => ({ name: line.name, marked: line === highest, points: line.points })), stepped: true, describe: (at, amount) => `${formatBytes(amount)} at ${formatDuration(at)}`,
     along: { name: "Time since the first memory event", more: { min: 0 }, label: ticks(formatDuration) }, amounts: { format: formatBytes },
@@ -109,7 +112,7 @@ function peaks(context: ViewContext, table: Table, kind: string): HTMLElement | 
   if (rows.length === 0) return null;
   const several = new Set(rows.map((row) => table.cell(row, "window"))).size > 1;
   return h("div", {}, stackedChart(context, {
-    label: "Peak allocated memory of each rank.", title: column === "peak_allocated" ? "Peak" : "Peak relative to the start of recording", testId: "chart-memory-peak", axis: "Rank",
+    label: "Peak allocated memory of each rank.", title: column !== "peak_allocated" ? "Peak relative to the start of recording" : kind === HOST ? "Peak since recording began" : "Peak", testId: "chart-memory-peak", axis: "Rank",
     bars: rows.map((row) => `${String(table.cell(row, "rank"))}${several ? ` (window ${String(table.cell(row, "window"))})` : ""}`), format: formatBytes,
     segments: [{ category: "memory", label: "Peak", values: rows.map((row) => table.number(row, column)) }],
     onPick: (index) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank"), table.number(rows[index] ?? 0, "peak_step")) ?? location.hash; },
