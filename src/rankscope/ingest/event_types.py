@@ -201,6 +201,9 @@ ANNOTATION_2020 = re.compile(r"ProfilerStep#|enumerate\(Data(Loader|Pipe)\)#|Opt
 PYTHON_GC = "Python GC"
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
 MEMORY_NAME = "[memory]"
+# Arrows from operators to what they launched: the autograd profiler's, torch_npu's, unitrace's. Kineto's `ac2g` begin
+# at calls, which correlation ids lead to.
+LAUNCH_ARROWS = re.compile(r"cpu_to_\w+|async_npu|Flow_H2D")
 
 
 def table_of(phase: str | None, category: str | None) -> str:

@@ -16,6 +16,7 @@ import polars as pl
 
 from rankscope.errors import NotATraceError
 from rankscope.ingest.chunks import CHUNK_BYTES, EventStream
+from rankscope.ingest.event_types import LAUNCH_ARROWS
 from rankscope.ingest.links import linked_columns
 from rankscope.ingest.perfetto import PerfettoReader
 from rankscope.ingest.salvage import Losses
@@ -161,7 +162,8 @@ def read_kineto(
     builder.finish()
     _refuse_merged(path, spool.columns("tracks", ["field", "value"]))
     kept: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
-    extent = _deliver(spool, sink or (lambda name, rows: kept[name].append(rows)))
+    launches = [category for _, category in builder.counts if category and LAUNCH_ARROWS.match(category)]
+    extent = _deliver(spool, sink or (lambda name, rows: kept[name].append(rows)), sorted(set(launches)))
     tables = {} if sink else {name: pl.concat([TABLES[name].empty(), *frames]) for name, frames in kept.items()}
     if stream.losses.retyped:
         builder.odd["events with a field of an unexpected type"] += stream.losses.retyped
@@ -192,12 +194,12 @@ def _refuse_merged(path: str, tracks: pl.DataFrame) -> None:
         )
 
 
-def _deliver(spool: Spool, sink: Sink) -> Extent:
+def _deliver(spool: Spool, sink: Sink, launches: Sequence[str]) -> Extent:
     """Pass every table to the sink, with its links."""
     extent = Extent()
     of_ranges = ["start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"]
     contents = StepContents(spool.columns("annotations", of_ranges))
-    links = {name: linked_columns(spool, name) for name in ("device_events", "collectives")}
+    links = {name: linked_columns(spool, name, launches) for name in ("device_events", "collectives")}
     for name in TABLES:
         linked = links.pop(name, None) if name in links else linked_columns(spool, name)
         start = 0
