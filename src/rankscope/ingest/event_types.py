@@ -163,6 +163,7 @@ EXACT_TIMES = Decoder(list[ExactTime], strict=False)
 
 # -- the table of an event ----------------------------------------------------------------------------------------
 
+UNITRACE = "gpu_op"
 # Kineto's category names, lower case; 2020–21 files write `Kernel`, `Memcpy`, `Memset`, `Operator`, `Runtime`.
 DEVICE_KINDS = {
     "kernel": "kernel",
@@ -172,6 +173,8 @@ DEVICE_KINDS = {
     "memset": "memset",
     # What MTIA's engines ran; newer Kineto calls it `kernel`.
     "mtia_ccp_events": "kernel",
+    # What unitrace has of a device; copies and fills are told by their names.
+    UNITRACE: "kernel",
 }
 RUNTIME_CATEGORIES = {
     "cuda_runtime",
@@ -185,7 +188,7 @@ RUNTIME_CATEGORIES = {
 }
 DRIVER_CATEGORIES = {"cuda_driver", "xpu_driver", "privateuse1_driver", "driver"}
 
-_TABLE_OF_CATEGORY = {
+TABLE_OF_CATEGORY = {
     **dict.fromkeys(DEVICE_KINDS, "device_events"),
     **dict.fromkeys(RUNTIME_CATEGORIES | DRIVER_CATEGORIES, "runtime_calls"),
     "cpu_op": "host_ops",
@@ -212,7 +215,7 @@ def table_of(phase: str | None, category: str | None) -> str:
     Two results are not tables: for ``operator_2020`` and ``instant`` the name decides; and also in ``python_frames``.
     """
     if phase == "X":
-        return _TABLE_OF_CATEGORY.get((category or "").lower(), "other_events")
+        return TABLE_OF_CATEGORY.get((category or "").lower(), "other_events")
     if phase in ("s", "t", "f"):
         return "flows"
     if phase == "M":
