@@ -57,7 +57,8 @@ def shown(run: Run) -> str:
         ),
         (
             [event("x", at, 1, cat=f"c{at % 6}") for at in range(7)],
-            "7 timed events, none of a category of torch.profiler: 2 'c0', 1 'c1', 1 'c2', 1 'c3' and 2 other categories",
+            "7 timed events, none of a category of torch.profiler: 2 'c0', 1 'c1', 1 'c2', 1 'c3' and 2 other "
+            "categories",
         ),
     ],
 )
