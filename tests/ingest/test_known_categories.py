@@ -150,8 +150,8 @@ def test_the_rank_of_an_empty_trace_is_named(tmp_path: Path, events: Events) -> 
     run = opened(tmp_path / "run", {**files, "rank2.json": events})
     finding = found(run, "trace-empty")
     assert (finding.severity, finding.ranks) == ("warning", (2,))
-    assert finding.title == "The trace of rank 2 is empty (metadata only)"
-    assert "traces      The trace of rank 2 is empty" in shown(run)
+    assert finding.title == "Rank 2's trace is empty (metadata only)"
+    assert "traces      Rank 2's trace is empty (metadata only)" in shown(run)
     others = [each for each in run.findings if each.id in ("clock-not-aligned", "ranks-without-device-events")]
     assert not any(2 in each.ranks for each in others)
 

@@ -182,6 +182,31 @@ def test_ordinary_names_of_processes_say_nothing_without_the_device() -> None:
     assert known_processes({8: "Communication", 7: "Ascend Hardware"}) == {8: "Communication", 7: "Ascend Hardware"}
 
 
+@pytest.mark.parametrize(
+    ("task", "name", "category"),
+    [
+        ("AI_CORE", "MatMulV2", "kernel"),
+        ("MIX_AIC", "FlashAttentionScore", "kernel"),
+        (None, "MaskedSelectRecordAdd", "kernel"),
+        ("EVENT_WAIT_SQE", "EVENT_WAIT", "npu_detail"),
+        ("PLACE_HOLDER_SQE", "x", "npu_detail"),
+        (None, "EVENT_RECORD", "npu_detail"),
+        (None, "Notify_Wait", "npu_detail"),
+        ("MEMCPY_ASYNC", "MEMCPY_ASYNC", "gpu_memcpy"),
+        ("SDMA_SQE", "x", "gpu_memcpy"),
+    ],
+)
+def test_the_task_type_says_what_a_device_did(task: str | None, name: str, category: str) -> None:
+    made = Event("X", None, name, args=Raw(json.dumps({"Task Type": task}).encode()))
+    assert categorized(made, "Ascend Hardware").cat == category
+
+
+@pytest.mark.parametrize("process", ["CUDA functions", "XPU functions", "HIP functions"])
+def test_the_threads_of_a_list_of_kernels_are_devices(process: str) -> None:
+    made = categorized(Event("X", None, "k", tid=3), process)
+    assert (made.cat, json.loads(bytes(made.args))) == ("kernel", {"device": 3})
+
+
 def test_arguments_of_another_kind_are_no_reason_to_fail() -> None:
     made = Event("X", None, None, tid="a thread", args=Raw(b'{"Task Type": [1]}'))
     assert categorized(made, "Ascend Hardware").cat == "kernel"

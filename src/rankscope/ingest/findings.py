@@ -254,7 +254,7 @@ def _empty(infos: Sequence[TraceInfo]) -> list[Finding]:
     if not empty:
         return []
     ranks = tuple(sorted({info.rank for info in empty if info.rank is not None}))
-    who = f"The trace of rank {ranks[0]}" if len(ranks) == 1 else f"The traces of {counted(len(ranks), 'rank')}"
+    who = f"Rank {ranks[0]}'s trace" if len(ranks) == 1 else f"The traces of {counted(len(ranks), 'rank')}"
     what = "metadata only" if any(info.counts for info in empty) else "no event"
     return [
         Finding(

@@ -29,6 +29,11 @@ NOT_WORK = (NPU_DETAIL, NPU_SUMMARY, "enqueue", "dequeue")
 """Categories of ranges that no table but `other_events` has: waits and parts of collectives on NPUs, sums of the other
 ranges, and torch_npu's queue of operators."""
 
+# Of torch's list: its threads are devices.
+_DEVICE_FUNCTIONS = tuple(f"{device} functions" for device in ("CUDA", "HIP", "XPU", "NPU", "PrivateUse1"))
+# Of torch_npu: the threads are those of collectives, not streams of the device.
+_COLLECTIVES = ("Communication", "HCCL")
+
 # By process: what the task type and name of an event begin with, and its category. The first that fits counts.
 CATEGORIES: dict[str, tuple[tuple[re.Pattern[str], str], ...]] = {
     # Since 1.8, torch writes device events as if the thread that launched them had run them: only names tell.
@@ -46,19 +51,18 @@ CATEGORIES: dict[str, tuple[tuple[re.Pattern[str], str], ...]] = {
         (re.compile(r" (.+\(\d+\): |<built-in |nn\.Module: )"), "python_function"),
         (re.compile(""), "operator"),
     ),
-    "CUDA functions": ((re.compile(""), "kernel"),),
+    **dict.fromkeys(_DEVICE_FUNCTIONS, ((re.compile(""), "kernel"),)),
     NPU_DEVICE: (
-        (re.compile(r"\w*(WAIT|RECORD|PLACE_?HOLDER|MAINTAIN)"), NPU_DETAIL),
-        (re.compile(r"\w*(MEMCPY|SDMA)"), "gpu_memcpy"),
+        (re.compile(r"\w* ?(\w*(WAIT|RECORD|PLACE_?HOLDER|MAINTAIN)|Notify_)"), NPU_DETAIL),
+        (re.compile(r"\w* ?\w*(MEMCPY|SDMA)"), "gpu_memcpy"),
         (re.compile(""), "kernel"),
     ),
     # The steps of an algorithm are on threads of their own, besides the collective that they belong to.
-    **dict.fromkeys(("Communication", "HCCL"), ((re.compile(r"\w* hcom"), "kernel"), (re.compile(""), NPU_DETAIL))),
+    **dict.fromkeys(_COLLECTIVES, ((re.compile(r"\w* hcom"), "kernel"), (re.compile(""), NPU_DETAIL))),
     "CANN": ((re.compile(""), "privateuse1_runtime"),),
     "Overlap Analysis": ((re.compile(""), NPU_SUMMARY),),
 }
-_TORCH = ("CPU functions", "CUDA functions")
-_STREAMS_OF_COLLECTIVES = ("Communication", "HCCL")
+_TORCH = ("CPU functions", *_DEVICE_FUNCTIONS)
 
 
 def known_processes(names: Mapping[int, str]) -> dict[int, str]:
@@ -81,10 +85,10 @@ def categorized(event: Event, process: str) -> Event:
     text = f"{args.task or ''} {event.name or ''}"
     event.cat = next(category for pattern, category in CATEGORIES[process] if pattern.match(text))
     added: dict[str, object] = {}
-    if process == "CUDA functions":
+    if process in _DEVICE_FUNCTIONS:
         added["device"] = event.tid
-    elif process in _STREAMS_OF_COLLECTIVES and isinstance(event.tid, int):
-        added["stream"] = -1 - event.tid  # its threads are numbered apart from the device's streams
+    elif process in _COLLECTIVES and isinstance(event.tid, int):
+        added["stream"] = -1 - event.tid  # a stream of the device may have the thread's number
     if args.connection is not None:
         added["correlation"] = args.connection
     if added and event.cat not in NOT_WORK:
