@@ -121,9 +121,12 @@ def test_a_table_is_taken_out_of_a_spool() -> None:
 PROCESSES = {500: "Python", 7: "Ascend Hardware", 8: "Communication", 9: "Overlap Analysis", 6: "CANN"}
 
 
-def npu(pid: int, name: str, ts: float, dur: float, tid: int = 2, **args: Any) -> dict[str, Any]:
+def npu(
+    pid: int, name: str, ts: float, dur: float, tid: int = 2, task: str | None = None, connection: int | None = None
+) -> dict[str, Any]:
     """A range of a device's process, its time as text."""
-    return event(name, f"{1_715_000_000_000_000 + ts:.3f}", dur, pid=pid, tid=tid, args=args or None)
+    args = {key: value for key, value in (("Task Type", task), ("connection_id", connection)) if value is not None}
+    return event(name, f"{1_715_000_000_000_000 + ts:.3f}", dur, pid=pid, tid=tid, args=args)
 
 
 def npu_steps(first: float, steps: int = 4) -> list[dict[str, Any]]:
@@ -137,10 +140,10 @@ def npu_steps(first: float, steps: int = 4) -> list[dict[str, Any]]:
             npu(500, "aten::mm", start + 20, 60, 500) | {"cat": "cpu_op"},
             arrow("s", launched, 500, 500, str(at), "async_npu"),
             arrow("f", f"{1_715_000_000_000_000 + start + 100:.3f}", 7, 2, str(at), "async_npu"),
-            npu(6, "Node@launch", start + 30, 5, 500, connection_id=40 + at),
-            npu(7, "MatMulV2", start + 100, 700, **{"Task Type": "AI_CORE"}),
-            npu(7, "Add", start + 800, 100, **{"Task Type": "AI_VECTOR_CORE", "connection_id": 40 + at}),
-            npu(7, "Notify_Wait", start + 900, 100, 3, **{"Task Type": "NOTIFY_WAIT_SQE"}),
+            npu(6, "Node@launch", start + 30, 5, 500, connection=40 + at),
+            npu(7, "MatMulV2", start + 100, 700, task="AI_CORE"),
+            npu(7, "Add", start + 800, 100, task="AI_VECTOR_CORE", connection=40 + at),
+            npu(7, "Notify_Wait", start + 900, 100, 3, task="NOTIFY_WAIT_SQE"),
             npu(8, f"hcom_allReduce__{at}_1", start + 800, 200, 2),
             npu(8, "Reduce_Inline", start + 810, 20, 4),
             npu(9, "Computing", start + 100, 800),
