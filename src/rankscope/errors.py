@@ -77,6 +77,10 @@ class NotATraceError(TraceError):
     """A readable file that holds something other than a profiler trace."""
 
 
+class OtherTraceError(NotATraceError):
+    """A trace of which rankscope reads no event: another tool's, or one without what it reads."""
+
+
 class NoTracesError(RankscopeError):
     """A path with no trace in it."""
 

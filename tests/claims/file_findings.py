@@ -38,7 +38,15 @@ def not_diagnosed(claim: Claim, raw: Raw) -> None:
     claim.require(False, "a rule or an analysis failed")
 
 
-@checks("trace-oddities", "trace-truncated", "trace-damaged", "trace-empty", "rank-guessed", "window-gap")
+@checks(
+    "trace-oddities",
+    "trace-truncated",
+    "trace-damaged",
+    "trace-empty",
+    "unknown-categories",
+    "rank-guessed",
+    "window-gap",
+)
 def of_files(claim: Claim, raw: Raw) -> None:
     """What the reading of files reports is tested where files are read; here, only that its ranks have files."""
     claim.require(set(claim.finding.ranks) <= set(raw.ranks), "ranks without files")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import rankscope
-from rankscope.errors import NotATraceError, TraceError
+from rankscope.errors import NotATraceError, OtherTraceError, TraceError
 from rankscope.ingest import sqlite_trace
 from rankscope.ingest.discover import find_traces
 from rankscope.ingest.kineto import read_kineto
@@ -301,6 +301,29 @@ def test_values_of_any_type_lose_their_event_only(tmp_path: Path, value: str) ->
     trace = read_kineto(str(path))
     assert trace.tables["device_events"]["start_ns"].to_list() == [1000]
     assert trace.losses.events >= 1
+
+
+@pytest.mark.parametrize("tables", ["all, empty", "none"])
+def test_a_report_without_cuda_events_says_how_to_record_them(tmp_path: Path, tables: str) -> None:
+    path = tmp_path / "report.sqlite"
+    database = sqlite3.connect(path)
+    database.executescript(SCHEMA if tables != "none" else "CREATE TABLE StringIds (id INTEGER, value TEXT)")
+    database.execute("CREATE TABLE IF NOT EXISTS META_DATA_EXPORT (name TEXT, value TEXT)")
+    database.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PRODUCT_NAME', 'NVIDIA Nsight Systems')")
+    database.commit()
+    database.close()
+    with pytest.raises(OtherTraceError) as error:
+        rankscope.open(path, executor="serial").load()
+    assert error.value.what == "a Nsight Systems report without CUDA events"
+    assert "--trace=cuda,nvtx" in (error.value.hint or "")
+    export(tmp_path / "report.rank0.sqlite", rank=None)
+    (left_out,) = rankscope.open(tmp_path, executor="serial").load().findings
+    assert (left_out.id, left_out.severity) == ("not-a-trace", "warning")
+    assert left_out.title == (
+        "report.sqlite is not a trace that rankscope reads and was left out: a Nsight Systems report without CUDA "
+        "events"
+    )
+    assert "--trace=cuda,nvtx" in left_out.advice
 
 
 def test_views_and_virtual_tables_are_not_run(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             "method": np.select([~linked, reference, shares], ["wall clock", "reference", "host"], "collectives"),
         }
     )
-    traced = {info.rank for info in inputs.traces if not info.is_snapshot}
+    traced = {info.rank for info in inputs.traces if not info.is_snapshot and not info.is_empty}
     return frame.select(column.name for column in COLUMNS), _findings(
         frame.filter(pl.col("rank").is_in(sorted(rank for rank in traced if rank is not None))), machines
     )

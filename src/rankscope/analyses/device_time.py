@@ -87,7 +87,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """One row per rank; findings on what these figures leave out."""
     by_rank = pl.concat(part.select("rank", _DEVICE_EVENTS, _GLOO) for part in parts)
-    findings = [*_host_only(by_rank), *_gloo_on_host(by_rank)]
+    recorded = [info.rank for info in inputs.traces if not info.is_empty]
+    findings = [*_host_only(by_rank.filter(pl.col("rank").is_in(recorded))), *_gloo_on_host(by_rank)]
     return concat_ranks(parts, COLUMNS), findings
 
 

@@ -163,6 +163,7 @@ EXACT_TIMES = Decoder(list[ExactTime], strict=False)
 
 # -- the table of an event ----------------------------------------------------------------------------------------
 
+UNITRACE = "gpu_op"
 # Kineto's category names, lower case; 2020–21 files write `Kernel`, `Memcpy`, `Memset`, `Operator`, `Runtime`.
 DEVICE_KINDS = {
     "kernel": "kernel",
@@ -172,6 +173,8 @@ DEVICE_KINDS = {
     "memset": "memset",
     # What MTIA's engines ran; newer Kineto calls it `kernel`.
     "mtia_ccp_events": "kernel",
+    # What unitrace has of a device; copies and fills are told by their names.
+    UNITRACE: "kernel",
 }
 RUNTIME_CATEGORIES = {
     "cuda_runtime",
@@ -185,7 +188,7 @@ RUNTIME_CATEGORIES = {
 }
 DRIVER_CATEGORIES = {"cuda_driver", "xpu_driver", "privateuse1_driver", "driver"}
 
-_TABLE_OF_CATEGORY = {
+TABLE_OF_CATEGORY = {
     **dict.fromkeys(DEVICE_KINDS, "device_events"),
     **dict.fromkeys(RUNTIME_CATEGORIES | DRIVER_CATEGORIES, "runtime_calls"),
     "cpu_op": "host_ops",
@@ -201,6 +204,9 @@ ANNOTATION_2020 = re.compile(r"ProfilerStep#|enumerate\(Data(Loader|Pipe)\)#|Opt
 PYTHON_GC = "Python GC"
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
 MEMORY_NAME = "[memory]"
+# Arrows from operators to what they launched: the autograd profiler's, torch_npu's, unitrace's. Kineto's `ac2g` begin
+# at calls, which correlation ids lead to.
+LAUNCH_ARROWS = re.compile(r"cpu_to_\w+|async_npu|Flow_H2D")
 
 
 def table_of(phase: str | None, category: str | None) -> str:
@@ -209,7 +215,7 @@ def table_of(phase: str | None, category: str | None) -> str:
     Two results are not tables: for ``operator_2020`` and ``instant`` the name decides; and also in ``python_frames``.
     """
     if phase == "X":
-        return _TABLE_OF_CATEGORY.get((category or "").lower(), "other_events")
+        return TABLE_OF_CATEGORY.get((category or "").lower(), "other_events")
     if phase in ("s", "t", "f"):
         return "flows"
     if phase == "M":

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from rankscope.errors import RankscopeError, describe_error
+from rankscope.errors import OtherTraceError, RankscopeError, describe_error
+from rankscope.ingest.known_categories import READ, UnknownRanges
 from rankscope.ingest.timestamps import NO_DURATION
-from rankscope.results import NOT_ANALYZED, Evidence, Finding
+from rankscope.results import NOT_ANALYZED, Evidence, Finding, Severity
 from rankscope.rundir.names import DATABASE_SUFFIXES, split_process
 from rankscope.rundir.plurals import counted, plural
 from rankscope.store.trace_info import TraceInfo
@@ -49,20 +50,27 @@ def unreadable(path: str, error: BaseException) -> Finding:
 
 
 def not_traces(files: Sequence[tuple[str, RankscopeError]]) -> list[Finding]:
-    """Files of other kinds in a searched directory, which is not a problem.
+    """Files of other kinds in a searched directory: not a problem, unless they are traces that cannot be used.
 
     Args:
         files: each file, and what it is instead.
     """
+    others = [(path, error) for path, error in files if isinstance(error, OtherTraceError)]
+    beside = [(path, error) for path, error in files if not isinstance(error, OtherTraceError)]
+    return [*_left_out(others, "warning"), *_left_out(beside, "info")]
+
+
+def _left_out(files: Sequence[tuple[str, RankscopeError]], severity: Severity) -> list[Finding]:
     if not files:
         return []
     path, error = files[0]
-    more = f"{counted(len(files), 'file')} are not traces and were left out; the first, {_name(path)}"
+    reads = "" if severity == "info" else " that rankscope reads"
+    more = f"{counted(len(files), 'file')} are not traces{reads} and were left out; the first, {_name(path)}"
     return [
         Finding(
             id="not-a-trace",
-            severity="info",
-            title=f"{more if len(files) > 1 else f'{_name(path)} is not a trace and was left out'}: "
+            severity=severity,
+            title=f"{more if len(files) > 1 else f'{_name(path)} is not a trace{reads} and was left out'}: "
             f"{describe_error(error)}",
             evidence=tuple(Evidence("file", each) for each, _ in files[:_MAX_LISTED]),
             advice=error.hint or "",
@@ -175,7 +183,8 @@ def losses_of(infos: Sequence[TraceInfo]) -> list[Finding]:
     """What could not be read of each file."""
     cut = {info.rank for info in infos if info.is_incomplete}
     none_complete = all(info.rank in cut for info in infos)
-    return [finding for info in infos for finding in _losses(info, none_complete)]
+    lost = [finding for info in infos for finding in _losses(info, none_complete)]
+    return [*lost, *_empty(infos), *_unknown_categories(infos)]
 
 
 def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
@@ -238,17 +247,6 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
                 "itself and not damaged.",
             )
         )
-    if not read:
-        findings.append(
-            Finding(
-                id="trace-empty",
-                severity="warning",
-                title=f"{_name(info.path)} contains no events",
-                ranks=ranks,
-                evidence=(file, Evidence("events", 0, "count")),
-                advice="Did the schedule reach its active steps?",
-            )
-        )
     return findings
 
 
@@ -271,6 +269,52 @@ def _lost_device_events(info: TraceInfo, ranks: tuple[int, ...], none_complete: 
         Evidence("without a device event", info.lost_launches, "count"),
     )
     return Finding("device-events-lost", "warning", title, ranks=ranks, evidence=evidence, advice=advice)
+
+
+def _empty(infos: Sequence[TraceInfo]) -> list[Finding]:
+    """Files without the event of an operator, a call or a device."""
+    empty = [info for info in infos if info.is_empty]
+    if not empty:
+        return []
+    ranks = tuple(sorted({info.rank for info in empty if info.rank is not None}))
+    who = f"Rank {ranks[0]}'s trace" if len(ranks) == 1 else f"The traces of {counted(len(ranks), 'rank')}"
+    what = "metadata only" if any(info.counts for info in empty) else "no event"
+    return [
+        Finding(
+            id="trace-empty",
+            severity="warning",
+            title=f"{who} {plural('is', len(ranks), 'are')} empty ({what})",
+            ranks=ranks,
+            evidence=tuple(Evidence("file", info.path) for info in empty[:_MAX_LISTED]),
+            advice="Did the profiler's schedule reach its active steps there, and did the job export after them?",
+        )
+    ]
+
+
+def _unknown_categories(infos: Sequence[TraceInfo]) -> list[Finding]:
+    """Files with ranges that no table has: what ran in them is missing."""
+    found = [(info, ranges) for info in infos if (ranges := UnknownRanges.of(info.counts)).is_noteworthy]
+    if not found:
+        return []
+    first, ranges = max(found, key=lambda each: each[1].share)
+    more = f", and of {counted(len(found) - 1, 'other file')}" if len(found) > 1 else ""
+    return [
+        Finding(
+            id="unknown-categories",
+            severity="warning",
+            title=f"{ranges.total:,} of {counted(ranges.timed, 'timed event')} of {_name(first.path)}{more} have no "
+            f"category of torch.profiler and are not counted: {ranges.named}",
+            ranks=tuple(sorted({info.rank for info, _ in found if info.rank is not None})),
+            evidence=(
+                *(Evidence("file", info.path) for info, _ in found[:_MAX_LISTED]),
+                *(
+                    Evidence(f"events of {'no category' if name is None else name}", number, "count")
+                    for name, number in ranges.unknown.most_common(_MAX_LISTED)
+                ),
+            ),
+            advice=f"What ran in them looks idle. rankscope reads {READ}.",
+        )
+    ]
 
 
 def _incomplete(info: TraceInfo, ranks: tuple[int, ...], read: int, none_complete: bool) -> Finding:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import polars as pl
 
 from rankscope.errors import NotATraceError
 from rankscope.ingest.chunks import CHUNK_BYTES, EventStream
+from rankscope.ingest.event_types import LAUNCH_ARROWS
 from rankscope.ingest.links import linked_columns
 from rankscope.ingest.perfetto import PerfettoReader
 from rankscope.ingest.recorded_calls import recorded_calls
@@ -170,7 +171,8 @@ def read_kineto(
     _refuse_merged(path, spool.columns("tracks", ["field", "value"]))
     kept: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
     metadata = _parse_nested(stream.metadata)
-    extent = _deliver(spool, sink or (lambda name, rows: kept[name].append(rows)), metadata)
+    launches = sorted({category for _, category in builder.counts if category and LAUNCH_ARROWS.match(category)})
+    extent = _deliver(spool, sink or (lambda name, rows: kept[name].append(rows)), metadata, launches)
     tables = {} if sink else {name: pl.concat([TABLES[name].empty(), *frames]) for name, frames in kept.items()}
     if stream.losses.retyped:
         builder.odd["events with a field of an unexpected type"] += stream.losses.retyped
@@ -201,7 +203,7 @@ def _refuse_merged(path: str, tracks: pl.DataFrame) -> None:
         )
 
 
-def _deliver(spool: Spool, sink: Sink, metadata: Mapping[str, object]) -> Extent:
+def _deliver(spool: Spool, sink: Sink, metadata: Mapping[str, object], launches: Sequence[str]) -> Extent:
     """Pass every table to the sink, with its links."""
     extent = Extent()
     of_ranges = ["start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"]
@@ -210,7 +212,7 @@ def _deliver(spool: Spool, sink: Sink, metadata: Mapping[str, object]) -> Extent
     calls = TraceMetadata.from_json(metadata.get(METADATA_KEY)).collectives
     recorded = recorded_calls(annotations, calls, count(metadata.get("baseTimeNanoseconds")) or 0) if calls else None
     del annotations
-    links = {name: linked_columns(spool, name) for name in ("device_events", "collectives")}
+    links = {name: linked_columns(spool, name, launches) for name in ("device_events", "collectives")}
     runtime_calls = spool.columns("runtime_calls", ["name", "correlation", "start_ns"])
     events = links["device_events"]
     launched = pl.Series([], dtype=pl.Int32) if events is None else events["launch_row"].drop_nulls()

@@ -5,6 +5,8 @@ In: columns of the spool. Out: columns with rows of other tables, depths and sel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 
@@ -19,16 +21,21 @@ _NESTED = {"host_ops": ("pid", "tid"), "python_frames": ("pid", "tid"), "annotat
 _SPARSE = 8
 
 
-def linked_columns(spool: Spool, name: str) -> pl.DataFrame | None:
-    """The link columns of a table, in its final order; None if it has none or no rows."""
+def linked_columns(spool: Spool, name: str, launches: Sequence[str] = ()) -> pl.DataFrame | None:
+    """The link columns of a table, in its final order; None if it has none or no rows.
+
+    Args:
+        launches: the categories of arrows that lead from an operator to the device event that it launched.
+    """
     if not spool.rows(name):
         return None
     if name == "device_events":
         keys = spool.columns(name, ["correlation", "external_id"])
         calls = spool.columns("runtime_calls", ["start_ns", "correlation"])
-        return _launch_columns(keys, calls).with_columns(
+        columns = _launch_columns(keys, calls).with_columns(
             _operator_rows(keys, spool.columns("host_ops", ["external_id"]))
         )
+        return _with_arrows(columns, spool, launches) if launches else columns
     if name == "collectives":
         return _event_rows(spool.columns(name, ["source", "row"]), spool)
     return _nested(spool, name) if name in _NESTED else None
@@ -116,6 +123,26 @@ def _launch_columns(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     correlation = calls["correlation"]
     row = _look_up(device["correlation"], correlation.set(correlation == 0, None), "launch_row")
     return pl.DataFrame([row, calls["start_ns"].gather(row).alias("launch_ns")])
+
+
+def _with_arrows(columns: pl.DataFrame, spool: Spool, launches: Sequence[str]) -> pl.DataFrame:
+    """The links of device events, with those by arrows where there is none: each end is an instant of a thread."""
+    place = ["pid", "tid", "time_ns"]
+    arrows = spool.columns("flows", ["category", "phase", "id", *place]).filter(pl.col("category").is_in(launches))
+    begins, ends = arrows.filter(pl.col("phase") == "s"), arrows.filter(pl.col("phase") != "s")
+    begins = begins.unique(["category", "id"], keep="first", maintain_order=True)
+    pairs = ends.join(begins, on=["category", "id"], suffix="_begin").unique(place, keep="first", maintain_order=True)
+    operators = spool.columns("host_ops", ["pid", "tid", "start_ns"]).rename({"start_ns": "time_ns"})
+    # The innermost of those that begin at the same instant comes last.
+    operators = operators.with_row_index("row").unique(place, keep="last")
+    at = ["pid_begin", "tid_begin", "time_ns_begin"]
+    pairs = pairs.join(operators, left_on=at, right_on=place, how="left").select(*place, "time_ns_begin", "row")
+    device = spool.columns("device_events", ["pid", "tid", "start_ns"]).rename({"start_ns": "time_ns"})
+    found = device.join(pairs, on=place, how="left", maintain_order="left")
+    return columns.with_columns(
+        columns["launch_ns"].fill_null(found["time_ns_begin"]),
+        columns["op_row"].fill_null(found["row"].cast(pl.Int32)),
+    )
 
 
 def _operator_rows(device: pl.DataFrame, operators: pl.DataFrame) -> pl.Series:

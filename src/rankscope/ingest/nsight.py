@@ -48,8 +48,16 @@ _OF_PROCESS = f'"{{}}" >> 24 & {_ID_BITS} = ?'
 
 
 def reads(database: Database) -> bool:
-    """Whether the tables are those of Nsight Systems."""
-    return "StringIds" in database.tables and bool(database.tables & {_KERNEL, _GRAPH, _COPY, _RUNTIME, _NVTX})
+    """Whether it is Nsight Systems' and has events that are read."""
+    tables = (_KERNEL, _GRAPH, _COPY, _FILL, _RUNTIME, _NVTX)
+    return "StringIds" in database.tables and any(next(database.rows(each, "start"), None) for each in tables)
+
+
+def is_report(database: Database) -> bool:
+    """Whether Nsight Systems wrote it, whatever is in it."""
+    products = (row["value"] for row in database.rows("META_DATA_EXPORT", "value"))
+    targets = any(name.startswith("TARGET_INFO_") for name in database.tables)
+    return any("Nsight Systems" in str(value) for value in products) or (targets and "StringIds" in database.tables)
 
 
 def processes(database: Database) -> list[Process]:

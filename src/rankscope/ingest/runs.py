@@ -42,7 +42,7 @@ Process = list[TraceInfo]
 NAMELESS = "(no id)"
 # The clocks of a job's hosts agree within this.
 _SLACK_NS = 60 * 10**9
-_RANK_IN_NAME = re.compile(r"[-_.]?(?:rank|worker)[-_]?\d+(?:-of-\d+)?|\d+-of-\d+", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"[-_.]?(?:rank|worker)[-_]?\[?\d+\]?(?:-of-\d+)?|\d+-of-\d+", re.IGNORECASE)
 _ENDING = re.compile(
     r"(\.pt)?([._-]?(chrome[-_])?trace|\.memory)?(\.json|\.tar|\.tgz|\.zip|\.gz|\.zstd?|\.pickle)+$", re.IGNORECASE
 )

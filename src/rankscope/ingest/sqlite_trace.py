@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from rankscope.errors import NotATraceError, RankscopeError, TraceError
+from rankscope.errors import NotATraceError, OtherTraceError, RankscopeError, TraceError
 from rankscope.ingest.decompress import Pieces, Reader
 from rankscope.ingest.sqlite_tables import Database, Process, Translation
 from rankscope.rundir.names import parse_trace_name, split_process
@@ -105,6 +105,7 @@ def _open(path: str, stack: ExitStack) -> tuple[Database, Importer]:
     Raises:
         sqlite3.Error: it cannot be read.
         NotATraceError: it is not one that a known profiler writes.
+        OtherTraceError: it is, but has no events that are read.
     """
     from rankscope.ingest import nsight, rocpd  # few workers need them
 
@@ -116,6 +117,12 @@ def _open(path: str, stack: ExitStack) -> tuple[Database, Importer]:
     for importer in importers:
         if importer.reads(database):
             return database, importer
+    if nsight.is_report(database):
+        raise OtherTraceError(
+            "a Nsight Systems report without CUDA events",
+            path=path,
+            hint="record with `nsys profile --trace=cuda,nvtx …`, and export that report",
+        )
     names = ", ".join(repr(name[:40]) for name in sorted(database.tables)[:3]) or "no table"
     raise NotATraceError(
         f"an SQLite database, but not one of Nsight Systems or rocprofv3: it has {names}",

@@ -21,13 +21,14 @@ from rankscope.ingest import event_types as ev
 from rankscope.ingest.chunks import Chunk
 from rankscope.ingest.event_columns import DecodedEvents, Events, is_absent
 from rankscope.ingest.event_groups import grouped, grouped_typed
-from rankscope.ingest.event_types import ANNOTATION_2020, MEMORY_NAME, PYTHON_GC, table_of
+from rankscope.ingest.event_types import ANNOTATION_2020, MEMORY_NAME, PROFILER_STEP, PYTHON_GC, table_of
 from rankscope.ingest.native import ARROW, INSTANT, MEMORY, OTHER, RANGE, Piece
 from rankscope.ingest.native_columns import NativeEvents, NativePiece
 from rankscope.ingest.repair import text_then_repaired
 from rankscope.ingest.salvage import UNREADABLE, Losses
 from rankscope.ingest.table_columns import GROUPS
 from rankscope.ingest.timestamps import FAR_NS, NO_DURATION, NO_TIME, event_times, median_start
+from rankscope.ingest.track_categories import categorized, known_processes
 from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import Int64
 from rankscope.store.schema import TABLES
@@ -47,6 +48,7 @@ _AMOUNTS = {
 
 # Results of `table_of` that are not tables: the table of events whose name fits, and that of the others.
 _SPLIT: dict[str, tuple[Callable[[str], bool], tuple[str, str]]] = {
+    "host_ops": (lambda name: PROFILER_STEP.match(name) is not None, ("annotations", "host_ops")),
     "operator_2020": (lambda name: ANNOTATION_2020.match(name) is not None, ("annotations", "host_ops")),
     "python_frames": (PYTHON_GC.__eq__, ("collections", "python_frames")),
     "instant": (MEMORY_NAME.__eq__, ("memory_events", "other_events")),
@@ -58,7 +60,7 @@ class TableBuilder:
     """Takes chunks and appends their rows to a spool.
 
     Attributes:
-        counts: events seen, by phase and category as written.
+        counts: events seen, by phase and category as written; of known processes, as `track_categories` has it.
         odd: counts of oddities that did not prevent reading (events without a duration, unfinished ranges, …).
     """
 
@@ -165,6 +167,36 @@ class TableBuilder:
             texts, numbers = list(self._text_tracks), list(self._text_tracks.values())
             self.append("tracks", {"pid": numbers, "tid": numbers, "field": ["text"] * len(texts), "value": texts})
         self._spool.finish()
+        if self.counts["X", None] and (processes := self._known_processes()):
+            self._categorize(processes)
+            self._spool.finish()
+
+    def _known_processes(self) -> dict[int, str]:
+        """The processes whose events without a category have one by the process."""
+        tracks = self._spool.columns("tracks", ["pid", "field", "value"])
+        named = tracks.filter(pl.col("field").is_in(["process_name", "text"])).drop_nulls()
+        return known_processes(dict(zip(named["pid"].to_list(), named["value"].to_list(), strict=True)))
+
+    def _categorize(self, processes: dict[int, str]) -> None:
+        """Move the events of known processes that have no category to the tables of the category that they have."""
+        without = (
+            (pl.col("phase") == "X") & pl.col("category").is_null() & pl.col("pid").is_in(list(processes))
+        ).fill_null(False)
+        for rows in self._spool.take("other_events"):
+            self._spool.append("other_events", rows.filter(~without))
+            chosen = rows.filter(without)
+            events: dict[str | None, list[tuple[ev.Event, int, int]]] = {}
+            for name, pid, tid, args, start, end in chosen.select(
+                "name", "pid", "tid", "args", "start_ns", "end_ns"
+            ).iter_rows():
+                event = ev.Event("X", None, name, pid=pid, tid=tid, args=Raw((args or "{}").encode()))
+                event = categorized(event, processes[pid])
+                events.setdefault(event.cat, []).append((event, start, end))
+            for category, found in events.items():
+                self.counts["X", None] -= len(found)
+                self.counts["X", category] += len(found)
+                self._add_timed(category, found)
+        self.counts = +self.counts
 
     # -- groups -------------------------------------------------------------------------------------------------
 
@@ -201,10 +233,14 @@ class TableBuilder:
         for pair in pairs:
             by_category.setdefault(pair[0].cat, []).append(pair)
         for category, group in by_category.items():
-            events = [event for event, _, _ in group]
-            start = np.array([since for _, since, _ in group], dtype=np.int64)
-            end = np.array([until for _, _, until in group], dtype=np.int64)
-            self._add_group(table_of("X", category), category, DecodedEvents(self, events), start, end)
+            self._add_timed(category, group)
+
+    def _add_timed(self, category: str | None, group: list[tuple[ev.Event, int, int]]) -> None:
+        """Append ranges of a category: events with their starts and ends."""
+        events = [event for event, _, _ in group]
+        start = np.array([since for _, since, _ in group], dtype=np.int64)
+        end = np.array([until for _, _, until in group], dtype=np.int64)
+        self._add_group(table_of("X", category), category, DecodedEvents(self, events), start, end)
 
     def rows_before_last(self, table: str) -> int:
         """How many rows a table had before its last frame."""

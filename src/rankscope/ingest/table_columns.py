@@ -7,6 +7,7 @@ In: events of one category. Out: columns.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from msgspec.json import Decoder
 
 from rankscope.ingest import event_types as ev
 from rankscope.ingest.event_columns import Arguments, Events, Values, coalesced, unless_empty
-from rankscope.ingest.event_types import DEVICE_KINDS, DRIVER_CATEGORIES, PROFILER_STEP
+from rankscope.ingest.event_types import DEVICE_KINDS, DRIVER_CATEGORIES, PROFILER_STEP, UNITRACE
 from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import Int64
 
@@ -32,6 +33,8 @@ class Builder(Protocol):
         """How many rows a table had before its last frame."""
         ...
 
+
+_LEVEL_ZERO = re.compile(r"zeCommandListAppend(?:Memory|Image)(Copy|Fill)")
 
 Group = Callable[[Builder, "str | None", Events, Int64, Int64], None]
 """Appends events of one category, with their starts and ends, to their table."""
@@ -54,12 +57,12 @@ def _device(b: Builder, category: str | None, events: Events, start: Int64, end:
     args = events.arguments(_DEVICE, ev.DeviceArgs)
     columns = _range_columns(events, start, end)
     collective = args.present("collective")
-    kind = DEVICE_KINDS.get((category or "").lower(), "kernel")
+    kind = _repeated(DEVICE_KINDS.get((category or "").lower(), "kernel"), pl.String(), events)
     b.append(
         "device_events",
         columns
         | {
-            "kind": _repeated(kind, pl.String(), events),
+            "kind": events.by_name(_kind_in_unitrace, pl.String()) if category == UNITRACE else kind,
             "device": args.values("device"),
             "context": args.json("context"),
             "stream": _streams(events, args),
@@ -82,6 +85,12 @@ def _device(b: Builder, category: str | None, events: Events, start: Int64, end:
     rows = np.flatnonzero(collective)
     if rows.size:
         _collectives(b, "device_events", events.take(rows), rows)
+
+
+def _kind_in_unitrace(name: str) -> str:
+    """The kind of a device event in unitrace's trace, which names copies and fills after Level Zero's calls."""
+    call = _LEVEL_ZERO.match(name)
+    return "kernel" if call is None else {"Copy": "memcpy", "Fill": "memset"}[call[1]]
 
 
 def _streams(events: Events, args: Arguments) -> Values:

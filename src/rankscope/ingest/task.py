@@ -12,10 +12,12 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from rankscope.errors import NotATraceError, TraceError, without_credentials
+from rankscope.errors import NotATraceError, OtherTraceError, TraceError, without_credentials
 from rankscope.ingest.kineto import read_kineto
+from rankscope.ingest.known_categories import READ, UnknownRanges
 from rankscope.ingest.source import is_url
 from rankscope.ingest.trace_metadata import trace_info
+from rankscope.rundir.plurals import counted
 from rankscope.store.cache import Cache, CachedTrace
 from rankscope.store.key import trace_key
 from rankscope.store.objects import Facts
@@ -74,6 +76,7 @@ def ingest_trace(path: str, facts: Facts | None = None, *, again: bool = False) 
     Raises:
         TraceError: the file cannot be read at all, or its tables cannot be written.
         NotATraceError: it holds something else.
+        OtherTraceError: it holds a trace, but no event that is read.
     """
     cached, key = Cache(), trace_key(path, facts)
     if again:
@@ -97,7 +100,15 @@ def ingest_trace(path: str, facts: Facts | None = None, *, again: bool = False) 
                 path=path,
                 hint="leave it out, or check what wrote it",
             )
-        return writer.commit(_with_absolute_path(trace_info(trace)))
+        info = trace_info(trace)
+        ranges = UnknownRanges.of(info.counts)
+        if ranges.timed and ranges.total == ranges.timed:
+            raise OtherTraceError(
+                f"{counted(ranges.timed, 'timed event')}, none of a category of torch.profiler: {ranges.named}",
+                path=path,
+                hint=f"rankscope reads {READ}",
+            )
+        return writer.commit(_with_absolute_path(info))
 
 
 def ingest_again(trace: CachedTrace) -> CachedTrace:

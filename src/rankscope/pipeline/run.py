@@ -21,6 +21,7 @@ from rankscope.diagnosis.verdict import Diagnosis
 from rankscope.errors import ConfigError
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.event_types import DEVICE_KINDS
+from rankscope.ingest.known_categories import UnknownRanges
 from rankscope.ingest.run_selection import KnownRun
 from rankscope.ingest.runs import NAMELESS
 from rankscope.pipeline.graph import RankParts, levels, run_level
@@ -224,7 +225,7 @@ class Run(SqlMethods):
             "missing_ranks": self.missing_ranks,
             "hosts": sorted({info.host for info in infos if info.host}),
             # Traces without device names are of CPU jobs only if no device ran anything.
-            "devices": devices or ([] if any(map(_ran_on_device, infos)) else ["CPU"]),
+            "devices": devices or ([] if any(map(_may_have_device, infos)) else ["CPU"]),
             "steps": sorted(steps)[:MAX_STEPS],
         }
 
@@ -398,5 +399,7 @@ class Run(SqlMethods):
         return f"<rankscope.Run {self.path}: {counted(len(self._found.traces), 'trace')}>"
 
 
-def _ran_on_device(info: TraceInfo) -> bool:
+def _may_have_device(info: TraceInfo) -> bool:
+    if UnknownRanges.of(info.counts).is_noteworthy:
+        return True  # in what was not read
     return info.is_snapshot or any(kind.partition(" ")[2].lower() in DEVICE_KINDS for kind in info.counts)

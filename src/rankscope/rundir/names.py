@@ -263,7 +263,7 @@ _OURS = re.compile(
 )
 _D9D = re.compile(r"rank-(\d{1,9})-coord-(\d+(?:-\d+)*)(?=[-_.])")
 _OF = re.compile(r"(?<![A-Za-z0-9])(?:rank)?(\d{1,7})-of-(\d{1,7})(?![A-Za-z0-9])")
-_RANK = re.compile(r"(?<![A-Za-z0-9])rank[-_]?(\d{1,7})(?![A-Za-z0-9])", re.IGNORECASE)
+_RANK = re.compile(r"(?<![A-Za-z0-9])rank[-_]?\[?(\d{1,7})(?![A-Za-z0-9])", re.IGNORECASE)
 _STEPS = re.compile(r"(?<![A-Za-z0-9])iter(\d{1,18})_(\d{1,18})(?![A-Za-z0-9_])")
 _RESTART = re.compile(r"_restart(\d{1,9})(?![A-Za-z0-9])")
 _WORKER = re.compile(r"worker[-_]?(\d{1,7})\.")
@@ -278,7 +278,7 @@ _SGLANG = re.compile(
 _FRONTEND = re.compile(r"(?P<host>.+)_\d+\.async_llm\.\d{10,}\.pt\.trace\.json(?:\.gz)?")
 _TORCHTITAN = re.compile(r"(\d{6})_step_\d+\.pickle")
 _LIGHTNING = re.compile(r".+-(\d{1,5})\.\d{10,}\.pt\.trace\.json(?:\.gz)?")
-_FOLDER = re.compile(r"(?:rank[-_]?)?(\d{1,5})", re.IGNORECASE)
+_FOLDER = re.compile(r"(?:rank[-_]?\[?)?(\d{1,5})\]?", re.IGNORECASE)
 
 
 def parse_trace_name(path: str | os.PathLike[str]) -> TraceName:
@@ -288,7 +288,7 @@ def parse_trace_name(path: str | os.PathLike[str]) -> TraceName:
     (``step_4/rank-3-coord-1-0-trace.tar.gz``), TensorBoard's (``host_pid.time.pt.trace.json``,
     ``worker0.pt.trace.json``), Lightning's (``fit-NAME-0.time.pt.trace.json``, the local rank), SGLang's
     (``time-TP-0.trace.json.gz``, ``time-TP-0-DECODE.trace.json.gz``), ``…-3-of-8…``, torchtitan's memory snapshots
-    (``000003_step_10.pickle``), and any name with ``rank3``, ``rank_3`` or ``rank-3`` in it.
+    (``000003_step_10.pickle``), and any name with ``rank3``, ``rank_3``, ``rank-3`` or ``rank[3]`` in it.
     The number in ``iteration_10`` and ``step_4`` is the step at which a file was written, not the steps in it, and
     is not read.
 

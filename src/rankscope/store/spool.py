@@ -44,6 +44,7 @@ class Spool:
         self._rows = dict.fromkeys(TABLES, 0)
         self._bytes = dict.fromkeys(TABLES, 0)
         self._orders: dict[str, Int64] = {}
+        self._written = 0
 
     def append(self, name: str, frame: pl.DataFrame) -> None:
         """Append rows with some of a table's columns."""
@@ -74,9 +75,22 @@ class Spool:
         if self._folder is None:
             self._fragments[name].append(frame)
             return
-        file = self._folder() / f".{name}.{len(self._fragments[name])}{FRAGMENT_SUFFIX}"
+        file = self._folder() / f".{name}.{self._written}{FRAGMENT_SUFFIX}"
+        self._written += 1
         frame.write_parquet(file, compression="zstd", compression_level=1, row_group_size=_ROW_GROUP)
         self._fragments[name].append(pl.scan_parquet(file, glob=False))
+
+    def take(self, name: str) -> Iterator[pl.DataFrame]:
+        """Take the rows of a table out of it, in slices: they may be appended again, to any table."""
+        self._flush(name)
+        fragments, self._fragments[name] = self._fragments[name], []
+        lengths, self._lengths[name] = self._lengths[name], []
+        self._arrivals[name].clear()
+        self._orders.pop(name, None)
+        self._rows[name] = 0
+        for fragment, length in zip(fragments, lengths, strict=True):
+            for start in range(0, length, SLICE_ROWS):
+                yield _collected(fragment.slice(start, SLICE_ROWS))
 
     # -- after the last row -------------------------------------------------------------------------------------
 

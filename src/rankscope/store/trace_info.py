@@ -14,6 +14,10 @@ from typing import Any
 # Smaller times count from the host's start, not from 1970.
 _YEAR_2001_NS = 10**18
 
+# Kineto's `Iteration Start`, `Record Window End` and the span around all.
+_PROFILER_MARKS = ("i None", "X Trace")
+_MOST_MARKS = 4
+
 _MAX_SHARED = 1 << 16
 _LEAST_RANGE = 3
 
@@ -107,6 +111,14 @@ class TraceInfo:
     def is_snapshot(self) -> bool:
         """Whether the file is a memory snapshot, which has no time."""
         return any(kind.startswith("snapshot ") for kind in self.counts)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was recorded: the file has metadata and the marks of the profiler's own start and end."""
+        if self.is_snapshot or self.start_ns is not None:
+            return False
+        rest = {kind: number for kind, number in self.counts.items() if not kind.startswith("M ")}
+        return all(kind in _PROFILER_MARKS and number <= _MOST_MARKS for kind, number in rest.items())
 
     @property
     def is_incomplete(self) -> bool:
