@@ -76,6 +76,7 @@ def test_a_snapshot_by_hand(tmp_path: Path) -> None:
         {
             "rank": 3, "window": 0, "device": 0, "segments": 2, "reserved": 1500, "allocated": 600, "pending": 100,
             "free": 800, "free_blocks": 3, "largest_free": 500, "fragmentation": 1 - 500 / 800, "idle_segments": 500,
+            "scattered": 300,
             "private_pools": 500, "expandable": 1000, "rounding": 10, "history": 8,
             # 400 throughout, 50 of before until it is freed, then 200 and 100 more.
             "peak_allocated": 700, "out_of_memory": 1,

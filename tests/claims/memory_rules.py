@@ -148,7 +148,8 @@ def memory_retries(claim: Claim, raw: Raw) -> None:
 def memory_fragmentation(claim: Claim, raw: Raw) -> None:
     """The snapshot's free blocks, or the trace's reserved and allocated bytes, are these."""
     if claim.has("largest free block"):
-        for name in ("free", "largest free block", "reserved", "requests that failed"):
+        names = ("free in segments", "free in all", "largest free block", "reserved", "requests that failed")
+        for name in names:
             claim.take(name)  # of a pickle, which nobody reads without rankscope: its own tests work it out by hand
         return
     found = {}

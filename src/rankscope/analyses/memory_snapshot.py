@@ -7,6 +7,7 @@ itself or as `rank3….memory.pickle` next to the traces). The pickle is read wi
     allocated     = Σ sizes of blocks in use
     free          = reserved − allocated − pending
     fragmentation = 1 − largest free block / free
+    scattered     = free − segments without a block in use
     rounding      = allocated − requested
 
 `peak_allocated` is the most that was live at once in the history (`_record_memory_history`): what the history allocates
@@ -14,7 +15,7 @@ and frees, plus what was live throughout. The history has requested sizes, while
 little below `allocated`. Without a history it is null. `memory_stacks` shows which stacks hold it.
 
 How to read it: a request larger than the largest free block needs a new segment, however much is free in total. If much
-is free and fragmentation is near 1, try expandable segments first
+is scattered, try expandable segments first
 (`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`); free blocks of a private pool (CUDA graphs, `torch.cuda.MemPool`)
 cannot be used by others. Segments without a block in use are released when the device runs out of memory.
 """
@@ -42,7 +43,8 @@ COLUMNS = (
         "ratio",
         "share of free memory outside the largest free block; null if none is free",
     ),
-    Column("idle_segments", pl.Int64, "bytes", "segments without a block in use"),
+    Column("idle_segments", pl.Int64, "bytes", "segments without a block in use: cache"),
+    Column("scattered", pl.Int64, "bytes", "free blocks in segments that also have blocks in use"),
     Column("private_pools", pl.Int64, "bytes", "segments of private pools (CUDA graphs)"),
     Column("expandable", pl.Int64, "bytes", "segments that can grow"),
     Column("rounding", pl.Int64, "bytes", "allocated minus requested; null if not recorded"),
@@ -78,6 +80,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         size.filter(used & ~now).sum().alias("pending"),
         free.sum().cast(pl.Int64).alias("free_blocks"),
         size.filter(free).max().fill_null(0).alias("largest_free"),
+        size.filter(free & pl.col("segment_row").is_in(busy.implode())).sum().alias("scattered"),
         pl.when(requested.null_count() == 0).then(size.filter(now).sum() - requested.sum()).alias("rounding"),
     )
     recorded = events.group_by("device").agg(
@@ -87,7 +90,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     highest = memory_peaks(block_lifetimes(events), blocks.filter(now)).select(
         "device", pl.col("peak_bytes").alias("most")
     )
-    counts = ("allocated", "pending", "free_blocks", "largest_free", "history", "out_of_memory")
+    counts = ("scattered", "allocated", "pending", "free_blocks", "largest_free", "history", "out_of_memory")
     return (
         by_segment.join(by_block, on="device", how="left")
         .join(recorded, on="device", how="left")
@@ -118,9 +121,10 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         return Headline.of("Rank {rank}’s allocator reserves {reserved}, of which {allocated} is in use.", **values)
     # What is pending is neither.
     text = (
-        "Rank {rank}’s allocator reserves {reserved}: {allocated} in use, {free} free and {fragmentation} fragmented."
+        "Rank {rank}’s allocator reserves {reserved}: {allocated} in use, {cache} free in whole segments (cache) and "
+        "{scattered} free among blocks in use."
     )
-    values |= {"free": (most["free"], "bytes"), "fragmentation": (most["fragmentation"], "ratio")}
+    values |= {"cache": (most["idle_segments"], "bytes"), "scattered": (most["scattered"], "bytes")}
     return Headline.of(text, **values)
 
 

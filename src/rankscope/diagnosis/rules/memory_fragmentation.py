@@ -1,8 +1,10 @@
 """The allocator holds memory that it cannot use.
 
-Fires if a snapshot's free memory is fragmented: more than half of it is outside the largest free block, and it is 15
-% of the reserved memory and 100 MB or more. Without a snapshot: if the allocator holds 85 % of the device's memory or
-more and 20 % of that is not allocated. Only a snapshot distinguishes fragments from cache. It saves memory, not time.
+Fires if a snapshot's free memory is scattered: free blocks in segments that also have blocks in use are 15 % of the
+reserved memory and 100 MB or more, and more than half of that is outside the largest free block. Segments without a
+block in use are cache, which the allocator gives back when the device runs out. It does not fire if 85 % of what is
+reserved was in use at the recorded peak. Without a snapshot: if the allocator holds 85 % of the device's memory or more
+and 20 % of that is not allocated. Only a snapshot distinguishes fragments from cache. It saves memory, not time.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from rankscope.diagnosis.step_costs import memory_severity
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _SCATTERED = 0.5
-"""Of the free memory: how much is outside the largest free block."""
+"""Of what is scattered: how much is outside the largest free block."""
 _OF_RESERVED = 0.15
-"""Of the reserved memory: how much is free."""
+"""Of the reserved memory: how much is scattered."""
+_IN_USE = 0.85
+"""Of the reserved memory at the recorded peak: then it was needed, and the allocator could use it."""
 _WORTH_A_NOTE = 100_000_000
 """Bytes: the allocator takes segments of 2 to 20 MB, so a few of them are always free in part."""
 _UNUSED = 0.2
@@ -24,7 +28,9 @@ _UNUSED = 0.2
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    found = _of_snapshot(inputs.results.get("memory_snapshot")) or _of_trace(inputs.results.get("memory"))
+    snapshots = inputs.results.get("memory_snapshot")
+    has_snapshot = snapshots is not None and not snapshots.is_empty()
+    found = _of_snapshot(snapshots) if has_snapshot else _of_trace(inputs.results.get("memory"))
     return [] if found is None else [found]
 
 
@@ -32,25 +38,27 @@ def _of_snapshot(frame: pl.DataFrame | None) -> Finding | None:
     if frame is None or frame.is_empty():
         return None
     scattered = frame.filter(
-        (pl.col("fragmentation") > _SCATTERED)
-        & (pl.col("free") >= _OF_RESERVED * pl.col("reserved"))
-        & (pl.col("free") >= _WORTH_A_NOTE)
-    ).sort("free", "rank", descending=[True, False])
+        (pl.col("largest_free") < (1 - _SCATTERED) * pl.col("scattered"))
+        & (pl.col("scattered") >= _OF_RESERVED * pl.col("reserved"))
+        & (pl.col("scattered") >= _WORTH_A_NOTE)
+        & (pl.col("peak_allocated").fill_null(0) < _IN_USE * pl.col("reserved"))
+    ).sort("scattered", "rank", descending=[True, False])
     if scattered.is_empty():
         return None
     worst = scattered.row(0, named=True)
     return Finding(
         rule.name,
         "warning" if worst["out_of_memory"] else "info",
-        f"{worst['free'] / 1e9:.2g} GB of rank {worst['rank']}'s memory is free but scattered",
+        f"{worst['scattered'] / 1e9:.2g} GB of rank {worst['rank']}'s memory is free but scattered",
         ranks=tuple(scattered["rank"].unique().sort().to_list()),
         evidence=(
-            Evidence("free", worst["free"], "bytes"),
+            Evidence("free in segments that have blocks in use", worst["scattered"], "bytes"),
+            Evidence("free in all", worst["free"], "bytes"),
             Evidence("largest free block", worst["largest_free"], "bytes"),
             Evidence("reserved", worst["reserved"], "bytes"),
             Evidence("requests that failed", worst["out_of_memory"], "count"),
         ),
-        advice=_ADVICE,
+        advice=_WAYS,
     )
 
 
@@ -78,8 +86,8 @@ def _of_trace(frame: pl.DataFrame | None) -> Finding | None:
     )
 
 
+_WAYS = "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; pad sequences to a few lengths instead of all."
 _ADVICE = (
-    "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; pad sequences to a few lengths instead of all. A snapshot "
-    "(torch.cuda.memory._dump_snapshot) next to the traces distinguishes fragments from cache."
+    f"{_WAYS} A snapshot (torch.cuda.memory._dump_snapshot) next to the traces distinguishes fragments from cache."
 )
 rule = Rule("memory_fragmentation", __doc__, ("memory", "memory_snapshot"), find)
