@@ -33,11 +33,14 @@ import polars as pl
 
 from rankscope.primitives.activity import covered_time
 from rankscope.primitives.allocations import DEVICE_FREE, DEVICE_MALLOC, PINNED_MEMORY
-from rankscope.primitives.intervals import interval_at
-from rankscope.primitives.late_launches import LateLaunches, before_short
+from rankscope.primitives.intervals import Int64, IntervalSet, interval_at
+from rankscope.primitives.late_launches import SILENCE_NS, LateLaunches, before_short
 from rankscope.primitives.steps import step_windows, with_step_row
+from rankscope.primitives.stragglers.host_items import is_own_function
 from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Inputs, Tables, steps_by_window
 
+_MOST = 0.5
+"""Of the longest, which may be the loop's own: a function that is nested deeper and has so much explains it."""
 COLUMNS = (
     *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "the step; null for a trace without steps"),
@@ -52,6 +55,12 @@ COLUMNS = (
     Column("long_calls_ns", pl.Int64, "ns", "gaps due to long runtime calls and first calls"),
     Column("long_call", pl.String, "", "the runtime call of more than 100 µs with most of the gaps; null without any"),
     Column("silent_ns", pl.Int64, "ns", "gaps due to an unrecorded interval on the host; 0 without operators"),
+    Column(
+        "silent_frame",
+        pl.String,
+        "",
+        "the innermost of the job's own Python functions with half of `silent_ns` or more; null without stacks",
+    ),
     Column("allocations", pl.Int64, "count", "driver calls that allocate device memory in the window"),
     Column("frees", pl.Int64, "count", "driver calls that free device memory in the window"),
     Column("pinned", pl.Int64, "count", "driver calls that allocate, free or register pinned host memory"),
@@ -102,10 +111,12 @@ def _window_gaps(window: Tables, inputs: Inputs) -> pl.DataFrame:
         .group_by("step_row")
         .agg(pl.col("name").first().alias("long_call"))
     )
+    frames = _silent_frames(window["python_frames"], waiting & work.silent, starts, ends)
     return (
         rows.join(by_step, on="step_row", how="left", maintain_order="left")
         .join(calls, on="step_row", how="left", maintain_order="left")
         .join(by_call, on="step_row", how="left", maintain_order="left")
+        .join(frames, on="step_row", how="left", maintain_order="left")
         .with_columns(
             pl.col("pieces", "short", "short_ns", "allocations", "frees", "pinned").fill_null(0),
             pl.Series("late_ns", late.within(starts, ends)),
@@ -118,6 +129,29 @@ def _window_gaps(window: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
+def _silent_frames(frames: pl.DataFrame, silent: IntervalSet, starts: Int64, ends: Int64) -> pl.DataFrame:
+    """The function that each step's silence is in: step_row, silent_frame."""
+    long = frames.filter(pl.col("end_ns") - pl.col("start_ns") > SILENCE_NS)
+    names = long["name"].unique().drop_nulls()
+    long = long.filter(pl.col("name").is_in([name for name in names if is_own_function(name)]))
+    found: list[tuple[int, str]] = []
+    for row, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        inside = long.filter((pl.col("start_ns") < end) & (pl.col("end_ns") > begin))
+        if inside.is_empty():
+            continue
+        own = silent & IntervalSet.of(np.array([begin]), np.array([end]))
+        cost = own.within(inside["start_ns"].to_numpy(), inside["end_ns"].to_numpy())
+        by_name = (
+            inside.select("name", "depth", pl.Series("cost", cost))
+            .group_by("name")
+            .agg(pl.col("cost").sum(), pl.col("depth").max())
+        )
+        most = by_name.filter((pl.col("cost") > 0) & (pl.col("cost") >= _MOST * pl.col("cost").max()))
+        if most.height:
+            found.append((row, most.sort("depth", "cost", "name", descending=True)["name"][0]))
+    return pl.DataFrame(found, schema={"step_row": pl.Int64, "silent_frame": pl.String}, orient="row")
+
+
 analysis = Analysis(
     name="launch_gaps",
     doc=__doc__,
@@ -128,6 +162,7 @@ analysis = Analysis(
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth"),
         "runtime_calls": ("start_ns", "end_ns", "name"),
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
+        "python_frames": ("start_ns", "end_ns", "name", "depth"),
     },
     in_report=False,
 )

@@ -66,3 +66,20 @@ def test_a_single_step_need_not_come_again(tmp_path: Path) -> None:
         return quiet(at) if at == 3000 else steady(at)
 
     assert "silent_host" not in diagnosed(tmp_path, make, steps=12)
+
+
+def test_where_stacks_are_recorded_the_function_is_named(tmp_path: Path) -> None:
+    """Of 500 µs without an operator, 400 are in a function of the job, which the loop calls."""
+
+    def make(_: int, at: float) -> list[kineto.Event]:
+        frames = [
+            kineto.frame("train.py(12): main", at + 1, 990, python_id=1),
+            kineto.frame("train.py(58): tokenize", at + 255, 290, python_id=2, parent=1),
+            kineto.frame("torch/utils/data/dataset.py(3): helper", at + 260, 280, python_id=3, parent=2),
+        ]
+        return [*quiet(at), *frames]
+
+    finding = diagnosed(tmp_path, make)["silent_host"]
+    assert "mostly in tokenize (train.py:58), for" in finding.title
+    assert finding.advice.startswith("Look at tokenize (train.py:58)")
+    assert "with_stack" not in finding.advice

@@ -2,9 +2,10 @@
 
 Fires if the device is idle long enough in gaps before late launches in which the host records neither an operator nor a
 runtime call for longer than 100 µs (`launch_gaps`): it runs Python or code of another library, sleeps, or has no core.
-Data loading, garbage collection, compiling and Gloo have rules of their own and do not count. The saving is that
-time, median over steps, on the rank with the most. If only some steps have it, but more than one, it is the mean over
-all steps, a part of the mean step. It does not fire if operators are not recorded.
+The title names the job's own function that it is mostly in, where stacks are recorded. Data loading, garbage
+collection, compiling and Gloo have rules of their own and do not count. The saving is that time, median over steps, on
+the rank with the most. If only some steps have it, but more than one, it is the mean over all steps, a part of the mean
+step. It does not fire if operators are not recorded.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from rankscope.diagnosis.step_costs import (
     usual,
     worst_rank,
 )
+from rankscope.primitives.stragglers.host_items import function_place
+from rankscope.primitives.stragglers.thread_excess import CodePlace
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _TITLE = "The device waits for a host that records no operator"
@@ -47,11 +50,12 @@ def _usually(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
     if worst is None:
         return []
     whose = on_worst_rank(inputs, worst.rank, worst.ranks)
+    function = _function(frame, worst.rank)
     return [
         Finding(
             rule.name,
             worst.severity,
-            f"{_TITLE} for {unit.share(worst.saving_ns, step)}{whose}",
+            f"{_TITLE}{f', mostly in {function},' if function else ''} for {unit.share(worst.saving_ns, step)}{whose}",
             ranks=worst.ranks,
             steps=steps_of(inputs),
             evidence=(
@@ -61,9 +65,19 @@ def _usually(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
             ),
             saving_ns=worst.saving_ns,
             anchor=event_anchor(inputs, "silent_host", worst.rank),
-            advice=_advice(inputs),
+            advice=f"Look at {function}: nothing is launched while it runs." if function else _advice(inputs),
         )
     ]
+
+
+def _function(frame: pl.DataFrame, rank: int) -> str:
+    """The function of the job that the host is in, where stacks are recorded: in most of the steps that have any."""
+    own = frame.filter(pl.col("rank") == rank).drop_nulls("silent_frame")
+    most = (
+        own.group_by("silent_frame").agg(pl.col("silent_ns").sum()).sort("silent_ns", "silent_frame", descending=True)
+    )
+    place = function_place(most["silent_frame"][0]) if most.height else None
+    return "" if place is None else str(CodePlace(*place))
 
 
 def _in_bursts(frame: pl.DataFrame, inputs: Inputs) -> list[Finding]:
@@ -81,9 +95,11 @@ def _advice(inputs: Inputs) -> str:
         if job_of(inputs).infers
         else "data that is loaded without a DataLoader, logging, checkpoints or evaluation"
     )
+    has_stacks = any("python_function" in kind for info in inputs.traces for kind in info.counts)
+    stacks = "" if has_stacks else "with_stack=True records its Python functions, "
     return (
-        "Find out what the host does then: with_stack=True records its Python functions, "
-        f"torch.profiler.record_function names parts of the loop. Often it is {often}, a lock, or too few CPU cores."
+        f"Find out what the host does then: {stacks}torch.profiler.record_function names parts of the loop. Often it "
+        f"is {often}, a lock, or too few CPU cores."
     )
 
 
