@@ -22,6 +22,19 @@ def program(name, package):
     return found
 
 
+def said_by_sbatch(folder: Path, text: str) -> str:
+    """What a real sbatch says of a script's lines; it looks for a controller, in vain, only once it has taken them."""
+    sbatch = program("sbatch", "slurm-client")
+    settings = ["ClusterName=test", "SlurmctldHost=localhost(127.0.0.1)", "SlurmctldPort=9", "MessageTimeout=1"]
+    settings += ["AuthType=auth/none", "CredType=cred/none", "SelectType=select/cons_tres", "GresTypes=gpu"]
+    settings += ["NodeName=localhost CPUs=8", "PartitionName=all Nodes=localhost Default=YES"]
+    (folder / "slurm.conf").write_text("\n".join(settings) + "\n")
+    (folder / "submitted.sh").write_text(text)
+    environ = {**clean_environ(), "SLURM_CONF": str(folder / "slurm.conf")}
+    line = [sbatch, "--test-only", str(folder / "submitted.sh")]
+    return subprocess.run(line, env=environ, capture_output=True, text=True, timeout=300).stderr
+
+
 @contextmanager
 def slurm_cluster(folder: Path):
     """munged, slurmctld and slurmd of the test's own, on free ports; what srun needs in its environment."""

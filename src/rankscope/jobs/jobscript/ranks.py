@@ -119,11 +119,12 @@ def rank_script(job: JobRequest) -> list[str]:
         if job.traces == "local":
             lines += ['mkdir -p "$LOCAL_DIR"']
     if binds_itself(job):
-        cores = " ".join(f'"{each}"' for each in job.machine.bound(job.ranks_per_node or 1))
+        # Of all that the machine has, as the job may get more devices than the script says.
+        cores = " ".join(f'"{each}"' for each in job.machine.node_cores)
         lines += [
             "# The cores nearest to this rank's device.",
             f"cores=({cores})",
-            "if command -v taskset >/dev/null; then",
+            'if [ "$LOCAL_RANK" -lt "${#cores[@]}" ] && command -v taskset >/dev/null; then',
             '  taskset -cp "${cores[LOCAL_RANK]}" $$ >/dev/null || echo "rank $RANK: its cores are not free" >&2',
             "fi",
         ]

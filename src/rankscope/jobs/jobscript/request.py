@@ -13,9 +13,12 @@ from pathlib import PurePath
 from rankscope.errors import ConfigError
 from rankscope.jobs.exec import take_options
 from rankscope.jobs.jobscript.machine import DEVICES, LAUNCHERS, MPIS, SCHEDULERS, Machine
+from rankscope.jobs.jobscript.meanings import last_number, options
 from rankscope.jobs.jobscript.quoting import directive_value, variable_name
 from rankscope.rundir.config import variable_of
+from rankscope.rundir.cpus import cpu_lists
 from rankscope.rundir.options import option
+from rankscope.rundir.plurals import counted
 from rankscope.rundir.ranks import parse_ranks
 
 RUN_NAME = "E{epochs}_N{nodes}_R{ranks}_{time}"
@@ -27,6 +30,8 @@ CONTAINERS = ("apptainer", "singularity")
 # D-H, D-H:M, D-H:M:S; then M:S and H:M:S; then a number with a unit or without.
 _DAYS = re.compile(r"(\d{1,3})-(\d{1,4})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{1,4}):)?(\d{1,6}):(\d{1,2})", re.ASCII)
+_MEMORY = re.compile(r"(\d{1,9})\s*([KMGT])(?:i?B)?", re.ASCII | re.IGNORECASE)
+_LISTS = re.compile(r"(?:(?:quiet|q|verbose|v),)?(list|mask_cpu|map_cpu):((?:[^*]|\*[0-9]{1,6}(?=,|$))*)", re.ASCII)
 _NUMBER = re.compile(r"(\d{1,6})\s*(m|min|h|d|s)?", re.ASCII)
 
 
@@ -45,11 +50,15 @@ class JobRequest:
     account: str | None = option(None, "The project to charge.", "--account", "-A")
     queue: str | None = option(None, "Queue or partition.", "--queue", "--partition", "-q")
     walltime: str = option("00:30:00", "01:30:00, 1-12:00, 90m or 2h.", "--walltime", "-t")
+    memory: str | None = option(None, "Memory of each node: 64G; 0 is all of it (Slurm).", "--mem", metavar="SIZE")
     job_name: str = option("rankscope", "The job's name.")
     filesystems: str | None = option(None, "PBS: file systems that the job needs, for example home:eagle.")
-    directives: tuple[str, ...] = option((), "A further line for the scheduler. Repeatable.", "--directive")
+    directives: tuple[str, ...] = option(
+        (), "A line for the scheduler, in place of those of its meaning. Repeatable.", "--directive"
+    )
     modules: tuple[str, ...] = option((), "A module to load. Repeatable.", "--module")
     modules_use: tuple[str, ...] = option((), "A path for `module use`. Repeatable.", "--module-path")
+    profile_modules: bool = option(True, "Load the profile's modules, and its conda environment.")
     conda: str | None = option(None, "Conda environment to activate.")
     venv: str | None = option(None, "Virtual environment to activate.")
     source_files: tuple[str, ...] = option(
@@ -100,18 +109,22 @@ class JobRequest:
                 f"{machine.name} uses {machine.scheduler}, not {self.scheduler}",
                 hint=f"rankscope job {machine.scheduler} --profile {machine.name}",
             )
+        launcher = self.launcher or usual_launcher(machine, self.scheduler)
+        asked = self._asked(launcher)
         full = replace(
             self,
-            ranks_per_node=self.ranks_per_node or machine.node_ranks or 1,
+            nodes=asked.nodes,
+            ranks_per_node=asked.ranks_per_node or machine.node_ranks or 1,
             device=self.device or machine.node_device,
-            cpus_per_rank=self.cpus_per_rank or machine.node_cpus_per_rank,
+            cpus_per_rank=asked.cpus_per_rank or machine.node_cpus_per_rank,
             queue=self.queue or machine.directives_queue,
             filesystems=self.filesystems or machine.directives_filesystems,
-            modules_use=self.modules_use or machine.software_modules_use,
-            modules=self.modules or machine.software_modules,
-            conda=self.conda or (None if self.venv or self.container else machine.software_conda),
+            modules_use=self.modules_use or (machine.software_modules_use if self.profile_modules else ()),
+            modules=self.modules or (machine.software_modules if self.profile_modules else ()),
+            conda=self.conda
+            or (None if self.venv or self.container or not self.profile_modules else machine.software_conda),
             container_command=self.container_command or machine.container_command,
-            launcher=self.launcher or usual_launcher(machine, self.scheduler),
+            launcher=launcher,
             mpi=self.mpi or machine.launch_mpi,
             mpiexec=self.mpiexec or machine.launch_mpiexec,
             master_suffix=machine.launch_master_suffix if self.master_suffix is None else self.master_suffix,
@@ -124,6 +137,31 @@ class JobRequest:
                 hint="leave out --filesystems: it is for PBS",
             )
         return full
+
+    def _asked(self, launcher: str) -> JobRequest:
+        """The same with the numbers that lines for Slurm say and the script computes with."""
+        if self.scheduler != "slurm":
+            return self
+        nodes = last_number(self.directives, "slurm", "nodes") or self.nodes
+        ranks, cpus = last_number(self.directives, "slurm", "gpus-per-node", "gres"), None
+        if launcher != "torchrun":  # else a task is a node's torchrun
+            tasks = last_number(self.directives, "slurm", "ntasks") or 0
+            if tasks % max(nodes, 1):
+                raise ConfigError(
+                    f"{tasks} tasks cannot be divided equally among {nodes} nodes", hint="--nodes and --ranks-per-node"
+                )
+            ranks = (
+                last_number(self.directives, "slurm", "ntasks-per-node", "tasks-per-node")
+                or tasks // max(nodes, 1)
+                or ranks
+            )
+            cpus = last_number(self.directives, "slurm", "cpus-per-task")
+        return replace(
+            self,
+            nodes=nodes,
+            ranks_per_node=self.ranks_per_node or ranks,
+            cpus_per_rank=self.cpus_per_rank or cpus,
+        )
 
     def _check(self) -> None:
         for what, number in (("nodes", self.nodes), ("ranks per node", self.ranks_per_node or 0)):
@@ -153,6 +191,7 @@ class JobRequest:
         ):
             if text is not None:
                 directive_value(what, text)
+        self._check_ranks()
         for line in (*self.directives, *self.machine.directives_lines):
             directive_value("directive", line, blanks=True)
             if not line.startswith("-"):
@@ -175,7 +214,49 @@ class JobRequest:
             known = " ".join("{" + name + "}" for name in RUN_NAME_VARIABLES)
             raise ConfigError(f"{self.run_name!r} cannot name a run directory", hint=f"for example {RUN_NAME}: {known}")
         seconds(self.walltime, self.scheduler)
+        if self.memory is not None:
+            memory_of(self.memory, self.scheduler)
+            if self.scheduler == "pbs" and any(
+                "select" in each.meanings
+                for line in (*self.machine.directives_lines, *self.directives)
+                for each in options(line, "pbs")
+            ):
+                raise ConfigError(
+                    "--mem is a part of select, which a line for PBS replaces",
+                    hint=f"add :mem={memory_of(self.memory, 'pbs')} to it instead",
+                )
         _check_capture(self.capture, self.nodes * (self.ranks_per_node or 1))
+
+    def _check_ranks(self) -> None:
+        """Each rank of a node needs a device, and cores where these are listed."""
+        ranks, devices = self.ranks_per_node or 1, self.machine.node_ranks
+        if devices is not None and ranks > devices and self.device == self.machine.node_device != "cpu":
+            raise ConfigError(
+                f"{ranks} ranks per node, and a node of {self.machine.name} has {devices} devices",
+                hint=f"--ranks-per-node {devices} or fewer, and more --nodes; where a device takes several ranks, write "
+                f'a profile with base = "{self.machine.name}" and [node] ranks = {ranks}',
+            )
+        lists = 0 if self.launcher == "torchrun" else _bound_ranks(self.cpu_bind or "")
+        if 0 < lists < ranks:
+            raise ConfigError(
+                f"--cpu-bind {self.cpu_bind} has cores for {counted(lists, 'rank')}, and a node has {ranks}",
+                hint=f"a list for each, or --ranks-per-node {lists}",
+            )
+
+
+def _bound_ranks(cpu_bind: str) -> int:
+    """For how many ranks a value of PALS' or srun's ``--cpu-bind`` lists cores; 0 where it lists none.
+
+    Raises:
+        ConfigError: one is not a list of CPUs.
+    """
+    match = _LISTS.fullmatch(cpu_bind)
+    if match is None:
+        return 0
+    if match[1] == "list":
+        return len(cpu_lists(match[2]))
+    # srun's, in which 0x3*4 stands for four.
+    return sum(int(each.partition("*")[2] or 1) for each in match[2].split(","))
 
 
 def usual_launcher(machine: Machine, scheduler: str) -> str:
@@ -209,6 +290,22 @@ def seconds(walltime: str, scheduler: str = "slurm") -> int:
     if found <= 0:
         raise ConfigError(f"{walltime!r} is not a wall time", hint="01:30:00, 1-00:00:00, 1-12, 90m or 2h")
     return found
+
+
+def memory_of(text: str, scheduler: str) -> str:
+    """A node's memory as a scheduler has it: ``64G`` for Slurm, ``64gb`` for PBS.
+
+    Raises:
+        ConfigError: it is none, or the scheduler has no option for it.
+    """
+    if scheduler == "flux":
+        raise ConfigError("flux has no option for memory", hint="leave out --mem")
+    if scheduler == "slurm" and text == "0":
+        return text
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None or int(match[1]) == 0:
+        raise ConfigError(f"--mem {text!r} is not a size", hint="a number with its unit: 800M, 64G")
+    return f"{match[1]}{match[2].upper()}" if scheduler == "slurm" else f"{match[1]}{match[2].lower()}b"
 
 
 def _epochs(command: Sequence[str]) -> int:

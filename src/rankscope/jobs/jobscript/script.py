@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from rankscope.jobs.exec import take_options
-from rankscope.jobs.jobscript.directives import directives
+from rankscope.jobs.jobscript.directives import directives, follows_devices
 from rankscope.jobs.jobscript.quoting import comment, expanded, quoted, words
 from rankscope.jobs.jobscript.ranks import binds_itself, launch_words, node_script, one_per_rank, rank_script
 from rankscope.jobs.jobscript.request import RUN_NAME_VARIABLES, JobRequest
@@ -56,8 +56,11 @@ def _head(job: JobRequest) -> list[str]:
     if machine.sources:
         lines += ["# The machine's settings are from these pages, and were not tried there:"]
         lines += [f"#   {comment(source)}" for source in machine.sources]
-    if machine.unverified:
-        values = ", ".join(comment(each) for each in machine.with_values(machine.unverified))
+    written = [f"directives.lines {line.partition(' ')[2]}" for line in lines]
+    lines_of = "directives.lines "  # a line that a directive replaces is not there
+    unverified = [each for each in machine.unverified if not each.startswith(lines_of) or each in written]
+    if unverified:
+        values = ", ".join(comment(each) for each in machine.with_values(unverified))
         text = f"NOT VERIFIED, as on none of these pages; check before you rely on it: {values}."
         lines += [f"# {line}" for line in textwrap.wrap(text, 116, break_long_words=False, break_on_hyphens=False)]
     lines += ["", "set -euo pipefail"]
@@ -69,7 +72,7 @@ def _head(job: JobRequest) -> list[str]:
 def _software(job: JobRequest) -> list[str]:
     machine = job.machine
     use, modules = list(job.modules_use), list(job.modules)
-    if job.container:
+    if job.container and job.profile_modules:
         use += [path for path in machine.container_modules_use if path not in use]
         modules = [m for m in modules if m not in machine.software_modules] + list(machine.container_modules)
     lines = ["module --quiet purge"] if machine.software_purge and modules else []
@@ -105,7 +108,15 @@ def _names(job: JobRequest) -> list[str]:
         "# The run's name and directory. The number of nodes is that of the job, which may differ from the one above:",
         "# the same script serves every size of a scaling study.",
         *counted,
-        f"RANKS_PER_NODE={each}",
+        *(
+            [
+                "# One for each device of a node, of which there may be other than the number above, too.",
+                f'RANKS_PER_NODE="${{SLURM_GPUS_PER_NODE:-{each}}}"',
+                'RANKS_PER_NODE="${RANKS_PER_NODE##*:}"  # with a type: p100:2',
+            ]
+            if follows_devices(job)
+            else [f"RANKS_PER_NODE={each}"]
+        ),
         "RANKS=$((NODES * RANKS_PER_NODE))",
         *([f"EPOCHS={job.epochs}"] if "{epochs}" in job.run_name else []),
         *(['TIME="$(date +%Y%m%d-%H%M%S)"'] if "{time}" in job.run_name else []),
@@ -224,15 +235,24 @@ def _recorded(job: JobRequest) -> str:
 
 def _command(job: JobRequest) -> list[str]:
     where = "$LOCAL_DIR" if job.traces == "local" else "$RUN_DIR"
-    program = "python -m rankscope.jobs.exec" if job.rankscope_dir else "rankscope exec"
+    by_python = bool(job.rankscope_dir or job.container)
+    program = "python -m rankscope.jobs.exec" if by_python else "rankscope exec"
+    inside = '"${IN_CONTAINER[@]}" ' if job.container else ""
+    check = f"{inside}python -c 'import rankscope.jobs.exec'" if by_python else "command -v rankscope"
+    lacks = "the image's Python lacks rankscope" if job.container else "rankscope is not installed"
     options = words(job.capture)
-    lines = [
+    python = ["python"] if job.command[0].endswith(".py") or job.command[0].startswith("-") else []
+    return [
         "# Capture: the script needs no change; a step is a step of its optimizer. Options: rankscope exec --help.",
         f"# {_recorded(job)}",
         f'CAPTURE=({program} --run-dir "{where}" --run-id "$RUN_ID"{" " + options if options else ""})',
+        f"TRAIN=({words((*python, *job.command))})",
+        f'if ! REASON="$({check} 2>&1)"; then',
+        '  REASON="$(tail -n 1 <<<"$REASON")"',
+        f'  echo "warning: {lacks}, so the job runs without it; --rankscope-dir brings it. $REASON" >&2',
+        "  CAPTURE=(env)  # the job as it is",
+        "fi",
     ]
-    python = ["python"] if job.command[0].endswith(".py") or job.command[0].startswith("-") else []
-    return [*lines, f"TRAIN=({words((*python, *job.command))})"]
 
 
 def _start(job: JobRequest, exported: list[str]) -> list[str]:
@@ -288,8 +308,12 @@ def _dask(job: JobRequest, exported: list[str], inside: str) -> list[str]:
 
 def _afterwards(job: JobRequest, exported: list[str]) -> list[str]:
     inside = '"${IN_CONTAINER[@]}" ' if job.container else ""
-    gather = f"{inside}python -m rankscope.jobs.gather" if job.rankscope_dir else f"{inside}rankscope gather"
-    lines: list[str] = []
+    by_python = job.rankscope_dir or job.container
+    gather = f"{inside}python -m rankscope.jobs.gather" if by_python else f"{inside}rankscope gather"
+    lines = [
+        "# Without rankscope there is nothing else to do.",
+        'if [ "${CAPTURE[0]}" = env ]; then exit "$STATUS"; fi',
+    ]
     if job.traces == "local":
         lines += [
             "# Every node copies its traces.",
