@@ -233,8 +233,8 @@ class JobRequest:
         if devices is not None and ranks > devices and self.device == self.machine.node_device != "cpu":
             raise ConfigError(
                 f"{ranks} ranks per node, and a node of {self.machine.name} has {devices} devices",
-                hint=f"--ranks-per-node {devices} or fewer, and more --nodes; where a device takes several ranks, write "
-                f'a profile with base = "{self.machine.name}" and [node] ranks = {ranks}',
+                hint=f"--ranks-per-node {devices} or fewer, and more --nodes; where a device takes several ranks, "
+                f'write a profile with base = "{self.machine.name}" and [node] ranks = {ranks}',
             )
         lists = 0 if self.launcher == "torchrun" else _bound_ranks(self.cpu_bind or "")
         if 0 < lists < ranks:
