@@ -7,6 +7,7 @@ import time
 from rankscope import Profiler
 from rankscope.capture import environment, step_log
 from rankscope.capture.step_log import StepTimes
+from rankscope.jobs.jobscript import find_machine, known_machines
 from rankscope.rundir.manifest import read_rank_manifest
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 from rankscope.rundir.schedule import Window
@@ -97,6 +98,23 @@ def test_settings_are_kept_and_secrets_are_not():
     assert environment.settings(environ) == {
         "NCCL_DEBUG": "INFO", "TORCH_API_KEY": "<redacted>", "CUDA_TOKEN": "<redacted>", "OMP_X": "1"
     }  # fmt: skip
+
+
+def test_settings_of_xpu_and_of_each_profile_are_kept():
+    environ = dict.fromkeys(
+        (
+            "CCL_ATL_TRANSPORT", "CCL_WORKER_AFFINITY", "ONECCL_LOG", "FI_PROVIDER", "FI_CXI_DEFAULT_CQ_SIZE",
+            "MPIR_CVAR_ENABLE_GPU", "I_MPI_OFFLOAD", "PALS_LOCAL_SIZE", "ZE_AFFINITY_MASK", "ZES_ENABLE_SYSMAN",
+            "ZEX_NUMBER_OF_CCS", "SYCL_CACHE_PERSISTENT", "UR_L0_USE_IMMEDIATE_COMMANDLISTS", "ONEAPI_DEVICE_SELECTOR",
+            "IPEX_TILE_AS_DEVICE", "IGC_EnableDPEmulation", "ONEDNN_VERBOSE",
+        ),
+        "1",
+    )  # fmt: skip
+    for name in known_machines({}):
+        environ |= {setting.name: setting.value for setting in find_machine(name, {}).environment}
+    assert environment.settings(environ) == dict(sorted(environ.items()))
+    secret = {"FI_PROV_AUTH_KEY": "x", "CCL_TOKEN": "x"}
+    assert environment.settings({**secret, "PMI_SHARED_SECRET": "x"}) == dict.fromkeys(sorted(secret), "<redacted>")
 
 
 def test_ranges():

@@ -61,6 +61,7 @@ def test_the_command_writes_a_file_and_overwrites_none(tmp_path, rankscope):
         (["slurm", "--wait", "x", "train.py"], "must be a whole number, 0 or more"),
         (["slurm", "--activ", "2", "train.py"], "did you mean --active?"),
         (["slurm", "--acount=x", "train.py"], "did you mean --account?"),
+        (["pbs", "--profile", "aurora", "--ranks-per-node", "13", "train.py"], "--ranks-per-node 12 or fewer"),
         (["slurm", "--nodes", "2", "--ranks", "2", "train.py"], "names rank 2, and the job has 2: 0 to 1"),
     ],
 )
@@ -69,6 +70,15 @@ def test_the_command_says_what_is_wrong(rankscope, arguments, message):
     assert (code, out) == (2, "")
     assert message in " ".join(err.split())
     assert "Traceback" not in err
+
+
+def test_the_command_leaves_out_the_profiles_modules(rankscope):
+    line = ["pbs", "--profile", "aurora", "--source", "env.sh"]
+    assert "module load frameworks" in rankscope(*line, "train.py")[1]
+    assert (
+        "module"
+        not in rankscope(*line, "--no-profile-modules", "train.py")[1].split("The run's name")[0].split("# Software")[1]
+    )
 
 
 def test_the_command_lists_machines(rankscope):

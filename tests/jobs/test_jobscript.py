@@ -71,7 +71,9 @@ def test_aurora_as_its_guide_has_it():
     assert "export CCL_WORKER_AFFINITY=42,43\n" in two
     assert "export ZE_AFFINITY_MASK=0,1\n" in two
     # Whoever binds otherwise may have these cores.
-    own = job_script(JobRequest("pbs", ("t.py",), machine=find_machine("aurora"), cpu_bind="list:42:43"))
+    own = job_script(
+        JobRequest("pbs", ("t.py",), machine=find_machine("aurora"), ranks_per_node=2, cpu_bind="list:42:43")
+    )
     assert "CCL_WORKER_AFFINITY" not in own
     # torchrun's processes are no ranks of MPI: what makes oneCCL ask MPI would hang there.
     by_torchrun = job_script(JobRequest("pbs", ("t.py",), machine=find_machine("aurora"), launcher="torchrun"))
@@ -110,9 +112,9 @@ def test_lumi_binds_as_its_guide_does():
     text = job_script(JobRequest("slurm", ("train.py",), machine=find_machine("lumi")))
     masks = "0xfe000000000000,0xfe00000000000000,0xfe0000,0xfe000000,0xfe,0xfe00,0xfe00000000,0xfe0000000000"
     assert f"--cpu-bind=mask_cpu:{masks}" in text
-    # Fewer ranks than devices: the first ones' cores. More: nobody knows.
+    # Fewer ranks than devices: the first ones' cores. More, on the CPU: nobody knows.
     assert "mask_cpu:0xfe000000000000,0xfe00000000000000 " in script(machine=find_machine("lumi"), ranks_per_node=2)
-    assert "mask_cpu" not in script(machine=find_machine("lumi"), ranks_per_node=9)
+    assert "mask_cpu" not in script(machine=find_machine("lumi"), ranks_per_node=9, device="cpu")
     assert "--cpu-bind=none" in script(machine=find_machine("lumi"), cpu_bind="none")
 
 
@@ -198,11 +200,45 @@ def test_walltimes_in_each_schedulers_way():
         ({"capture": ("--ranks", "1")}, "the job has only rank 0"),
         ({"capture": ("--ranks", "x")}, "is not understood"),
         ({"command": ("train.py", "a\0b")}, "NUL"),
+        (
+            {"scheduler": "pbs", "machine": find_machine("aurora"), "ranks_per_node": 13},
+            "13 ranks per node, and a node of aurora has 12 devices",
+        ),
+        (
+            {"machine": find_machine("saga"), "directives": ("--gpus-per-node=8",)},
+            "8 ranks per node, and a node of saga",
+        ),
+        (
+            {"scheduler": "pbs", "machine": find_machine("aurora"), "cpu_bind": "list:4-7:8-11:12-15"},
+            "has cores for 3 ranks, and a node has 12",
+        ),
+        ({"cpu_bind": "verbose,list:4-7", "ranks_per_node": 2}, "has cores for 1 rank, and a node has 2"),
+        ({"cpu_bind": "mask_cpu:0x3,0xc*2", "ranks_per_node": 4}, "has cores for 3 ranks"),
+        ({"cpu_bind": "map_cpu:0,1", "ranks_per_node": 4}, "has cores for 2 ranks"),
+        ({"cpu_bind": "list:4-x", "ranks_per_node": 1}, "not a list of CPUs"),
     ],
 )
 def test_what_is_not_valid(given, message):
     with pytest.raises(ConfigError, match=message):
         script(**given)
+
+
+@pytest.mark.parametrize(
+    "cpu_bind", ["list:0-3:4-7", "verbose,list:0:1:2", "mask_cpu:0x3*2", "map_cpu:0,1", "map_ldom:0", "depth", "none"]
+)
+def test_cores_that_suffice(cpu_bind):
+    assert f"--cpu-bind={cpu_bind}" in script(ranks_per_node=2, cpu_bind=cpu_bind).replace("'", "")
+
+
+def test_the_profiles_modules_can_be_left_out():
+    for name in OURS:
+        machine = find_machine(name)
+        given = {"scheduler": machine.scheduler, "machine": machine, "source_files": ("env.sh",)}
+        assert ("module load" in script(**given)) == bool(machine.software_modules)
+        without = script(**given, profile_modules=False)
+        assert not re.search(r"^module|conda activate", without, re.MULTILINE)
+        assert "source ./env.sh" in without
+        assert "module load mine\n" in script(**given, profile_modules=False, modules=("mine",))
 
 
 # --- hostile values -------------------------------------------------------------------------------------------

@@ -136,7 +136,8 @@ def test_none_binds_nothing(tmp_path):
 
 
 def test_a_list_of_ones_own(tmp_path):
-    assert bind("list", host_of(tmp_path), 2, given="3,1-2:4") == ["1-3", "4"]
+    for before in ("", "list:", "verbose,list:", "--cpu-bind=list:", "--cpu-bind list:"):
+        assert bind("list", host_of(tmp_path), 2, given=f"{before}3,1-2:4") == ["1-3", "4"]
 
 
 @pytest.mark.parametrize(
@@ -145,6 +146,8 @@ def test_a_list_of_ones_own(tmp_path):
         ("0-3", "1 list of CPUs for 2 ranks"),
         ("0:99", "CPUs 99"),
         ("0:x", "'x'"),
+        ("list:list:0:1", "'list'"),
+        ("list:0-3", "1 list of CPUs for 2 ranks"),
         ("3-1:2", "'3-1'"),
         (None, "0 lists"),
     ],

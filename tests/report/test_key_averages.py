@@ -94,6 +94,7 @@ def test_slices_of_two_runs(tmp_path: Path, capfd: Capture, monkeypatch: Patch) 
     mm = rows["aten::mm"]
     assert (mm["calls_a"], mm["calls_b"], mm["total_a_ns"], mm["total_b_ns"]) == ("2", "2", "200000", "300000")
     assert (mm["median_a_ns"], mm["median_b_ns"], mm["median_change"]) == ("100000.0", "150000.0", "0.5")
+    assert (mm["max_a_ns"], mm["max_b_ns"]) == ("100000", "150000")
     assert (rows["only::a"]["calls_b"], rows["only::b"]["calls_a"]) == ("", "")
     shown, _ = called(capfd, monkeypatch, "slices", "aten::mm", tmp_path / "a", "--compare", tmp_path / "b")
     assert "50.0 %" in shown

@@ -23,8 +23,12 @@ from rankscope.rundir.metadata import ClockAnchor, Device
 from rankscope.rundir.ranges import as_ranges
 
 SETTINGS = re.compile(
-    r"(?:NCCL|RCCL|CCL|GLOO|TORCH|PYTORCH|TORCHINDUCTOR|TRITON|CUDA|CUBLAS|CUDNN|HIP|HSA|ROCR|ROCM|ZE|ONEAPI|SYCL|UR|"
-    r"OMP|KMP|MKL|FI|UCX|MPICH|I_MPI|PALS|FSDP|ACCELERATE|KINETO)_\w+"
+    # Collectives, and the networks below them.
+    r"(?:NCCL|RCCL|CCL|ONECCL|GLOO|UCC|UCX|FI|MPICH|MPIR_CVAR|I_MPI|PALS|"
+    # Torch, its compilers and its libraries.
+    r"TORCH|PYTORCH|TORCHINDUCTOR|TRITON|IPEX|FSDP|ACCELERATE|KINETO|OMP|KMP|MKL|DNNL|ONEDNN|"
+    # Devices: NVIDIA's, AMD's, Intel's (Level Zero, its tools and its compiler).
+    r"CUDA|CUBLAS|CUDNN|HIP|HSA|ROCR|ROCM|MIOPEN|ZE|ZES|ZET|ZEL|ZEX|IGC|ONEAPI|SYCL|UR)_\w+"
 )
 """Environment variables that change how a job computes and communicates."""
 _MAX_VALUE = 1000

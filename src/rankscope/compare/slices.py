@@ -24,6 +24,7 @@ _FIGURES = (
     ("total_ns", pl.Int64, "ns", "sum of durations"),
     ("median_ns", pl.Float64, "ns", "median duration"),
     ("p95_ns", pl.Float64, "ns", "95th percentile of durations"),
+    ("max_ns", pl.Int64, "ns", "longest duration"),
 )
 _KEYS = ("rank", "step", "kind", "name")
 COLUMNS = (

@@ -4,7 +4,7 @@
 ``compact``  neighboring cores to neighboring ranks: the first ranks fill the first socket
 ``spread``   ranks in turn to the NUMA nodes, and within a node as far apart as possible
 ``numa``     each rank on cores of its device's NUMA node; without devices, nodes are divided evenly
-``list``     as given: ``0-3:4-7``, one list per rank
+``list``     as given: ``0-3:4-7``, one list per rank, also with what mpiexec wants before it (``list:``)
 ==========  ===========================================================================================================
 
 A rank gets cores with all their hardware threads; if there are more ranks than cores, cores are shared.
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from rankscope.errors import ConfigError
 from rankscope.measure.topology import Core, Host
-from rankscope.rundir.cpus import cpu_masks, parse_cpus
+from rankscope.rundir.cpus import cpu_lists, cpu_masks, parse_cpus
 from rankscope.rundir.plurals import counted
 from rankscope.rundir.ranges import as_ranges
 
@@ -108,7 +108,7 @@ def _worker_cpus(numbers: Sequence[Sequence[int]], host: Host) -> list[int]:
 
 
 def _given_lists(given: str | None, host: Host, ranks: int) -> list[str]:
-    lists = [as_ranges(parse_cpus(part)) for part in (given or "").split(":") if part.strip()]
+    lists = cpu_lists(given or "")
     if len(lists) != ranks:
         problem = f"{counted(len(lists), 'list')} of CPUs for {counted(ranks, 'rank')} of a host"
         raise ConfigError(problem, hint="write --list 0-3:4-7")

@@ -9,14 +9,16 @@ In: lists of CPUs as text, or a plan. Out: CPU numbers, or the bound process.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 
 from rankscope.errors import ConfigError
 from rankscope.rundir.launcher import identify
 from rankscope.rundir.measurement import PLAN_VARIABLE, read_plan
-from rankscope.rundir.ranges import parse_numbers
+from rankscope.rundir.ranges import as_ranges, parse_numbers
 
 MOST_CPUS = 1 << 16
+_BEFORE_LISTS = re.compile(r"(?:--cpu-bind[= ]\s*)?(?:(?:quiet|q|verbose|v),)?(?:list:)?")
 
 
 def parse_cpus(text: str, path: str | os.PathLike[str] | None = None) -> list[int]:
@@ -35,6 +37,17 @@ def parse_cpus(text: str, path: str | os.PathLike[str] | None = None) -> list[in
         raise ConfigError(
             f"{text[:80]!r} is not a list of CPUs: {error}", path=path, hint="for example 0-7,32-39"
         ) from None
+
+
+def cpu_lists(text: str) -> list[str]:
+    """The list of CPUs of each local rank in ``0-3:4-7``, also as PALS and MPICH have it: ``--cpu-bind
+    verbose,list:0-3:4-7``.
+
+    Raises:
+        ConfigError: one is not a list of CPUs.
+    """
+    lists = _BEFORE_LISTS.sub("", text.strip(), count=1).split(":")
+    return [as_ranges(parse_cpus(each)) for each in lists if each.strip()]
 
 
 def cpu_masks(lists: Iterable[str]) -> str:

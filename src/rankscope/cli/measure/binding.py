@@ -24,7 +24,10 @@ def binding(
         str, typer.Option(metavar="NAME,…", help=f"Bindings to compare: {', '.join(NAMES)}; none is always included.")
     ] = f"{COMPACT},{SPREAD},{NUMA}",
     cpus: Annotated[
-        str | None, typer.Option("--list", metavar="CPUS", help="A custom binding: 0-3:4-7, one list of CPUs per rank.")
+        str | None,
+        typer.Option(
+            "--list", metavar="CPUS", help="A custom binding: 0-3:4-7, or list:0-3:4-7, one list of CPUs per rank."
+        ),
     ] = None,
     cores: Annotated[
         int | None, typer.Option(min=1, help="Cores per rank. Default: all cores are divided among the ranks.")

@@ -60,7 +60,7 @@ def _slurm(job: JobRequest) -> list[str]:
     }
     lines = [f"--{name}={value}" for name, value in values.items() if value is not None]
     if job.device != "cpu":
-        lines.append(gpus.replace("{devices}", str(min(ranks, machine.node_ranks or ranks))))
+        lines.append(gpus.replace("{devices}", str(ranks)))
     return lines
 
 
@@ -85,7 +85,7 @@ def _chunk(job: JobRequest) -> str:
     if any(option.name == "place" for line in job.machine.directives_lines for option in options(line, "pbs")):
         return memory
     ranks = job.ranks_per_node or 1
-    devices = "" if job.device == "cpu" else f":ngpus={min(ranks, job.machine.node_ranks or ranks)}"
+    devices = "" if job.device == "cpu" else f":ngpus={ranks}"
     return f":ncpus={ranks * (job.cpus_per_rank or 1)}:mpiprocs={ranks}{devices}{memory}"
 
 

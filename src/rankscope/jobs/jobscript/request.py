@@ -16,7 +16,9 @@ from rankscope.jobs.jobscript.machine import DEVICES, LAUNCHERS, MPIS, SCHEDULER
 from rankscope.jobs.jobscript.meanings import last_number, options
 from rankscope.jobs.jobscript.quoting import directive_value, variable_name
 from rankscope.rundir.config import variable_of
+from rankscope.rundir.cpus import cpu_lists
 from rankscope.rundir.options import option
+from rankscope.rundir.plurals import counted
 from rankscope.rundir.ranks import parse_ranks
 
 RUN_NAME = "E{epochs}_N{nodes}_R{ranks}_{time}"
@@ -29,6 +31,7 @@ CONTAINERS = ("apptainer", "singularity")
 _DAYS = re.compile(r"(\d{1,3})-(\d{1,4})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{1,4}):)?(\d{1,6}):(\d{1,2})", re.ASCII)
 _MEMORY = re.compile(r"(\d{1,9})\s*([KMGT])(?:i?B)?", re.ASCII | re.IGNORECASE)
+_LISTS = re.compile(r"(?:(?:quiet|q|verbose|v),)?(list|mask_cpu|map_cpu):((?:[^*]|\*[0-9]{1,6}(?=,|$))*)", re.ASCII)
 _NUMBER = re.compile(r"(\d{1,6})\s*(m|min|h|d|s)?", re.ASCII)
 
 
@@ -55,6 +58,7 @@ class JobRequest:
     )
     modules: tuple[str, ...] = option((), "A module to load. Repeatable.", "--module")
     modules_use: tuple[str, ...] = option((), "A path for `module use`. Repeatable.", "--module-path")
+    profile_modules: bool = option(True, "Load the profile's modules, and its conda environment.")
     conda: str | None = option(None, "Conda environment to activate.")
     venv: str | None = option(None, "Virtual environment to activate.")
     source_files: tuple[str, ...] = option(
@@ -115,9 +119,10 @@ class JobRequest:
             cpus_per_rank=asked.cpus_per_rank or machine.node_cpus_per_rank,
             queue=self.queue or machine.directives_queue,
             filesystems=self.filesystems or machine.directives_filesystems,
-            modules_use=self.modules_use or machine.software_modules_use,
-            modules=self.modules or machine.software_modules,
-            conda=self.conda or (None if self.venv or self.container else machine.software_conda),
+            modules_use=self.modules_use or (machine.software_modules_use if self.profile_modules else ()),
+            modules=self.modules or (machine.software_modules if self.profile_modules else ()),
+            conda=self.conda
+            or (None if self.venv or self.container or not self.profile_modules else machine.software_conda),
             container_command=self.container_command or machine.container_command,
             launcher=launcher,
             mpi=self.mpi or machine.launch_mpi,
@@ -186,6 +191,7 @@ class JobRequest:
         ):
             if text is not None:
                 directive_value(what, text)
+        self._check_ranks()
         for line in (*self.directives, *self.machine.directives_lines):
             directive_value("directive", line, blanks=True)
             if not line.startswith("-"):
@@ -220,6 +226,37 @@ class JobRequest:
                     hint=f"add :mem={memory_of(self.memory, 'pbs')} to it instead",
                 )
         _check_capture(self.capture, self.nodes * (self.ranks_per_node or 1))
+
+    def _check_ranks(self) -> None:
+        """Each rank of a node needs a device, and cores where these are listed."""
+        ranks, devices = self.ranks_per_node or 1, self.machine.node_ranks
+        if devices is not None and ranks > devices and self.device == self.machine.node_device != "cpu":
+            raise ConfigError(
+                f"{ranks} ranks per node, and a node of {self.machine.name} has {devices} devices",
+                hint=f"--ranks-per-node {devices} or fewer, and more --nodes; where a device takes several ranks, "
+                f'write a profile with base = "{self.machine.name}" and [node] ranks = {ranks}',
+            )
+        lists = 0 if self.launcher == "torchrun" else _bound_ranks(self.cpu_bind or "")
+        if 0 < lists < ranks:
+            raise ConfigError(
+                f"--cpu-bind {self.cpu_bind} has cores for {counted(lists, 'rank')}, and a node has {ranks}",
+                hint=f"a list for each, or --ranks-per-node {lists}",
+            )
+
+
+def _bound_ranks(cpu_bind: str) -> int:
+    """For how many ranks a value of PALS' or srun's ``--cpu-bind`` lists cores; 0 where it lists none.
+
+    Raises:
+        ConfigError: one is not a list of CPUs.
+    """
+    match = _LISTS.fullmatch(cpu_bind)
+    if match is None:
+        return 0
+    if match[1] == "list":
+        return len(cpu_lists(match[2]))
+    # srun's, in which 0x3*4 stands for four.
+    return sum(int(each.partition("*")[2] or 1) for each in match[2].split(","))
 
 
 def usual_launcher(machine: Machine, scheduler: str) -> str:

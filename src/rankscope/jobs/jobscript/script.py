@@ -72,7 +72,7 @@ def _head(job: JobRequest) -> list[str]:
 def _software(job: JobRequest) -> list[str]:
     machine = job.machine
     use, modules = list(job.modules_use), list(job.modules)
-    if job.container:
+    if job.container and job.profile_modules:
         use += [path for path in machine.container_modules_use if path not in use]
         modules = [m for m in modules if m not in machine.software_modules] + list(machine.container_modules)
     lines = ["module --quiet purge"] if machine.software_purge and modules else []
