@@ -40,6 +40,7 @@ VALUES = {
     "preset": "memory",
     "compression": "tar.gz",
     "name_template": "d9d",
+    "when_busy": "wait",
     "stop_off_loop": "never",
     "period_steps": "40",
 }

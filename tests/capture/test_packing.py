@@ -107,6 +107,74 @@ def test_a_window_that_comes_too_early_is_counted(tmp_path, monkeypatch):
     assert traces(tmp_path) == ["rank0_iter2_3.trace.json.gz"]
 
 
+def writes_slowly(monkeypatch, until):
+    """Traces are written when an event is set."""
+    original = packing.finish_trace
+
+    def waits(*given, **named):
+        assert until.wait(300)
+        return original(*given, **named)
+
+    monkeypatch.setattr("rankscope.capture.trace_queue.finish_trace", waits)
+
+
+@pytest.mark.parametrize("wait", [0, 1])
+def test_a_window_that_is_due_waits_for_the_writer_if_asked(tmp_path, monkeypatch, wait):
+    over, waited = threading.Event(), []
+    writes_slowly(monkeypatch, over)
+    profiler = Profiler(tmp_path, wait=wait, warmup=1, active=2, repeat=2, when_busy="wait")
+    drain = profiler._writer.drain
+
+    def drain_now(limit_s):
+        waited.append(limit_s)
+        over.set()
+        return drain(limit_s)
+
+    with profiler:
+        monkeypatch.setattr(profiler._writer, "drain", drain_now)
+        for step in range(12):
+            assert len(waited) == int(step > wait * 2 + 2)
+            profiler.step()
+        assert waited == [120]
+    manifest = read_rank_manifest(tmp_path / "ranks" / "rank0.json")
+    assert (manifest.skipped, manifest.warnings) == ((), ())
+    assert [each.first_step for each in manifest.written] == [wait + 1, 2 * wait + 4]
+
+
+def test_the_loop_does_not_wait_for_ever(tmp_path, monkeypatch):
+    over, waited = threading.Event(), []
+    writes_slowly(monkeypatch, over)
+    profiler = Profiler(tmp_path, **SHORT, repeat=3, when_busy="wait", hang_timeout=100)
+    with pytest.warns(UserWarning, match="still being written"), profiler:
+        monkeypatch.setattr(profiler._writer, "drain", waited.append)
+        for _ in range(16):
+            profiler.step()
+        monkeypatch.undo()
+        over.set()
+    assert waited == [50]  # no hang, and only once
+    manifest = read_rank_manifest(tmp_path / "ranks" / "rank0.json")
+    assert [each.first_step for each in manifest.skipped] == [6, 10]
+    assert "the loop waits no more" in manifest.warnings[0]
+
+
+def test_what_a_handler_of_the_job_raises_ends_the_wait_and_reaches_the_job(tmp_path, monkeypatch):
+    over = threading.Event()
+    writes_slowly(monkeypatch, over)
+    profiler = Profiler(tmp_path, **SHORT, repeat=2, when_busy="wait")
+
+    def interrupted(_limit_s):
+        raise TimeoutError("of the job")
+
+    with pytest.raises(TimeoutError, match="of the job"), profiler, monkeypatch.context() as patched:
+        patched.setattr(profiler._writer, "drain", interrupted)
+        try:
+            for _ in range(12):
+                profiler.step()
+        finally:
+            over.set()
+    assert traces(tmp_path) == ["rank0_iter2_3.trace.json.gz"]
+
+
 # --- room ---------------------------------------------------------------------------------------------------
 
 

@@ -142,7 +142,11 @@ def test_open_in_the_middle_of_a_period(tmp_path):
     profiler = Profiler(tmp_path, period_steps=10, warmup_steps=2, active_steps=2)
     with profiler.open(start_step=107) as prof:  # the warm-up of this period should have begun at 106
         train(prof, 25)
-    assert traces(tmp_path) == ["rank0_iter118_119.trace.json.gz", "rank0_iter128_129.trace.json.gz"]
+    assert traces(tmp_path) == [
+        "rank0_iter108_109.trace.json.gz",
+        "rank0_iter118_119.trace.json.gz",
+        "rank0_iter128_129.trace.json.gz",
+    ]
     for name in traces(tmp_path):
         check_agreement(tmp_path, name)
 

@@ -53,8 +53,8 @@ def test_d9ds_profiler_and_its_files_in_a_job(tmp_path):
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "job.py"]
     done = subprocess.run(line, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    # At step 3 the warm-up of the first period, steps 0 to 4, has passed: it is left out.
-    names = [f"step_{n}/rank-{r}-coord-0-{r}-trace.tar.gz" for n in (10, 15, 20) for r in (0, 1)]
+    # At step 3 the warm-up of the first period, steps 0 to 4, has passed: it is step 3, and step 4 is recorded.
+    names = [f"step_{n}/rank-{r}-coord-0-{r}-trace.tar.gz" for n in (5, 10, 15, 20) for r in (0, 1)]
     found = sorted(p.relative_to(tmp_path / "traces").as_posix() for p in (tmp_path / "traces").rglob("*.tar.gz"))
     assert found == sorted(names)
     for name in names:
@@ -64,7 +64,7 @@ def test_d9ds_profiler_and_its_files_in_a_job(tmp_path):
             trace = json.load(archive.extractfile(member))
         # d9d's number counts the steps that are over.
         over = int(re.match(r"step_(\d+)", name)[1])
-        assert steps_in(trace) == [over - 2, over - 1]
+        assert steps_in(trace) == ([4] if over == 5 else [over - 2, over - 1])
         assert trace["record_shapes"] == trace["with_stack"] == 1
         assert trace[METADATA_KEY]["mesh"]["coordinate"] == [0, int(name.split("rank-")[1][0])]
 

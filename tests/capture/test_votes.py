@@ -74,6 +74,27 @@ def test_all_ranks_record_the_same_windows_with_a_slow_writer_on_one(tmp_path, w
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("when_busy", ["skip", "wait"])
+def test_ranks_wait_for_a_slow_writer_if_asked_and_one_warns_if_not(tmp_path, when_busy):
+    options = {"RANKSCOPE_WAIT": "5", "RANKSCOPE_ACTIVE": "2", "RANKSCOPE_WARMUP": "1", "RANKSCOPE_REPEAT": "6"}
+    ended = run(
+        TRAIN.format(before=SLOW_ON_ONE, after=f"train(60)\n{DROP}"), tmp_path, **options, RANKSCOPE_WHEN_BUSY=when_busy
+    )
+    assert [each.code for each in ended] == [0, 0], ended
+    (first, first_skipped), (second, second_skipped) = windows_of(tmp_path)
+    assert (first, first_skipped) == (second, second_skipped)
+    assert sorted([*first, *first_skipped]) == [7 + n * 8 for n in range(6)]
+    kinds = {reason.partition(" on rank ")[0] for reason in first_skipped.values()}
+    if when_busy == "wait":
+        assert not first_skipped
+    # One rank says each, and the manifests of both have it.
+    assert sum(each.errors.count("were not recorded") for each in ended) == len(kinds), ended
+    for rank in range(2):
+        warned = read_rank_manifest(tmp_path / "run" / "ranks" / f"rank{rank}.json").warnings
+        assert len([text for text in warned if "were not recorded" in text]) == len(kinds)
+
+
 WITHOUT_GROUP = """
 import os, time, torch
 rank = int(os.environ["RANK"])
@@ -119,6 +140,22 @@ def answered(rank, first):
     """The decision, once this rank has its answer."""
     assert rank._thread.drain(60)
     return rank.decision(first)
+
+
+def test_the_first_rank_that_comes_acts_for_all(monkeypatch):
+    acted = []
+    ranks = ranks_on(dist.HashStore(), monkeypatch, 3)
+    for kind in ("a", "b"):
+        for rank in (ranks[2], *ranks):
+            rank.by_first_rank(kind, lambda rank=rank, kind=kind: acted.append((rank._rank, kind)))
+            assert rank._thread.drain(60)
+    assert set(acted) == {(2, "a"), (2, "b")}
+    # Without a store each acts for itself.
+    monkeypatch.setattr(votes, "job_store", lambda: None)
+    for rank in [votes.WindowVotes("test", number, 2) for number in range(2)]:
+        rank.by_first_rank("c", lambda rank=rank: acted.append((rank._rank, "c")))
+        assert rank._thread.drain(60)
+    assert {each for each in acted if each[1] == "c"} == {(0, "c"), (1, "c")}
 
 
 @pytest.mark.parametrize("skips_first", [True, False])

@@ -69,6 +69,7 @@ def test_a_preset_stands_for_options_and_gives_way_to_them():
     assert CaptureConfig.resolve({"preset": "minimal", "active_steps": 2}, {}).active == 2
     d9d = CaptureConfig.resolve({"preset": "d9d", "period_steps": 50}, {})
     assert (d9d.name_template, d9d.compression, d9d.with_stack, d9d.repeat) == ("d9d", "tar.gz", True, 0)
+    assert (d9d.when_busy, CaptureConfig().when_busy) == ("wait", "skip")
     assert CaptureConfig.resolve({"preset": "d9d", "name_template": "of"}, {}).compression == "gz"
     for preset, options in PRESETS.items():
         assert CaptureConfig.resolve({"preset": preset}, {}) == CaptureConfig.resolve({"preset": preset, **options}, {})
@@ -106,6 +107,7 @@ TEXTS = {
     "name_template": "of",
     "staging_dir": "/scratch",
     "stop_off_loop": "never",
+    "when_busy": "wait",
 }
 
 

@@ -34,15 +34,36 @@ def test_cycles_are_those_of_torchs_schedule(wait, warmup, active, repeat, skip_
     [
         (0, Window(7, 8, 9)),
         (7, Window(7, 8, 9)),  # its warm-up begins right now
-        (8, Window(17, 18, 19)),  # in the middle of a warm-up or a recording: not this period
-        (9, Window(17, 18, 19)),
+        (8, Window(8, 9, 9)),  # one step for the warm-up, the other one is recorded
+        (9, Window(17, 18, 19)),  # no step would be left
         (10, Window(17, 18, 19)),
         (1234, Window(1237, 1238, 1239)),
     ],
 )
-def test_a_period_is_not_recorded_without_its_warmup(start, first):
+def test_of_a_period_that_has_begun_the_rest_is_recorded_after_a_warmup(start, first):
     config = CaptureConfig(period_steps=10, warmup=1, active=2, repeat=0)
     assert next(windows(config, start)) == first
+
+
+def test_a_warmup_that_has_begun_is_shorter_and_no_warmup_stays_none():
+    config = CaptureConfig(period_steps=10, warmup=3, active=2, repeat=0)
+    assert [next(windows(config, start)) for start in (6, 7, 8)] == [Window(6, 8, 9), Window(7, 8, 9), Window(8, 9, 9)]
+    config = CaptureConfig(period_steps=10, warmup=0, active=2, repeat=0)
+    assert [next(windows(config, start)) for start in (8, 9, 10)] == [
+        Window(8, 8, 9),
+        Window(9, 9, 9),
+        Window(18, 18, 19),
+    ]
+
+
+def test_d9ds_own_profiler_records_the_same_steps():
+    """Its schedule is torch's, and its first step after `open` is never recorded."""
+    config = CaptureConfig(period_steps=10, warmup=2, active=3, repeat=0)
+    of_torch = torch.profiler.schedule(wait=5, warmup=2, active=3)
+    for start in range(20):
+        recorded = [step for step in range(start + 1, 40) if of_torch(step).name.startswith("RECORD")]
+        ours = [step for each in islice(windows(config, start), 4) for step in range(each.first, each.last + 1)]
+        assert [step for step in ours if step < 40] == recorded
 
 
 @calm
@@ -53,8 +74,12 @@ def test_periods_are_at_fixed_steps(start, warmup, active, rest, skip_first):
     found = list(islice(windows(config, start), 3))
     for window in found:
         assert (window.last + 1) % period == 0
+    for window in found[1:]:
         assert (window.first - window.warmup, window.last - window.first) == (warmup, active - 1)
-    assert start + skip_first <= found[0].warmup < start + skip_first + period
+    first, earliest = found[0], start + skip_first
+    assert earliest <= first.warmup <= first.first <= first.last
+    assert first.last - period < earliest + min(warmup, 1)
+    assert first.first == max(first.last - active + 1, earliest + min(warmup, 1))
     assert [b.last - a.last for a, b in pairwise(found)] == [period, period]
 
 

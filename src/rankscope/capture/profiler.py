@@ -96,6 +96,7 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         keep_windows: int | None = None,
         keep_bytes: int | None = None,
         stop_off_loop: str | None = None,
+        when_busy: str | None = None,
         run_id: str | None = None,
         upload_to: str | None = None,
         watch: bool | None = None,
@@ -146,6 +147,8 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
             conflicts.script_profiler_starts()
         self._pid = os.getpid()
         self._guarded("start", lambda: self._start(start_step, first_began_ns))
+        if self._waits_for_writer:
+            self._wait_for_writer()
 
     @not_compiled
     def step(self) -> None:
@@ -157,6 +160,8 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
                 self._guarded("step", self._take_requested_windows)
         if self.step_num >= self._next:
             self._guarded("step", self._begin_step)
+            if self._waits_for_writer:
+                self._wait_for_writer()
 
     def leave_out_step(self) -> None:
         """The step that ends next is not like the others: the watch does not judge it."""
@@ -197,7 +202,8 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
     def open(self, start_step: int = 0) -> Iterator[Profiler]:
         """Profile a training that resumes at ``start_step``: ``ProfilerStep#`` numbers are those of the training.
 
-        A period that began before ``start_step`` is not recorded without its warm-up.
+        Of a period that began before ``start_step``, the active steps that are left are recorded, after one step of
+        warm-up.
         """
         self.start(start_step)
         try:
@@ -245,7 +251,6 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
             return
         self._rank, self.run_id, self.run_dir = rank, rank.run_id, rank.run_dir
         log = self._log = self._last_log = rank_log_for(rank.run_dir, rank.rank_manifest(), rank.kept_folder())
-        self._lost.begin(self._log)
         if rank.run_id_doubt:
             self._log.warn_once("run_id", rank.run_id_doubt)
         self._writer.submit(self._log.save)
@@ -255,9 +260,11 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
             scope = f"rankscope/windows/{Profiler._starts}"
             votes = WindowVotes(scope, rank.process.rank, rank.process.world_size)
             votes.connect()
+        self._lost.begin(self._log, None if votes is None else votes.by_first_rank)
         queue = self._queue = TraceQueue(rank, self._log, self._writer, self._lost, votes)
         between = self.config.steps_between
-        self._decisions = WindowDecisions(votes, rank.process.rank, lambda: queue.waiting, between)
+        when_busy = self.config.when_busy
+        self._decisions = WindowDecisions(votes, rank.process.rank, lambda: queue.waiting, between, when_busy)
         load_torch_parts()
         self._recorded = 0
         self._plan_windows(start_step)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -121,15 +122,24 @@ class RankLog:
             self._manifest = replace(self._manifest, written=tuple(kept), rotated=rotated)
         return dropped
 
-    def warn_once(self, kind: str, text: str, *, silently: bool = False) -> None:
+    def warn_once(
+        self,
+        kind: str,
+        text: str,
+        *,
+        silently: bool = False,
+        by: Callable[[str, Callable[[], None]], None] | None = None,
+    ) -> None:
         """Warn about a kind of problem the first time it occurs, and add the warning to the manifest; ``silently`` if
-        another rank has warned."""
+        another rank has warned. ``by`` gets the kind and what warns, and calls it on one rank."""
         with self._lock:
             if kind in self._warned:
                 return
             self._warned.add(kind)
             self._manifest = replace(self._manifest, warnings=(*self._manifest.warnings, text)[-_MAX_ENTRIES:])
-        if not silently:
+        if by is not None:
+            by(kind, lambda: warn(text))
+        elif not silently:
             warn(text)
 
     def save(self) -> None:
@@ -210,11 +220,17 @@ class LostWindows:
 
     def __init__(self) -> None:
         self._log: RankLog | None = None
+        self._by_first_rank: Callable[[str, Callable[[], None]], None] | None = None
         self._any = False
 
-    def begin(self, log: RankLog) -> None:
-        """A profiler starts."""
-        self._log, self._any = log, False
+    def begin(self, log: RankLog, by_first_rank: Callable[[str, Callable[[], None]], None] | None = None) -> None:
+        """A profiler starts.
+
+        Args:
+            log: its rank's.
+            by_first_rank: gets a kind of action and the action, and calls it on one rank of the job.
+        """
+        self._log, self._any, self._by_first_rank = log, False, by_first_rank
 
     def failed(self, first: int | None, last: int | None, error: BaseException, stage: str) -> None:
         """Steps ``first`` to ``last`` are lost because ``stage`` raised ``error``; the job continues."""
@@ -238,7 +254,9 @@ class LostWindows:
         if self._log is not None:
             self._any = True
             self._log.add_skipped(first, last, reason, on_all_ranks=True)
-            self._log.warn_once(reason, f"steps {first} to {last} were not recorded: {reason}")
+            kind = re.sub(r" on rank \d+$", "", reason)
+            text = f"steps {first} to {last} were not recorded: {reason}"
+            self._log.warn_once(kind, text, by=self._by_first_rank)
 
     def too_short(self, steps: int, window: Window | None, deferred: str = "", *, silent: bool = False) -> None:
         """The loop ended after ``steps`` steps, before a window was complete, or without any because the schedule was

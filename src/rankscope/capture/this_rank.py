@@ -244,13 +244,15 @@ def resolve_rank(
     run_id, run_id_doubt = processes.resolve_run_id(config.run_id, process)
     run_dir = processes.resolve_run_dir(config.save_dir, run_id, process)
     process = processes.agree_on_attempt(process, run_dir, run_id)
+    # What the options cause is the same on all ranks: the first one that is profiled says it for all.
+    say = _silent if any(map(choice.selects, range(process.rank))) else warn
     kinds = tuple(activities if activities is not None else environment.default_activities())
     capture: dict[str, str] = {}
     if selected:
-        config, compressor = _with_compressor(_with_staging(config))
+        config, compressor = _with_compressor(_with_staging(config, say), say)
         mode, reason = choose_stop_mode(config, kinds)
         capture = {"stop": mode, "stop_reason": reason, "compressor": compressor}
-    device_mesh = _device_mesh(mesh, dist_context)
+    device_mesh = _device_mesh(mesh, dist_context, say)
     plain_mesh = processes.describe_mesh(device_mesh)
     uploads = Uploads(config.upload_to, run_dir) if config.upload_to else None
     rank = ThisRank(config, process, kinds, plain_mesh, run_id, run_dir, run_id_doubt, capture, device_mesh, uploads)
@@ -280,31 +282,35 @@ def write_run_manifest(
             warn(f"the manifest {path} could not be written: {error}")
 
 
-def _device_mesh(mesh: object, dist_context: object) -> object:
+def _silent(_text: str) -> None:
+    """Another rank warns."""
+
+
+def _device_mesh(mesh: object, dist_context: object, say: Callable[[str], None]) -> object:
     """The job's mesh; a context that fails is no reason not to profile."""
     if mesh is not None or dist_context is None:
         return mesh
     try:
         return processes.mesh_from_context(dist_context)
     except Exception as error:
-        warn(f"dist_context gives no mesh: {type(error).__name__}: {error}")
+        say(f"dist_context gives no mesh: {type(error).__name__}: {error}")
         return None
 
 
-def _with_staging(config: CaptureConfig) -> CaptureConfig:
+def _with_staging(config: CaptureConfig, say: Callable[[str], None]) -> CaptureConfig:
     """With the path of the staging directory, or without one that is not valid."""
     if config.staging_dir is None:
         return config
     try:
         return replace(config, staging_dir=directory_of(config.staging_dir))
     except ConfigError as error:
-        warn(f"{error.what}: traces are staged in $TMPDIR")
+        say(f"{error.what}: traces are staged in $TMPDIR")
         return replace(config, staging_dir=None)
 
 
-def _with_compressor(config: CaptureConfig) -> tuple[CaptureConfig, str]:
+def _with_compressor(config: CaptureConfig, say: Callable[[str], None]) -> tuple[CaptureConfig, str]:
     try:
         return config, packing.compressor(ENDINGS[config.compression])
     except ImportError as error:
-        warn(f"compression={config.compression!r} is not available here ({error}): using gz instead")
+        say(f"compression={config.compression!r} is not available here ({error}): using gz instead")
         return replace(config, compression="gz"), packing.compressor(ENDINGS["gz"])

@@ -28,6 +28,7 @@ from typing import Any
 from rankscope.capture.process import CONNECT_LIMIT_S, job_store
 from rankscope.capture.script_profilers import conflicts
 from rankscope.capture.writer import Writer
+from rankscope.rundir.config import WAIT
 from rankscope.rundir.schedule import Window
 
 BUSY = "the previous trace was still being written"
@@ -58,10 +59,19 @@ class WindowDecisions:
         rank: this rank.
         waiting: how many of its recordings wait to be written.
         steps_between: how many steps there are from the end of a window to the next warm-up.
+        when_busy: ``wait`` if the loop waits for the writer before it asks :meth:`why_skipped`.
     """
 
-    def __init__(self, votes: WindowVotes | None, rank: int, waiting: Callable[[], int], steps_between: int) -> None:
+    def __init__(
+        self,
+        votes: WindowVotes | None,
+        rank: int,
+        waiting: Callable[[], int],
+        steps_between: int,
+        when_busy: str,
+    ) -> None:
         self._votes, self._rank, self._waiting, self._steps_between = votes, rank, waiting, steps_between
+        self.when_busy = when_busy
         self.deferred = ""
         """Why this rank no longer records the schedule: the script's own profiler that it defers to."""
 
@@ -127,7 +137,9 @@ class WindowDecisions:
         """Why this rank votes to skip the next window; empty if it can record it."""
         on_rank = f" on rank {self._rank}" if self._votes is not None else ""
         if self._waiting():
-            return BUSY + on_rank
+            if self.when_busy != WAIT:
+                return BUSY + on_rank
+            return OTHER_PROFILER + on_rank if conflicts.script_profiler_runs() else ""
         return OTHER_PROFILER + on_rank if conflicts.another_profiler_runs() else ""
 
 
@@ -194,6 +206,17 @@ class WindowVotes:
             self._thread.submit(self._note)
             self._thread.drain(_EXIT_LIMIT_S)
         return self.deferred
+
+    def by_first_rank(self, kind: str, action: Callable[[], None]) -> None:
+        """Call ``action`` in the votes' thread on the first rank that comes here with this kind of action; on each one
+        without a store that works."""
+
+        def ask() -> None:
+            mine = f"rank {self._rank}"
+            if self._ask(f"{self._scope}/first/{kind}", "", mine) in ("", mine):
+                action()
+
+        self._thread.submit(ask)
 
     def decision(self, first: int) -> str | None:
         """Why the window is skipped; empty if it is recorded, ``None`` if that is not known yet."""

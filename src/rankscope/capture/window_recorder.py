@@ -26,8 +26,8 @@ from rankscope.capture.trace_queue import EndedRecording, TraceQueue
 from rankscope.capture.votes import PREEMPTED, WindowDecisions
 from rankscope.capture.watch.requests import TOO_LATE
 from rankscope.capture.watch.watcher import Watcher
-from rankscope.capture.writer import Writer
-from rankscope.rundir.config import CaptureConfig
+from rankscope.capture.writer import EXIT_LIMIT_S, Writer
+from rankscope.rundir.config import SKIP, WAIT, CaptureConfig
 from rankscope.rundir.metadata import METADATA_KEY
 from rankscope.rundir.ranks import parse_ranks
 from rankscope.rundir.schedule import Window, WindowPlan, windows
@@ -70,6 +70,8 @@ class WindowRecorder:
         self._lost = LostWindows()
         self._decisions: WindowDecisions | None = None
         self._watcher: Watcher | None = None
+        self._waits_for_writer = False
+        """Whether a window is due, and the user wants the loop to wait until the previous trace is written."""
 
     def _plan_windows(self, step: int) -> None:
         self._windows = WindowPlan(windows(self.config, step))
@@ -114,6 +116,9 @@ class WindowRecorder:
             self._rest_until(window)
             return
         if self._recording is None:
+            self._waits_for_writer = self._must_wait()
+            if self._waits_for_writer:
+                return
             window = self._prepare(window)
             if window is None:
                 return
@@ -123,6 +128,24 @@ class WindowRecorder:
             self._recording.begin_step(step)
         self._next = step + 1 if step >= window.first else window.first
         self._window_stall_ns += time.perf_counter_ns() - began
+
+    def _must_wait(self) -> bool:
+        waits = self._decisions is not None and self._decisions.when_busy == WAIT
+        return waits and self._queue is not None and self._queue.busy
+
+    def _wait_for_writer(self) -> None:
+        """Wait until the previous trace is written, then go on with the window that is due. Not within `_guarded`: a
+        signal ends the wait at once, also where the job's own handler raises."""
+        began, limit_s = time.perf_counter_ns(), EXIT_LIMIT_S
+        self._waits_for_writer = False
+        if self.config.watch and self.config.hang_timeout:
+            limit_s = min(limit_s, self.config.hang_timeout / 2)  # it is no hang
+        if not self._writer.drain(limit_s) and self._decisions is not None and self._log is not None:
+            self._decisions.when_busy = SKIP
+            text = f"a trace was still being written after {limit_s:.0f} s: the loop waits no more, windows are skipped"
+            self._log.warn_once("waited", text)
+        self._window_stall_ns += time.perf_counter_ns() - began
+        self._guarded("step", self._begin_step)
 
     def _rest_until(self, window: Window | None) -> None:
         """Do nothing until a window or the vote on it, except to disarm the signals of windows once the last trace is

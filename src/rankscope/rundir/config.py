@@ -18,6 +18,7 @@ from rankscope.rundir.options import command_line_names, option, options_of
 from rankscope.rundir.ranks import RanksLike, parse_ranks
 
 ENVIRONMENT_PREFIX = "RANKSCOPE_"
+SKIP, WAIT = "skip", "wait"
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -25,7 +26,7 @@ PRESETS: Mapping[str, Mapping[str, object]] = {
     "minimal": {"warmup": 1, "active": 1},
     "detailed": {"record_shapes": True, "with_stack": True, "with_flops": True},
     "memory": {"record_shapes": True, "with_stack": True, "profile_memory": True},
-    "d9d": {"record_shapes": True, "with_stack": True, "name_template": "d9d"},
+    "d9d": {"record_shapes": True, "with_stack": True, "name_template": "d9d", "when_busy": WAIT},
 }
 """Sets of options by name; docs/capture.md has the cost of each."""
 
@@ -91,6 +92,12 @@ class CaptureConfig:
         "auto",
         "Stop and save recordings in a separate thread: never, always (if torch lets other threads run meanwhile), or "
         "auto (the same, but only if no accelerator is recorded).",
+    )
+
+    when_busy: str = option(
+        SKIP,
+        "If a window is due while the previous trace is still being written: skip (the window), or wait, which delays "
+        "the training.",
     )
 
     watch: bool = option(
@@ -204,7 +211,12 @@ _OPTIONS = options_of(CaptureConfig)
 SWITCH_FIELDS = frozenset(name for name in _OPTIONS if isinstance(getattr(CaptureConfig, name), bool))
 """The options that are on or off."""
 _NUMBERS = {name: option for name, option in _OPTIONS.items() if option.least is not None}
-_CHOICES = {"compression": tuple(ENDINGS), "stop_off_loop": ("auto", "always", "never"), "preset": tuple(PRESETS)}
+_CHOICES = {
+    "compression": tuple(ENDINGS),
+    "stop_off_loop": ("auto", "always", "never"),
+    "when_busy": (SKIP, WAIT),
+    "preset": tuple(PRESETS),
+}
 _OPTIONAL = frozenset({"period_steps", "preset"})
 OPTIONS = command_line_names(CaptureConfig)
 """The options on a command line, and the field of :class:`CaptureConfig` that each sets."""

@@ -35,9 +35,9 @@ class Window:
 def windows(config: CaptureConfig, start_step: int) -> Iterator[Window]:
     """The windows of a loop that begins at ``start_step``, in order; endless if ``repeat`` is 0.
 
-    With ``wait``, cycles are counted from ``start_step``. With ``period_steps``, periods begin at fixed step numbers. A
-    loop that begins inside a period, after its warm-up should have begun, skips that period: a recording without its
-    warm-up would show the profiler's own start.
+    With ``wait``, cycles are counted from ``start_step``. With ``period_steps``, periods begin at fixed step numbers.
+    If the loop begins after a period's warm-up should have begun, the rest of that period is recorded after at least
+    one step of warm-up, unless there is none: a recording without it would show the profiler's own start.
     """
     numbers = range(config.repeat) if config.repeat else count()
     earliest = start_step + config.skip_first
@@ -49,11 +49,13 @@ def windows(config: CaptureConfig, start_step: int) -> Iterator[Window]:
         return
     period = config.period_steps
     lead = config.warmup + config.active
-    # The first period whose warm-up begins at `earliest` or later.
-    index = max(-(-(earliest - (period - lead)) // period), 0)
+    # The first period of which a step can be recorded after one of warm-up.
+    shortest = min(config.warmup, 1)
+    index = (earliest + shortest) // period
     for n in numbers:
         end = (index + n + 1) * period
-        yield Window(end - lead, end - config.active, end - 1)
+        warmup = max(end - lead, earliest)
+        yield Window(warmup, max(end - config.active, warmup + shortest), end - 1)
 
 
 class WindowPlan(Iterator[Window]):
