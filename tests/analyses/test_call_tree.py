@@ -149,6 +149,8 @@ def test_operators_self_times_of_real_traces(shared_traces: Path, name: str) -> 
     theirs: dict[str, int] = defaultdict(int)
     for row in run.operators(include="torch").to_dicts():
         theirs[row["name"]] += row["host_self_ns"]
+    # Ranges of collectives have no self time there, as in torch.
+    mine = {name: ns for name, ns in mine.items() if not name.startswith(("gloo:", "nccl:"))}
     assert {key: value for key, value in mine.items() if value} == {k: v for k, v in theirs.items() if v}
 
 

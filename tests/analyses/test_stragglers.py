@@ -446,24 +446,20 @@ def test_a_rank_that_lost_events_is_compared_with_nobody(tmp_path: Path) -> None
     assert [each.ranks for each in run.findings if each.id == "not-judged"] == [(2,)]
 
 
-@pytest.mark.parametrize(("magnitude", "named"), [(0.4, ["slow_device"]), (0.0, [])])
-def test_a_rank_that_lost_collectives_in_every_step_is_compared_by_its_device(
-    tmp_path: Path, magnitude: float, named: list[str]
-) -> None:
-    """It was compared in no step: "none significant", next to a finding that it computes 53 % longer."""
+@pytest.mark.parametrize("magnitude", [0.4, 0.0])
+def test_a_rank_that_lost_kernels_in_every_step_is_compared_with_nobody(tmp_path: Path, magnitude: float) -> None:
+    """Its launches are there: nobody knows how long what it lost has taken."""
     faults = (Fault("slow_device", ranks=(5,), magnitude=magnitude),) if magnitude else ()
     recording = Recording(lost=(Lost(5, count=8, what="collective"),))
     simulate(tmp_path, Job(ranks=8, steps=4, seed=88201, faults=faults, recording=recording), costs=False)
     run = rankscope.open(tmp_path, executor="serial")
     steps = run.collectives().filter(pl.col("rank") == 5).group_by("step").len()
     assert steps.drop_nulls()["len"].n_unique() > 1  # Some are lost.
-    assert run.stragglers()["cause"].drop_nulls().to_list() == named
-    first = run.diagnosis().findings[0] if named else None
-    assert run.diagnosis().stragglers.ranks == ((5,) if named else ())
-    if first is not None:
-        assert (first.id, first.ranks) == ("straggler", (5,))
-        same = [each for each in first.symptoms if each.id == "imbalance"]
-        assert [(each.ranks, each.advice) for each in same] == [((5,), "")]
+    (lost,) = [each for each in run.findings if each.id == "device-events-lost"]
+    assert lost.ranks == (5,)
+    assert run.stragglers()["cause"].null_count() == 8
+    assert run.diagnosis().stragglers.ranks == ()
+    assert not any(5 in each.ranks for each in run.diagnosis().findings if each.id in ("straggler", "imbalance"))
 
 
 def test_without_collectives_nothing_is_compared(tmp_path: Path) -> None:

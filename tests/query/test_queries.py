@@ -21,7 +21,7 @@ from rankscope.pipeline.clock import clock_of
 from rankscope.pipeline.sql import QueryOptions, column_of, prepare_query, run_query, tables_of
 from rankscope.query import engines
 from rankscope.query.statement import QueryError, Statement
-from rankscope.store.schema import TABLES
+from rankscope.store.schema import SCHEMA_VERSION, TABLES
 
 FILE_ROWS = 1 << 16
 
@@ -285,7 +285,7 @@ def test_values_of_every_kind_are_written(run: Run, engine: str, form: str) -> N
     if form == "json":
         value = json.loads(written)
         assert value["rows"] == [{"list": [1, 2], "text": "a\nb", "nan": None, "nothing": None, "formula": "=1+1"}]
-        assert value["tables_version"] == 9
+        assert value["tables_version"] == SCHEMA_VERSION
         assert value["truncated"] is False
     elif form == "csv":
         frame = pl.read_csv(io.BytesIO(written))
