@@ -105,8 +105,8 @@ def read(source: Path | dict[str, Any]) -> Plain:
         if number:
             found.steps.append((int(number.group(1)), event.start, event.end))
     _depths(found.operators)
-    work = [(event.start, event.name) for event in found.operators if not event.depth]
-    work += [(event.launch, event.name) for event in found.device if event.launch is not None]
+    work = [(event.start, event, False) for event in found.operators if not event.depth]
+    work += [(event.launch, event, True) for event in found.device if event.launch is not None]
     loading = [event.span for event in loading_of(found.named)]
     found.steps = complete_steps(sorted(found.steps, key=lambda step: step[1]), work, loading)
     return found
@@ -119,28 +119,45 @@ def loading_of(named: Sequence[Event], pattern: re.Pattern[str] = LOADING) -> li
 
 
 def complete_steps(
-    steps: list[tuple[int, int, int]], work: Iterable[tuple[int, str]], loading: Sequence[Span]
+    steps: list[tuple[int, int, int]], work: Iterable[tuple[int, Event, bool]], loading: Sequence[Span]
 ) -> list[tuple[int, int, int]]:
     """The steps without those at the ends that hold no iteration: number, start and end, in their order.
 
     Args:
-        work: instants and names of top-level operators and launched device events.
+        work: top-level operators by their starts, and device events by their launches (true).
         loading: ranges of data loading, whose work does not count.
     """
-    names: list[list[str]] = [[] for _ in steps]
-    for instant, name in work:
+    held: list[list[tuple[Event, bool]]] = [[] for _ in steps]
+    for instant, event, on_device in work:
         if not any(start <= instant < end for start, end in loading):
             for place, (_, start, end) in enumerate(steps):
                 if start <= instant < end:
-                    names[place].append(name)
+                    held[place].append((event, on_device))
+    names = [{event.name for event, _ in each} for each in held]
+    backward = [any(re.search(r"^autograd::|Backward\d*$", event.name) for event, _ in each) for each in held]
+    spent: Counter[str] = Counter()
+    for event, on_device in (one for each in held for one in each):
+        spent[event.name] += 0 if on_device else event.end - event.start
+
+    def time(place: int, of_device: bool) -> int:
+        return sum(event.end - event.start for event, on_device in held[place] if on_device is of_device)
 
     def empty(place: int, others: list[int]) -> bool:
-        times = Counter(name for other in others for name in set(names[other]))
-        common = [name for name, number in times.items() if number > len(others) / 2]
-        if len(others) == 1 or not common:
-            return bool(common) and not names[place]
-        few = len(names[place]) < statistics.median(len(names[other]) for other in others) / 4
-        return few and len(set(common) & set(names[place])) < len(common) / 2
+        if not others:
+            return False
+        if 2 * sum(backward[other] for other in others) > len(others):
+            if backward[place]:
+                return False
+        else:
+            of_device = any(time(other, True) for other in others)
+            few = len(held[place]) < statistics.median(len(held[other]) for other in others) / 4
+            short = time(place, of_device) < statistics.median(time(other, of_device) for other in others) / 4
+            if not (few and short if len(others) == 1 else few or short):
+                return False
+        times = Counter(name for other in others for name in names[other])
+        common = {name for name, number in times.items() if number > len(others) / 2}
+        has = common & names[place]
+        return len(has) < len(common) / 2 or sum(spent[name] for name in has) < sum(spent[name] for name in common) / 2
 
     left = list(range(len(steps)))
     while len(left) > 1:
@@ -148,7 +165,7 @@ def complete_steps(
         if not dropped:
             break
         left.remove(dropped[0])
-    if len(left) > 1 and any(empty(place, [each for each in left if each != place]) for place in left):
+    if len(left) < len(steps) and any(empty(place, [each for each in left if each != place]) for place in left):
         return steps
     return [steps[place] for place in left]
 

@@ -139,10 +139,9 @@ def step_basis(overview: Mapping[str, Any]) -> str:
 def mean_basis(overview: Mapping[str, Any]) -> str:
     """What the breakdown was taken over: `mean over ranks and steps`; empty for one step of one rank."""
     over = ["ranks"] if overview["ranks"] > 1 else []
-    over += ["steps"] if overview["steps"] > 1 else []
-    cold = overview["steps"] - overview["averaged_steps"]
-    without = f", without {counted(cold, 'cold step')}" if cold else ""
-    return f"mean over {' and '.join(over)}{without}" if over else ""
+    cold = overview["averaged_steps"] < overview["steps"]
+    over += ["usual steps" if cold else "steps"] if overview["steps"] > 1 else []
+    return f"mean over {' and '.join(over)}" if over else ""
 
 
 def _has_work(traces: Iterable[TraceInfo]) -> bool:
