@@ -47,7 +47,7 @@ from rankscope.results import (
 from rankscope.rundir.plurals import counted, plural
 
 UNEXPLAINED = 0.05
-"""Of a step: if the device is idle for longer and no finding says why, the headline says so."""
+"""Of a step: if the device is idle for longer and no finding explains it, the headline does not deny it."""
 JUDGED = ("stragglers",)
 """Analyses whose question the diagnosis answers: they have no sentence of their own."""
 

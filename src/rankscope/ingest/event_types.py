@@ -173,7 +173,7 @@ DEVICE_KINDS = {
     "memset": "memset",
     # What MTIA's engines ran; newer Kineto calls it `kernel`.
     "mtia_ccp_events": "kernel",
-    # What unitrace has of a device; copies and fills are told by their names.
+    # What unitrace has of a device; their names distinguish copies and fills.
     UNITRACE: "kernel",
 }
 RUNTIME_CATEGORIES = {

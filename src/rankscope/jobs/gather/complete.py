@@ -180,8 +180,7 @@ def completeness(run: Path, world_size: int | None = None, recorded: str | None 
     kept = ((m.rank or 0, path) for m in manifests for lost in m.failed if (path := kept_trace(lost.reason)))
     ended = attempts(manifests)
     running = tuple(sorted({m.rank or 0 for _, its in ended for m in its if m.state == "running"}))
-    traced = {rank for file in files if (rank := rank_of.get(file, parse_trace_name(file).rank)) is not None}
-    on_purpose = left_out(world_size or 0, traced, about[0] if about else None, manifests)
+    on_purpose = left_out(world_size or 0, by_name, about[0] if about else None, manifests)
     unjudged = {*running, *(rank for rank, _ in absent), *(on_purpose.ranks if on_purpose is not None else ())}
     return Completeness(
         runs=tuple(sorted({each.run_id for each in facts if each.run_id})),
