@@ -14,7 +14,7 @@ from rankscope.ingest.chunks import Chunk
 from rankscope.ingest.event_types import EVENTS
 from rankscope.ingest.findings import losses_of
 from rankscope.ingest.kineto import read_kineto
-from rankscope.ingest.timestamps import MAX_NS, NO_DURATION, NO_TIME, event_times
+from rankscope.ingest.timestamps import MAX_NS, NO_TIME, event_times
 from rankscope.ingest.trace_metadata import trace_info
 
 
@@ -73,13 +73,13 @@ def test_without_a_duration_an_event_ends_where_it_starts(tmp_path: Path) -> Non
     made = {key: value for key, value in kernel("k", 7, 1).items() if key != "dur"}
     found = read_kineto(str(write(tmp_path / "t.json", trace([made]))))
     assert found.tables["device_events"].select("start_ns", "end_ns").row(0) == (7000, 7000)
-    assert found.odd[NO_DURATION] == 1
+    assert found.account.no_duration == 1
 
 
 def test_a_duration_of_31_years_is_a_warning(tmp_path: Path) -> None:
     path = str(write(tmp_path / "t.json", trace([kernel("k", 7, 10**15), kernel("k", 9, 2)])))
     found = read_kineto(path)
-    assert found.odd[NO_DURATION] == 1
+    assert found.account.no_duration == 1
     (finding,) = losses_of([trace_info(found)])
     assert (finding.id, finding.severity) == ("trace-oddities", "warning")
     assert "1 event without a plausible duration" in finding.title

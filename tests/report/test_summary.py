@@ -83,7 +83,7 @@ def test_a_step_divides_into_what_the_device_did(tmp_path: Path) -> None:
     assert "200 µs" in line(lines, "  exposed communication")
     assert line(lines, "step ") == "step        1.00 ms  median over 2 steps"
     assert line(lines, "stragglers") == "stragglers  one rank: nothing to compare it with"
-    assert line(lines, "traces") == "traces      no problems found"
+    assert line(lines, "traces") == "traces      no problems found in 18 events and 8 launches"
 
 
 def test_a_step_that_stands_out_is_named(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from rankscope.results import (
     Tables,
     by_window,
     concat_ranks,
+    schema_of,
     total_of,
 )
 from rankscope.rundir.plurals import listed
@@ -68,6 +69,9 @@ _DEVICE_EVENTS, _GLOO = "device_events", "gloo_ns"
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """Add up the windows of a rank."""
+    if any(info.account.lacks_device for info in inputs.traces):
+        schema = schema_of(COLUMNS) | {_DEVICE_EVENTS: pl.Int64(), _GLOO: pl.Int64()}
+        return pl.DataFrame([{"rank": inputs.rank, _DEVICE_EVENTS: 0, _GLOO: 0}], schema=schema)
     totals: dict[str, int] = {column.name: 0 for column in COLUMNS[1:-1]}
     for window in by_window(tables, inputs):
         for name, value in _times_of(_activity_of(window, inputs)).items():

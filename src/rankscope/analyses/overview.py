@@ -103,7 +103,8 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     slowest = steps.group_by("step", "window").agg(pl.col("window_ns").max())
     longest = slowest.drop_nulls("step").sort("window_ns", "step", "window", descending=[True, False, False])
     recorded = count_steps(steps)
-    all_rows, steps = max(steps.height, 1), steps.join(cold_steps(slowest), on=["step", "window"], how="anti")
+    known = steps.filter(pl.col("compute_ns").is_not_null())
+    all_rows, steps = max(known.height, 1), known.join(cold_steps(slowest), on=["step", "window"], how="anti")
     rows = max(steps.height, 1)
     communication = int(device["communication_ns"].sum())
     window = int(steps["window_ns"].sum())
@@ -118,9 +119,9 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         "longest_step_ns": longest["window_ns"].first(),
         "averaged_steps": count_steps(steps),
         "mean_step_ns": round(window / rows) if steps.height else None,
-        "communication_ns": communication // all_rows,
+        "communication_ns": communication // all_rows if steps.height else None,
         "overlap_ratio": int(device["overlap_ns"].sum()) / communication if communication else None,
-        **{name: round(total / rows) for name, total in parts_ns.items()},
+        **{name: round(total / rows) if steps.height else None for name, total in parts_ns.items()},
         "exposed_share": parts_ns["exposed_communication_ns"] / window if window else None,
         "busy_share": int(device["busy_ns"].sum()) / span if span else None,
         **_slowest(of_judged_ranks(steps, inputs.traces), window / rows),

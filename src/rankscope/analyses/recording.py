@@ -113,4 +113,6 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     return Headline.of(f"{text}.", **values)
 
 
-analysis = Analysis(name="recording", doc=__doc__, columns=COLUMNS, across_ranks=across_ranks, headline=headline)
+analysis = Analysis(
+    name="recording", doc=__doc__, columns=COLUMNS, across_ranks=across_ranks, headline=headline, of_all_ranks=True
+)

@@ -14,7 +14,8 @@ unions over all host threads:
     window = compute + exposed communication + exposed copies + exposed fills
              + runtime + data loading + operators + other
 
-Without device events, compute is top-level operators and communication is Gloo's ranges.
+Without device events, compute is top-level operators and communication is Gloo's ranges. Where kernels were launched
+and none is in the trace, the device was not recorded, and the parts of a window are null: not known.
 A trace without steps gives one row with step null: from the first to the last device event, as the host may have
 waited or loaded long before; without a device, the complete trace.
 
@@ -59,7 +60,12 @@ COLUMNS = (
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The steps of a rank, window by window."""
-    return steps_by_window(tables, inputs, COLUMNS, _steps_of)
+    frame = steps_by_window(tables, inputs, COLUMNS, _steps_of)
+    unknown = [window for window, info in enumerate(inputs.traces) if info.account.lacks_device]
+    if not unknown:
+        return frame
+    known = ~pl.col("window").is_in(unknown)
+    return frame.with_columns(pl.when(known).then(column.name).alias(column.name) for column in CATEGORIES)
 
 
 def _steps_of(window: Tables, inputs: Inputs) -> pl.DataFrame:

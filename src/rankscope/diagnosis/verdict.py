@@ -190,16 +190,24 @@ def diagnosis_of(
         without_steps: ranks whose files have no steps although others have: the results have no rows of them.
     """
     unit = step_words(inputs)
-    snapshots_alone = bool(inputs.traces) and all(info.is_snapshot for info in inputs.traces)
     return Diagnosis(
         tuple(findings),
         tuple(stated),
-        _headline(findings, unit, step, snapshots_alone, _unexplained_idle(findings, inputs, step)),
+        _headline(findings, unit, step, _nothing_measured(inputs), _unexplained_idle(findings, inputs, step)),
         _rank_verdict(findings, inputs),
         step,
         unit.length,
         tuple(_not_judged(stated, inputs, without_steps)),
     )
+
+
+def _nothing_measured(inputs: Inputs) -> str:
+    """Why no trace tells what the time was spent on; empty if one does."""
+    if inputs.traces and all(info.is_snapshot for info in inputs.traces):
+        return "Only memory was recorded: snapshots hold no durations."
+    if inputs.traces and all(info.account.lacks_device for info in inputs.traces):
+        return "The device was not recorded, although kernels were launched: what it did is not known."
+    return ""
 
 
 def _unexplained_idle(findings: Sequence[Finding], inputs: Inputs, step: int | None) -> tuple[int, str] | None:
@@ -226,19 +234,21 @@ def _headline(
     findings: Sequence[Finding],
     unit: StepWords,
     step: int | None,
-    snapshots_alone: bool,
+    nothing_measured: str,
     unexplained: tuple[int, str] | None = None,
 ) -> Headline:
     """The most costly cause, and what it costs; where none is a warning, idle time that nothing explains.
 
     Args:
+        nothing_measured: as `_nothing_measured` gives it.
         unexplained: as `_unexplained_idle` gives it.
     """
-    if step is None and snapshots_alone:
-        return Headline.of("Only memory was recorded: snapshots hold no durations.")
     if step is None:
-        return Headline.of("Nothing can be measured: these traces contain no event with a duration.")
+        no_event = "Nothing can be measured: these traces contain no event with a duration."
+        return Headline.of(nothing_measured or no_event)
     values: dict[str, tuple[int | float | str, str]] = {"step": (step, "ns")}
+    if nothing_measured:
+        return Headline.of(f"{nothing_measured} The {unit.noun} is {{step}}.", **values)
     top = next((each for each in findings if each.weight_ns and each.severity != "info"), None)
     top = top or next((each for each in findings if each.severity != "info"), None)
     small = top is None
@@ -351,6 +361,8 @@ def _not_judged(stated: Sequence[Finding], inputs: Inputs, without_steps: frozen
     found += _ranks_not_judged(stated, inputs, ranks)
     if "step_time" in inputs.results and not on_device(inputs):
         why = "no device event is recorded: compute is operators, communication is Gloo's ranges"
+        if any(info.account.lacks_device for info in inputs.traces):
+            why = "kernels were launched, and no device event is recorded"
         found.append(NotJudged("Device idle time, launches and kernels", why, "On a GPU, record device activity."))
     for each in stated:
         if each.id == "not-diagnosed":

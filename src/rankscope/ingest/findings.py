@@ -6,17 +6,19 @@ run and rank of a trace.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePath
 
 from rankscope.errors import OtherTraceError, RankscopeError, describe_error
-from rankscope.ingest.known_categories import READ, UnknownRanges
-from rankscope.ingest.timestamps import NO_DURATION
+from rankscope.ingest.known_categories import READ, named
 from rankscope.results import NOT_ANALYZED, Evidence, Finding, Severity
 from rankscope.rundir.names import DATABASE_SUFFIXES, split_process
 from rankscope.rundir.plurals import counted, plural
+from rankscope.store.account import NO_DURATION, SKIPPED_SHARE, UNPAIRED_END
 from rankscope.store.trace_info import TraceInfo
 
+NOT_A_TRACE = "not-a-trace"
 # Links or files that one finding lists.
 _MAX_LISTED = 16
 
@@ -68,7 +70,7 @@ def _left_out(files: Sequence[tuple[str, RankscopeError]], severity: Severity) -
     more = f"{counted(len(files), 'file')} are not traces{reads} and were left out; the first, {_name(path)}"
     return [
         Finding(
-            id="not-a-trace",
+            id=NOT_A_TRACE,
             severity=severity,
             title=f"{more if len(files) > 1 else f'{_name(path)} is not a trace{reads} and was left out'}: "
             f"{describe_error(error)}",
@@ -205,11 +207,17 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
                 advice="Copy the file again.",
             )
         )
-    if info.lacks_device_events:
+    if info.account.lacks_device_events:
         findings.append(_lost_device_events(info, ranks, none_complete))
-    oddities = {**info.odd, **({"pieces of invalid JSON that were repaired": info.repaired} if info.repaired else {})}
+    timeless = info.account.no_duration
+    oddities = {
+        f"events {NO_DURATION}": timeless,
+        UNPAIRED_END: info.account.unread.get(UNPAIRED_END, 0),
+        **info.odd,
+        "pieces of invalid JSON that were repaired": info.repaired,
+    }
+    oddities = {name: number for name, number in oddities.items() if number}
     if oddities:
-        timeless = oddities.get(NO_DURATION, 0)
         what = "parts of it do not follow the format"
         if timeless:
             what = f"the time of {counted(timeless, 'event')} without a plausible duration is missing"
@@ -251,10 +259,11 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
 
 
 def _lost_device_events(info: TraceInfo, ranks: tuple[int, ...], none_complete: bool) -> Finding:
-    of = f"{info.lost_launches:,} of {counted(info.launches, 'launch', 'launches')}"
+    account = info.account
+    of = f"{account.lost_launches:,} of {counted(account.launches, 'launch', 'launches')}"
     whose = f"Rank {info.rank}" if info.rank is not None else _name(info.path)
-    if info.lacks_device:
-        title = f"{whose}: the device was not recorded: none of {info.launches:,} launches has a device event"
+    if account.lacks_device:
+        title = f"{whose}: the device was not recorded: none of {account.launches:,} launches has a device event"
         advice = (
             "Record the device (ProfilerActivity.CUDA or XPU), with no other profiler on it; host operators are not "
             "what it computed."
@@ -265,8 +274,8 @@ def _lost_device_events(info: TraceInfo, ranks: tuple[int, ...], none_complete: 
         advice = "Record again with a longer warm-up (--warmup): profilers lose kernels at the start of a recording."
     evidence = (
         Evidence("file", info.path),
-        Evidence("launches of kernels and graphs", info.launches, "count"),
-        Evidence("without a device event", info.lost_launches, "count"),
+        Evidence("launches of kernels and graphs", account.launches, "count"),
+        Evidence("without a device event", account.lost_launches, "count"),
     )
     return Finding("device-events-lost", "warning", title, ranks=ranks, evidence=evidence, advice=advice)
 
@@ -293,23 +302,25 @@ def _empty(infos: Sequence[TraceInfo]) -> list[Finding]:
 
 def _unknown_categories(infos: Sequence[TraceInfo]) -> list[Finding]:
     """Files with ranges that no table has: what ran in them is missing."""
-    found = [(info, ranges) for info in infos if (ranges := UnknownRanges.of(info.counts)).is_noteworthy]
+    found = [info for info in infos if info.account.unknown_share >= SKIPPED_SHARE]
     if not found:
         return []
-    first, ranges = max(found, key=lambda each: each[1].share)
+    first = max(found, key=lambda info: info.account.unknown_share)
+    account = first.account
     more = f", and of {counted(len(found) - 1, 'other file')}" if len(found) > 1 else ""
     return [
         Finding(
             id="unknown-categories",
             severity="warning",
-            title=f"{ranges.total:,} of {counted(ranges.timed, 'timed event')} of {_name(first.path)}{more} have no "
-            f"category of torch.profiler and are not counted: {ranges.named}",
-            ranks=tuple(sorted({info.rank for info, _ in found if info.rank is not None})),
+            title=f"{sum(account.unknown.values()):,} of {counted(account.timed, 'timed event')} of "
+            f"{_name(first.path)}{more} have no category of torch.profiler and are not counted: "
+            f"{named(account.unknown)}",
+            ranks=tuple(sorted({info.rank for info in found if info.rank is not None})),
             evidence=(
-                *(Evidence("file", info.path) for info, _ in found[:_MAX_LISTED]),
+                *(Evidence("file", info.path) for info in found[:_MAX_LISTED]),
                 *(
-                    Evidence(f"events of {'no category' if name is None else name}", number, "count")
-                    for name, number in ranges.unknown.most_common(_MAX_LISTED)
+                    Evidence(f"events of {name or 'no category'}", number, "count")
+                    for name, number in Counter(account.unknown).most_common(_MAX_LISTED)
                 ),
             ),
             advice=f"What ran in them looks idle. rankscope reads {READ}.",

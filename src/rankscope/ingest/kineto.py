@@ -17,6 +17,7 @@ import polars as pl
 from rankscope.errors import NotATraceError
 from rankscope.ingest.chunks import CHUNK_BYTES, EventStream
 from rankscope.ingest.event_types import LAUNCH_ARROWS
+from rankscope.ingest.known_categories import timed_and_unknown
 from rankscope.ingest.links import linked_columns
 from rankscope.ingest.perfetto import PerfettoReader
 from rankscope.ingest.recorded_calls import recorded_calls
@@ -29,6 +30,7 @@ from rankscope.primitives.lost_device_events import launches_without_events
 from rankscope.rundir.fields import count
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 from rankscope.rundir.plurals import counted
+from rankscope.store.account import DAMAGED, NO_TIME, UNPAIRED_END, Account
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool, conform
 
@@ -40,6 +42,8 @@ class Extent:
     Attributes:
         host: operators and Python frames by process and thread.
         marked: annotations, for a trace that has nothing else.
+        rows: rows of each table that events became; those of `collectives` are of events that another table has.
+        unlaunched: device events whose launch is not in the file.
         launches: calls that launch kernels or graphs.
         lost_launches: those of them whose device event is not in the file.
         step_work: what the steps hold.
@@ -52,11 +56,17 @@ class Extent:
     end_ns: int | None = None
     host: Counter[tuple[int, int]] = field(default_factory=Counter)
     marked: Counter[tuple[int, int]] = field(default_factory=Counter)
+    rows: Counter[str] = field(default_factory=Counter)
+    unlaunched: int = 0
     launches: int = 0
     lost_launches: int = 0
 
     def add(self, name: str, rows: pl.DataFrame) -> None:
         """Extend it by the rows of a table."""
+        if name != "collectives":
+            self.rows[name] += rows.height
+        if name == "device_events":
+            self.unlaunched += rows["launch_ns"].null_count()
         if name not in _RANGE_TABLES or not rows.height:
             return
         self.start_ns = _least(self.start_ns, rows["start_ns"].min())
@@ -97,6 +107,7 @@ class KinetoTrace:
         counts: events in the file by phase and category, as written.
         losses: what could not be read.
         odd: counts of oddities that did not prevent reading.
+        account: what became of its events.
         json_bytes: size of the decompressed text.
         extent: its first and last step and instant.
         others: further traces in the same archive, which are not read.
@@ -108,6 +119,7 @@ class KinetoTrace:
     counts: Counter[tuple[str | None, str | None]] = field(default_factory=Counter)
     losses: Losses = field(default_factory=Losses)
     odd: Counter[str] = field(default_factory=Counter)
+    account: Account = field(default_factory=Account)
     json_bytes: int = 0
     extent: Extent = field(default_factory=Extent)
     others: int = 0
@@ -185,9 +197,37 @@ def read_kineto(
         counts=builder.counts,
         losses=stream.losses,
         odd=builder.odd,
+        account=_account(builder, stream.losses, extent),
         json_bytes=stream.bytes_read,
         extent=extent,
         others=others,
+    )
+
+
+def _account(builder: TableBuilder, losses: Losses, extent: Extent) -> Account:
+    """What became of the events of a file."""
+    timed, _ = timed_and_unknown(builder.counts)
+    with_time = builder.counts - builder.no_time
+    _, unknown = timed_and_unknown(with_time)
+    no_time = builder.no_time.total()
+    damaged = losses.events - no_time
+    rows = Counter(extent.rows)
+    rows["other_events"] -= sum(unknown.values())
+    rows["tracks"] -= builder.named_tracks
+    ends = sum(number for (phase, _), number in with_time.items() if phase == "E")
+    unread = {DAMAGED: damaged, NO_TIME: no_time, UNPAIRED_END: builder.unpaired_ends}
+    return Account(
+        events=builder.counts.total() + damaged,
+        timed=timed + damaged,
+        tables=dict(+rows),
+        ends=ends - builder.unpaired_ends,
+        unread={reason: number for reason, number in unread.items() if number},
+        unknown=unknown,
+        no_duration=builder.no_duration,
+        device_events=extent.rows["device_events"],
+        unlaunched=extent.unlaunched,
+        launches=extent.launches,
+        lost_launches=extent.lost_launches,
     )
 
 

@@ -27,10 +27,11 @@ from rankscope.ingest.native_columns import NativeEvents, NativePiece
 from rankscope.ingest.repair import text_then_repaired
 from rankscope.ingest.salvage import UNREADABLE, Losses
 from rankscope.ingest.table_columns import GROUPS
-from rankscope.ingest.timestamps import FAR_NS, NO_DURATION, NO_TIME, event_times, median_start
+from rankscope.ingest.timestamps import FAR_NS, NO_TIME, event_times, median_start
 from rankscope.ingest.track_categories import categorized, known_processes
 from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import Int64
+from rankscope.store import account
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool
 
@@ -61,12 +62,17 @@ class TableBuilder:
 
     Attributes:
         counts: events seen, by phase and category as written; of known processes, as `track_categories` has it.
-        odd: counts of oddities that did not prevent reading (events without a duration, unfinished ranges, …).
+        odd: counts of oddities that did not prevent reading (unfinished ranges, values that do not fit, …).
+        no_time: those of them that are in no table, as their time is not known.
+        no_duration: ranges that end when they begin, as their duration is not known.
+        unpaired_ends: ends of ranges that do not begin.
     """
 
     def __init__(self, losses: Losses, spool: Spool) -> None:
         self.counts: Counter[tuple[str | None, str | None]] = Counter()
         self.odd: Counter[str] = Counter()
+        self.no_time: Counter[tuple[str | None, str | None]] = Counter()
+        self.no_duration = self.unpaired_ends = 0
         self._losses = losses
         self._spool = spool
         self._rows_before: dict[str, int] = {}
@@ -101,10 +107,11 @@ class TableBuilder:
             if table != "tracks" and (timeless := start[at] == NO_TIME).any():
                 # Its time is not known, and time zero would extend every span.
                 size = sum(len(events[row].args) for row in at[timeless])
-                self._losses.lose(size, "events without a time, or 52 days from the others", int(timeless.sum()))
+                self._losses.lose(size, f"events {account.NO_TIME}", int(timeless.sum()))
+                self.no_time[phase, category] += int(timeless.sum())
                 at = at[~timeless]
             if phase == "X" and (absent := duration[at] < 0).any():
-                self.odd[NO_DURATION] += int(absent.sum())
+                self.no_duration += int(absent.sum())
             # These tables have columns for phase and category, so their groups are added together.
             in_columns = table in ("other_events", "flows", "tracks", "counters", "half")
             tables.setdefault((table, None if in_columns else category), []).append(at)
@@ -140,7 +147,7 @@ class TableBuilder:
         for events, (start, duration) in zip(tables, times, strict=True):
             kind, category = events.table.kind, events.table.category
             if kind in (RANGE, OTHER) and (absent := duration < 0).any():
-                self.odd[NO_DURATION] += int(absent.sum())
+                self.no_duration += int(absent.sum())
             end = start + np.maximum(duration, 0)
             if kind == RANGE:
                 self._add_group(table_of("X", category), category, events, start, end)
@@ -160,7 +167,7 @@ class TableBuilder:
         """After the last chunk: add the ranges that are still open."""
         for opened in self._open.values():
             if opened:
-                self.odd["ranges that begin and never end"] += len(opened)
+                self.no_duration += len(opened)
                 for event, instant in opened:
                     self._add_pairs([(event, instant, instant)])
         if self._text_tracks:
@@ -224,7 +231,7 @@ class TableBuilder:
                 begun, since = opened.pop()
                 pairs.append((begun, since, max(instant, since)))
             else:
-                self.odd["ends without a begin"] += 1
+                self.unpaired_ends += 1
         if pairs:
             self._add_pairs(pairs)
 
@@ -241,6 +248,11 @@ class TableBuilder:
         start = np.array([since for _, since, _ in group], dtype=np.int64)
         end = np.array([until for _, _, until in group], dtype=np.int64)
         self._add_group(table_of("X", category), category, DecodedEvents(self, events), start, end)
+
+    @property
+    def named_tracks(self) -> int:
+        """Rows of `tracks` that are no events: names of processes and threads that are not numbers."""
+        return len(self._text_tracks)
 
     def rows_before_last(self, table: str) -> int:
         """How many rows a table had before its last frame."""

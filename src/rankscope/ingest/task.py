@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rankscope.errors import NotATraceError, OtherTraceError, TraceError, without_credentials
 from rankscope.ingest.kineto import read_kineto
-from rankscope.ingest.known_categories import READ, UnknownRanges
+from rankscope.ingest.known_categories import READ, named
 from rankscope.ingest.source import is_url
 from rankscope.ingest.trace_metadata import trace_info
 from rankscope.rundir.plurals import counted
@@ -101,10 +101,11 @@ def ingest_trace(path: str, facts: Facts | None = None, *, again: bool = False) 
                 hint="leave it out, or check what wrote it",
             )
         info = trace_info(trace)
-        ranges = UnknownRanges.of(info.counts)
-        if ranges.timed and ranges.total == ranges.timed:
+        account = info.account
+        if account.timed and account.unknown_share == 1:
             raise OtherTraceError(
-                f"{counted(ranges.timed, 'timed event')}, none of a category of torch.profiler: {ranges.named}",
+                f"{counted(account.timed, 'timed event')}, none of a category of torch.profiler: "
+                f"{named(account.unknown)}",
                 path=path,
                 hint=f"rankscope reads {READ}",
             )

@@ -33,8 +33,6 @@ NO_TIME = -(1 << 63)
 # Half of what a browser's numbers hold exactly: 52 days. No recording is as long; a time that far from the others, or a
 # duration of that length, is damage.
 FAR_NS = 1 << 52
-NO_DURATION = "events without a duration, or with one of over 52 days"
-"""Counted among a file's oddities: they end when they begin."""
 
 
 def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[Int64, Int64]:

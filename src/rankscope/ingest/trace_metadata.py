@@ -59,8 +59,7 @@ def trace_info(trace: KinetoTrace) -> TraceInfo:
         others=trace.others,
         groups=_groups(embedded, distributed),
         devices=_devices(metadata.get("deviceProperties")),
-        launches=trace.extent.launches,
-        lost_launches=trace.extent.lost_launches,
+        account=trace.account,
         pid=trace.extent.pid,
         threads=trace.extent.threads,
     )

@@ -6,6 +6,8 @@ import polars as pl
 class AnalysisMethods:
     """Every analysis of rankscope as a method. Others: ``run.analyze(name)[name].frame``."""
 
+    def account(self) -> pl.DataFrame:
+        """What became of all that was recorded: no event, launch or nanosecond is without an owner."""
     def all_to_all(self) -> pl.DataFrame:
         """All-to-all exchanges: bytes that each rank sends to each other rank, separately for dispatch and combine."""
     def annotations(self, *, by: Literal["name", "step"] = "name") -> pl.DataFrame:

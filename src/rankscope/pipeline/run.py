@@ -21,7 +21,6 @@ from rankscope.diagnosis.verdict import Diagnosis
 from rankscope.errors import ConfigError
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.event_types import DEVICE_KINDS
-from rankscope.ingest.known_categories import UnknownRanges
 from rankscope.ingest.run_selection import KnownRun
 from rankscope.ingest.runs import NAMELESS
 from rankscope.pipeline.graph import RankParts, levels, run_level
@@ -31,6 +30,7 @@ from rankscope.pipeline.tasks import AnalysisKey, Progress, Tasks, analysis_key,
 from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Parameters, Result, by_severity, each_once
 from rankscope.rundir.manifest import RunManifest
 from rankscope.rundir.plurals import counted, listed
+from rankscope.store.account import SKIPPED_SHARE
 from rankscope.store.trace_info import TraceInfo
 
 T = TypeVar("T")
@@ -400,6 +400,6 @@ class Run(SqlMethods):
 
 
 def _may_have_device(info: TraceInfo) -> bool:
-    if UnknownRanges.of(info.counts).is_noteworthy:
+    if info.account.unknown_share >= SKIPPED_SHARE or info.account.lacks_device:
         return True  # in what was not read
     return info.is_snapshot or any(kind.partition(" ")[2].lower() in DEVICE_KINDS for kind in info.counts)

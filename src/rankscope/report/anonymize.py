@@ -16,7 +16,6 @@ from typing import Any
 
 from rankscope.analyses import all_analyses
 from rankscope.diagnosis.rules import all_rules
-from rankscope.ingest.known_categories import UnknownRanges
 from rankscope.pipeline import Run
 from rankscope.report.experiments.tables import PREFIX
 from rankscope.store.cache import CachedTrace
@@ -122,8 +121,8 @@ class Anonymizer:
             return sorted(trace.load(table, [column])[column].drop_nulls().unique().to_list())
 
         self._take("host", trace.info.host)
-        for category in UnknownRanges.of(trace.info.counts).unknown:
-            self._take("category", category)
+        for category in trace.info.account.unknown:
+            self._take("category", category or None)
         for table in ("device_events", "runtime_calls"):
             self._kept.update(values(table, "name"))
         self._sort("operator", values("host_ops", "name"), _OPERATOR)

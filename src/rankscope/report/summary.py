@@ -21,12 +21,14 @@ from rich.text import Text
 from rankscope.diagnosis.effects import STRAGGLER
 from rankscope.diagnosis.verdict import Diagnosis
 from rankscope.ingest.event_types import DEVICE_KINDS
+from rankscope.ingest.findings import NOT_A_TRACE
 from rankscope.pipeline import Run
 from rankscope.primitives.steps import UNUSUAL
 from rankscope.report.formatting import cell, number_of, numbered, per_step, percent, plain, saving_of, sentence
 from rankscope.report.terminal import COLORS
 from rankscope.results import Finding, Result
 from rankscope.rundir.plurals import counted, in_sentence
+from rankscope.store.account import Account
 from rankscope.store.trace_info import TraceInfo
 
 LINES, COLUMNS = 24, 100
@@ -146,18 +148,18 @@ def mean_basis(overview: Mapping[str, Any]) -> str:
 
 def _has_work(traces: Iterable[TraceInfo]) -> bool:
     """Whether any operator or device event is recorded: a log of spans has none, and what a step did is unknown."""
-    kinds = {kind.partition(" ")[2].lower() for info in traces if not info.lacks_device for kind in info.counts}
+    kinds = {kind.partition(" ")[2].lower() for info in traces if not info.account.lacks_device for kind in info.counts}
     return not kinds.isdisjoint((*DEVICE_KINDS, "cpu_op", "operator"))
 
 
 def _step(overview: Mapping[str, Any], *, recorded: bool) -> list[Text]:
     """The step time and its breakdown, if what the steps did is recorded."""
     lines = [_line("step", (cell(overview["step_ns"], "ns"), "bold"), f"  {step_basis(overview)}")]
+    if not recorded:
+        return [*lines, Text("  what it was spent on is not recorded: no device events", style="dim")]
     mean = overview["mean_step_ns"]
     if not mean:
         return lines
-    if not recorded:
-        return [*lines, Text("  what it was spent on is not recorded: no device events", style="dim")]
     basis = mean_basis(overview)
     # Findings have it without the waiting: a reader must not take one for the other.
     waiting = "; communication includes waiting" if overview["ranks"] > 1 else ""
@@ -240,7 +242,13 @@ def _lost(run: Run, width: int) -> list[Text]:
     """Problems with the traces."""
     lost = [finding for finding in run.loaded.findings if finding.severity != "info"]
     if not lost:
-        return [_line("traces", ("no problems found", "dim"))]
+        account = Account.of(info.account for info in run.traces)
+        read = counted(account.events, "event")
+        if account.launches:
+            read += f" and {counted(account.launches, 'launch', 'launches')}"
+        found = f"no problems found in {read}" if account.events else "no problems found"
+        others = [plain(each.title.partition(":")[0]) for each in run.loaded.findings if each.id == NOT_A_TRACE]
+        return _folded([_line("traces", ("; ".join([found, *map(in_sentence, others)]), "dim"))], width)
     lines: list[Text] = []
     for finding in lost[:_LOST]:
         # The directory is named above: without it the file's name fits on the line.

@@ -141,6 +141,7 @@ class Analysis:
         needs_rows_of: tables without which a rank has no rows: if all are empty, `per_rank` is not called.
         reads_more: expensive columns that it needs in addition to `reads` for some parameters.
         headline: gives the answer in one sentence from the result's frame; None if there is none.
+        of_all_ranks: whether its headline is about ranks with incomplete files too.
         has_findings: whether `across_ranks` may give findings: `rankscope findings` then includes it.
         reads_log: whether `across_ranks` reads the job's step log.
         in_report: whether its table is in the report.
@@ -163,6 +164,7 @@ class Analysis:
     needs_rows_of: tuple[str, ...] = ()
     reads_more: Callable[[Parameters], Mapping[str, tuple[str, ...]]] | None = None
     headline: Callable[[pl.DataFrame], Headline | None] | None = None
+    of_all_ranks: bool = False
     has_findings: bool = False
     reads_log: bool = False
     in_report: bool = True
@@ -331,7 +333,7 @@ class Result:
         return replace(headline, text=text, values=(*headline.values, Evidence("left_out", shown)))
 
     def _compared(self, frame: pl.DataFrame) -> pl.DataFrame:
-        if not self.incomplete or "rank" not in frame.columns:
+        if self.analysis.of_all_ranks or not self.incomplete or "rank" not in frame.columns:
             return frame
         complete = frame.filter(~pl.col("rank").is_in(list(self.incomplete)))
         return complete if complete.height else frame

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import polars as pl
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 
 I64, I32, I16, F32, STR, BOOL = pl.Int64(), pl.Int32(), pl.Int16(), pl.Float32(), pl.String(), pl.Boolean()
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
 
+from rankscope.store.account import Account
+
 # Smaller times count from the host's start, not from 1970.
 _YEAR_2001_NS = 10**18
 
@@ -21,10 +23,6 @@ _MOST_MARKS = 4
 _MAX_SHARED = 1 << 16
 _LEAST_RANGE = 3
 
-LOST_SHARE = 0.01
-"""Of the launches: if so many have no device event, figures of the device are incomplete. Public traces lose none."""
-LOST_LAUNCHES = 3
-"""Fewer may be those that the end of the recording cut off."""
 _CONTAINER_PIDS = 1000
 """Smaller process ids are reused: a container numbers its processes from 1, at each start of a job."""
 
@@ -56,8 +54,7 @@ class TraceInfo:
         checksum: whether the file fails the checksum of its compression.
         reason: the first problem with it.
         odd: counts of oddities that did not prevent reading.
-        launches: calls that launch kernels or graphs.
-        lost_launches: those of them without a device event, although no graph was captured then.
+        account: what became of its events.
         others: further traces in the same archive, which were not read.
         groups: process groups: name, description, ranks.
         devices: devices: id, name, total memory, multiprocessors.
@@ -94,8 +91,7 @@ class TraceInfo:
     checksum: bool = False
     reason: str | None = None
     odd: Mapping[str, int] = field(default_factory=dict)
-    launches: int = 0
-    lost_launches: int = 0
+    account: Account = field(default_factory=Account)
     others: int = 0
     groups: tuple[Mapping[str, Any], ...] = ()
     devices: tuple[Mapping[str, Any], ...] = ()
@@ -123,17 +119,7 @@ class TraceInfo:
     @property
     def is_incomplete(self) -> bool:
         """Whether it ends too early or lost events: missing events would look like idle time."""
-        return self.truncated or self.lost_events > 0 or self.lacks_device_events
-
-    @property
-    def lacks_device_events(self) -> bool:
-        """Whether the profiler lost device events: calls were made that launch them."""
-        return self.lost_launches >= max(LOST_SHARE * self.launches, LOST_LAUNCHES)
-
-    @property
-    def lacks_device(self) -> bool:
-        """Whether it has none of the device events that were launched: operators are not what was computed then."""
-        return self.lacks_device_events and self.lost_launches == self.launches
+        return self.truncated or self.lost_events > 0 or self.account.lacks_device_events
 
     @property
     def device(self) -> str | None:
@@ -193,7 +179,7 @@ class TraceInfo:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"account": self.account.to_json()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TraceInfo:
@@ -205,6 +191,7 @@ class TraceInfo:
         fields = dict(values)
         for name in ("groups", "devices", "threads", "incomplete_steps"):
             fields[name] = tuple(fields.get(name, ()))
+        fields["account"] = Account.from_json(fields.get("account", {}))
         fields["groups"] = tuple(map(_shared, fields["groups"]))
         fields["devices"] = tuple(map(_shared, fields["devices"]))
         for name in ("counts", "mesh"):

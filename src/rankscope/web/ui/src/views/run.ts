@@ -7,7 +7,7 @@ import { counted, formatRanks } from "../format/ranks.ts";
 import { present, type View, type ViewContext } from "./view.ts";
 
 /** Findings about lost, doubtful or missing data in the files. */
-const LOSSES = /^(trace|rank|ranks|run|runs|window|missing|clock|clocks|capture|not|traces|profiler|unmatched|incomplete|ambiguous)-/;
+const LOSSES = /^(trace|device|unknown|archive|link|rank|ranks|run|runs|window|missing|clock|clocks|capture|not|traces|profiler|unmatched|incomplete|ambiguous)-/;
 
 /** Longer lists of names flow like text. */
 const IN_A_COLUMN = 6;
@@ -19,10 +19,10 @@ export const run: View = {
   title: "Run",
   group: "run",
   question: "What was read, what is missing, and what did recording cost?",
-  answers: ["recording", "clock", "placement"],
+  answers: ["account", "recording", "clock", "placement"],
   shows: [],
-  wants: ["job_kind", "recording", "clock"],
-  tables: ["job_kind", "recording", "clock", "devices"],
+  wants: ["job_kind", "account", "recording", "clock"],
+  tables: ["job_kind", "account", "recording", "clock", "devices"],
   render(context) {
     const { run: about, generatedBy, analyses, findings } = context.payload;
     const list = (all: readonly string[]): Child => {
@@ -51,9 +51,10 @@ export const run: View = {
       h("section", { "aria-labelledby": "lost-title" }, h("h3", { id: "lost-title" }, "Missing or doubtful data"),
         lost.length > 0 ? findingItems(context, lost) : h("p", { class: "quiet-box" }, "None: every file was read completely, and no expected rank is missing.")),
       part(context, "job_kind", "Kind of job", "The traces do not tell whether this is training or inference."),
+      part(context, "account", "Events that were read", "Nothing with a time was read."),
       part(context, "recording", "Recording and its overhead", "No rank manifest next to the traces, so the recording overhead is unknown. `rankscope.Profiler` and `rankscope run` write manifests."),
       part(context, "clock", "Clocks", "Only one rank, or no shared collectives: the clocks cannot be compared."),
-      tables(context, [{ name: "job_kind" }, { name: "recording" }, { name: "clock" }, { name: "devices" }]),
+      tables(context, [{ name: "job_kind" }, { name: "account" }, { name: "recording" }, { name: "clock" }, { name: "devices" }]),
       h("section", { "aria-labelledby": "analyses-title" }, h("h3", { id: "analyses-title" }, "All analyses"),
         h("ul", { class: "plain columns" }, [...analyses].map(([name, analysis]) => h("li", {}, h("a", { href: context.router.href(context.homeOf(name)) }, named(name.replaceAll("_", " "), 40)), h("small", {}, " ", named(analysis.title, 120)))))),
     ]);

@@ -1,0 +1,132 @@
+"""What became of all that was recorded: no event, launch or nanosecond is without an owner.
+
+One row per rank, over all of its files:
+
+    events   = in_tables + skipped
+    launches = with a device event + lost_launches
+    window   = compute + exposed communication + exposed copies and fills + idle
+    idle     = data loading + calls into the runtime + operators + unexplained
+
+`skipped` are events of which no table has a row, or whose category no analysis reads; `reasons` names them.
+`no_duration` are rows without a duration: they end when they begin, and their time is missing. Windows are the recorded
+steps, as in `step_time`; `unexplained_ns` is its `other_ns`: the device was idle, and the host recorded nothing.
+
+A rank is `clean` if it has events, at most 1 % of its timed events were skipped or have no duration, its files end
+where they should, and its launches have their device events: all but 1 %, or two.
+
+How to read it: of a rank that is not clean, figures may be wrong by as much as is missing. Much unexplained time:
+record stacks (`with_stack=True`), or look for what sleeps or waits outside of torch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, total_of
+from rankscope.rundir.plurals import counted, plural
+from rankscope.store.account import Account
+from rankscope.store.trace_info import TraceInfo
+
+_BUSY = ("compute_ns", "exposed_communication_ns", "exposed_memcpy_ns", "exposed_memset_ns")
+_IDLE = ("data_loading_ns", "runtime_ns", "host_op_ns", "other_ns")
+
+COLUMNS = (
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("files", pl.Int64, "count", "its trace files"),
+    Column("clean", pl.Boolean, "", "whether too little is missing to change figures"),
+    Column(
+        "events", pl.Int64, "count", "events in its files, with those that cannot be read as far as they can be counted"
+    ),
+    Column("in_tables", pl.Int64, "count", "events in tables; a begin and its end are one row"),
+    Column("skipped", pl.Int64, "count", "events that are in no table that analyses read"),
+    Column("no_duration", pl.Int64, "count", "ranges in tables whose duration is missing"),
+    Column("reasons", pl.String, "", "what was skipped: reasons with numbers; null without any"),
+    Column("launches", pl.Int64, "count", "calls that launch kernels or graphs"),
+    Column("lost_launches", pl.Int64, "count", "those without a device event"),
+    Column("device_events", pl.Int64, "count", "kernels, copies and fills"),
+    Column("unlaunched", pl.Int64, "count", "those whose launch is not in the file: it was before, or is not recorded"),
+    Column("window_ns", pl.Int64, "ns", "its steps' windows together; null without any"),
+    Column("idle_ns", pl.Int64, "ns", "time in them in which nothing runs on the device"),
+    Column("unexplained_ns", pl.Int64, "ns", "of it, time in which the host recorded nothing either"),
+    Column("unassigned_ns", pl.Int64, "ns", "the windows minus all of their parts: 0"),
+)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """One row per rank."""
+    files: dict[int | None, list[TraceInfo]] = defaultdict(list)
+    for info in inputs.traces:
+        files[info.rank].append(info)
+    rows = [_row(rank, infos) for rank, infos in files.items()]
+    counts = pl.DataFrame(rows, schema={c.name: c.dtype for c in COLUMNS if not c.name.endswith("_ns")}, strict=False)
+    idle = pl.sum_horizontal(_IDLE)
+    times = (
+        inputs.results["step_time"]
+        .group_by("rank")
+        .agg(
+            pl.col("window_ns").sum(),
+            idle.sum().alias("idle_ns"),
+            pl.col("other_ns").sum().alias("unexplained_ns"),
+            (pl.col("window_ns") - pl.sum_horizontal(_BUSY) - idle).sum().alias("unassigned_ns"),
+        )
+    )
+    return counts.join(times, on="rank", how="left").select(column.name for column in COLUMNS).sort("rank"), []
+
+
+def _row(rank: int | None, infos: Sequence[TraceInfo]) -> dict[str, object]:
+    account = Account.of(info.account for info in infos)
+    skipped = account.skipped
+    return {
+        "rank": rank,
+        "files": len(infos),
+        "clean": account.is_clean and not any(info.truncated or info.is_empty for info in infos),
+        "events": account.events,
+        "in_tables": sum(account.tables.values()) + account.ends,
+        "skipped": sum(account.unread.values()) + sum(account.unknown.values()),
+        "no_duration": account.no_duration,
+        "reasons": ", ".join(f"{number:,} {reason}" for reason, number in skipped.items()) or None,
+        "launches": account.launches,
+        "lost_launches": account.lost_launches,
+        "device_events": account.device_events,
+        "unlaunched": account.unlaunched,
+    }
+
+
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The main result in one sentence."""
+    if not frame.height:
+        return None
+    events, launches = total_of(frame, "events"), total_of(frame, "launches")
+    values: dict[str, tuple[int | float | str, str]] = {"events": (events, "count")}
+    text = f"{{events}} {plural('event', events)}"
+    if launches:
+        text, values["launches"] = (
+            f"{text} and {{launches}} {plural('launch', launches, 'launches')}",
+            (launches, "count"),
+        )
+    unclean = frame.filter(~pl.col("clean"))
+    if not unclean.height:
+        missing = _missing(frame)
+        if not missing:
+            return Headline.of(f"{text}: nothing is missing.", **values)
+        return Headline.of(f"{text}: {{missing}} are missing, too few to matter.", **values, missing=(missing, "count"))
+    who = f"rank {unclean['rank'][0]}" if unclean.height == 1 else counted(unclean.height, "rank")
+    return Headline.of(f"{text}: too much is missing on {who} for exact figures.", **values)
+
+
+def _missing(frame: pl.DataFrame) -> int:
+    return sum(total_of(frame, name) for name in ("skipped", "no_duration", "lost_launches"))
+
+
+analysis = Analysis(
+    name="account",
+    doc=__doc__,
+    columns=COLUMNS,
+    across_ranks=across_ranks,
+    requires=("step_time",),
+    headline=headline,
+    of_all_ranks=True,
+)
