@@ -35,7 +35,7 @@ _IDLE = ("data_loading_ns", "runtime_ns", "host_op_ns", "other_ns")
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("files", pl.Int64, "count", "its trace files"),
+    Column("files", pl.Int64, "count", "its trace files, without memory snapshots"),
     Column("clean", pl.Boolean, "", "whether too little is missing to change figures"),
     Column(
         "events", pl.Int64, "count", "events in its files, with those that cannot be read as far as they can be counted"
@@ -59,7 +59,8 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     """One row per rank."""
     files: dict[int | None, list[TraceInfo]] = defaultdict(list)
     for info in inputs.traces:
-        files[info.rank].append(info)
+        if not info.is_snapshot:
+            files[info.rank].append(info)
     rows = [_row(rank, infos) for rank, infos in files.items()]
     counts = pl.DataFrame(rows, schema={c.name: c.dtype for c in COLUMNS if not c.name.endswith("_ns")}, strict=False)
     idle = pl.sum_horizontal(_IDLE)
