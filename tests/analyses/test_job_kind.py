@@ -42,12 +42,12 @@ def test_training_with_fsdp(tmp_path: Path) -> None:
     assert kind_of(tmp_path, *events) == ("training", "fsdp", None, None, None)
 
 
-def test_steps_without_gradients_are_inference(tmp_path: Path) -> None:
+def test_products_without_gradients_are_inference(tmp_path: Path) -> None:
     assert kind_of(tmp_path / "a", kineto.step(0, 0, 100), product(2))[0] == "inference"
     # Autograd numbers operators: this one has gradients, and its backward may lie outside of the file.
     assert kind_of(tmp_path / "b", kineto.step(0, 0, 100), product(2, sequence=3))[0] is None
-    # A file without steps, or with kernels alone, tells nothing.
-    assert kind_of(tmp_path / "c", product(2))[0] is None
+    assert kind_of(tmp_path / "c", product(2))[0] == "inference"
+    # A file with kernels alone tells nothing.
     assert kind_of(tmp_path / "d", kineto.step(0, 0, 100), kineto.kernel("gemm", 5, 20))[0] is None
 
 

@@ -112,11 +112,17 @@ def _heaviest(claim: Claim, known: Exchanges, steps: tuple[int, ...]) -> None:
         for row in known.of_rank(rank, steps):
             transfer = known.transfer(row)
             time[row.kind, row.bytes] += row.duration if transfer is None else transfer
-    kind = said.split(" ")[0]
+    kind = said.split(" ")[0].rstrip(":")
     mine = {key: value for key, value in time.items() if key[0] == kind}
     claim.require(
         mine and max(mine.values()) >= 0.9 * max(time.values()), f"most of it is in {max(time, key=time.__getitem__)}"
     )
+    share = re.search(r": (\d+) % of it$", said)
+    claim.require(share, "no share")
+    assert share is not None
+    largest = max(mine.values(), default=0) / max(sum(time.values()), 1)
+    claim.require(abs(int(share[1]) / 100 - largest) < 0.06, f"it is {largest:.2f} of the transfer")
+    claim.require(("most of it" in claim.finding.title) <= (int(share[1]) >= 50), "not most of it")
     size = re.search(r" of ([\d.,e-]+) MB", said)
     if size is not None:
         sizes = {b for _, b in mine if b is not None}

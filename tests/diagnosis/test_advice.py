@@ -12,6 +12,7 @@ from tests.diagnosis.rules.steps import diagnosed, work
 import rankscope
 from rankscope.diagnosis.advice import any_of
 from rankscope.diagnosis.rules.exposed_communication import _advice as for_communication
+from rankscope.diagnosis.rules.exposed_communication import _Heaviest as Heaviest
 from rankscope.diagnosis.rules.imbalance import _advice as for_imbalance
 from rankscope.diagnosis.rules.small_problem import _advice as for_small_problem
 from rankscope.primitives.job_kind import EXPERT, TENSOR, JobKind
@@ -45,10 +46,10 @@ def test_one_wrapper_is_not_told_of_the_other() -> None:
 def test_advice_is_about_the_collective_with_most_time() -> None:
     """FSDP's reductions cannot be prefetched, and smaller buckets of DDP shorten no exchange of embeddings."""
     fsdp, ddp = JobKind("training", "fsdp"), JobKind("training", "ddp", embeddings=True)
-    assert "prefetch" in for_communication(fsdp, ("all_gather", None, 8, None)).lower()
-    assert "prefetch" not in for_communication(fsdp, ("reduce_scatter", None, 8, None)).lower()
-    assert "bucket_cap_mb" in for_communication(ddp, ("all_reduce", None, 8, None))
-    exchange = for_communication(ddp, ("all_to_all", None, 8, None))
+    assert "prefetch" in for_communication(fsdp, Heaviest("all_gather", None, 8, None, 1.0)).lower()
+    assert "prefetch" not in for_communication(fsdp, Heaviest("reduce_scatter", None, 8, None, 1.0)).lower()
+    assert "bucket_cap_mb" in for_communication(ddp, Heaviest("all_reduce", None, 8, None, 1.0))
+    exchange = for_communication(ddp, Heaviest("all_to_all", None, 8, None, 1.0))
     assert "bucket_cap_mb" not in exchange
     assert "embeddings" in exchange
 

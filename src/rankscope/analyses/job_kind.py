@@ -3,8 +3,8 @@
 One row for the run; a value is null if nothing in the traces shows it. Rules choose their advice by it.
 
 - `mode`: training if any rank shows autograd's operators, a backward's kernels, or an optimizer; else inference if it
-  shows a serving engine (vLLM, SGLang, …), a paged key-value cache, or, on every rank, complete steps with matrix
-  products and without autograd
+  shows a serving engine (vLLM, SGLang, …), a paged key-value cache, or, on every rank, matrix products and no
+  autograd
 - `wrapper`: `ddp` or `fsdp`, by their own ranges and operators
 - `parallel`: dimensions of more than one rank, from the job's metadata or the descriptions of its process groups
   (`mesh`): tensor, context, pipeline, expert; expert also by DeepEP's kernels. The list can be incomplete: Gloo, and
@@ -24,7 +24,6 @@ import polars as pl
 
 from rankscope.primitives.job_kind import forward_only, job_kind, marks_of
 from rankscope.primitives.mesh import dimension_name, infer_mesh
-from rankscope.primitives.steps import host_steps
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, schema_of
 
 COLUMNS = (
@@ -51,14 +50,13 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     dimensions: set[str] = set()
     forward_only_windows: list[bool] = []
     for window in by_window(tables, inputs):
-        annotations = window["annotations"]
         names = [window[table]["name"] for table in ("host_ops", "device_events", "annotations")]
         marks = marks_of(pl.concat(names), window["python_frames"]["name"]) | marks
         groups = window["collectives"].filter(pl.col("group_size") > 1)["group_description"].drop_nulls().unique()
         dimensions |= {name for text in groups if (name := dimension_name(text)) is not None}
-        forward_only_windows.append(forward_only(window["host_ops"], host_steps(annotations).height))
+        forward_only_windows.append(forward_only(window["host_ops"]))
     if forward_only_windows and all(forward_only_windows):
-        marks[_FORWARD_ONLY] = "steps without gradients"
+        marks[_FORWARD_ONLY] = "matrix products without gradients"
     rows: list[tuple[int, str | None, str | None]] = [(inputs.rank, mark, name) for mark, name in marks.items()]
     rows += [(inputs.rank, _DIMENSION, name) for name in sorted(dimensions)]
     return pl.DataFrame(rows or [(inputs.rank, None, None)], schema=_PART, orient="row")
@@ -118,7 +116,7 @@ analysis = Analysis(
     reads={
         "host_ops": ("name", "sequence"),
         "device_events": ("name",),
-        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
+        "annotations": ("name",),
         "python_frames": ("name",),
         "collectives": ("group_description", "group_size"),
     },

@@ -95,8 +95,11 @@ def _window_gaps(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.col("short").sum().cast(pl.Int64).alias("short"),
         pl.col("duration").filter("short").sum().alias("short_ns"),
     )
+    # A free before the first launch makes the context (`cudaFree(0)`).
+    first = pl.lit(work.pieces["launch_ns"].min(), pl.Int64)
+    of_context = (pl.col("name").str.contains(DEVICE_FREE) & (pl.col("start_ns") < first)).fill_null(False)
     calls = (
-        with_step_row(work.allocator, starts, ends)
+        with_step_row(work.allocator.filter(~of_context), starts, ends)
         .group_by("step_row")
         .agg(
             pl.col("name").str.contains(pattern).sum().cast(pl.Int64).alias(name)

@@ -107,6 +107,7 @@ from rankscope.results import (
     Parameter,
     Tables,
     by_window,
+    recorded_of,
     schema_of,
     together,
 )
@@ -243,7 +244,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
         logged = of_log(inputs.log)
         table = _with_verdicts(table, logged, inputs.log.verdicts)
         table = _complete(table.join(_of_log(inputs.log), on="rank", how="left", maintain_order="left"))
-        return table, [*_findings(logged, table), *findings]
+        return table, [*_findings(logged, table, inputs), *findings]
     mesh = mesh_of(inputs)
     role = _roles(mesh, inputs)
     times = local_times_of(together(parts), stretches, collectives, cut)
@@ -255,7 +256,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     table = table.join(_certainty(comparison, inputs), on="rank", how="left", maintain_order="left")
     links = with_numbers(slow_links(collectives, comparison.seen.step_ns), named)
     sliced = with_numbers(comparison.by_slice(stragglers, mesh_slices(mesh)), named)
-    findings = [*_findings(sliced, table), *_slow_networks(links, comparison), *findings]
+    findings = [*_findings(sliced, table, inputs), *_slow_networks(links, comparison), *findings]
     if inputs.parameters.get("by") == "step":
         table = _with_steps(by_step, comparison, stragglers)
         windows = stretches.drop_nulls("step").group_by("step").agg(pl.col("window").min())
@@ -393,7 +394,7 @@ def _with_causes(table: pl.DataFrame, stragglers: Sequence[Straggler]) -> pl.Dat
     return joined.with_columns(pl.coalesce("found_ns", "saving_ns").alias("saving_ns"))
 
 
-def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
+def _findings(found: Sequence[Straggler], table: pl.DataFrame, inputs: Inputs) -> list[Finding]:
     """Ranks, or slices of the mesh, that delay the others."""
     rows = {row["rank"]: row for row in table.iter_rows(named=True)}
     findings = []
@@ -420,7 +421,7 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
                 ),
                 # It may gain nothing, for another rank is as slow; and what happened once need not come again.
                 saving_ns=None if each.is_past else each.saving_ns or None,
-                advice=each.cause.what_to_do,
+                advice=each.cause.what_to_do(recorded_of(inputs.traces, each.ranks)),
             )
         )
     return findings

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rankscope.primitives.device_peaks import half_precision
 from rankscope.primitives.job_kind import JobKind
 from rankscope.results import Inputs
 
@@ -20,6 +21,18 @@ def job_of(inputs: Inputs) -> JobKind:
     row = frame.row(0, named=True)
     parallel = frozenset((row["parallel"] or "").split(", ")) - {""}
     return JobKind(row["mode"], row["wrapper"], parallel, row["experts"], row["embeddings"])
+
+
+def half_precision_of(inputs: Inputs) -> str | None:
+    """The 16-bit type to advise: one that all of the job's devices have; None if that is not known."""
+    return half_precision(device for info in inputs.traces for device in info.devices)
+
+
+def autocast(number: str | None) -> str:
+    """How to train in 16 bits on devices that have a type."""
+    ways = {"bfloat16": "with bfloat16", "float16": "with float16 and a GradScaler (these devices have no bfloat16)"}
+    both = "with bfloat16 (float16 and a GradScaler on devices without bfloat16)"
+    return f"under torch.autocast {ways.get(number or '', both)}"
 
 
 def any_of(ways: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ from rankscope.primitives.lost_device_events import launches_without_events
 from rankscope.rundir.fields import count
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 from rankscope.rundir.plurals import counted
-from rankscope.store.account import DAMAGED, NO_TIME, UNPAIRED_END, Account
+from rankscope.store.account import DAMAGED, MEMORY, NO_TIME, SHAPES, STACKS, UNPAIRED_END, Account
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool, conform
 
@@ -43,6 +43,7 @@ class Extent:
         host: operators and Python frames by process and thread.
         marked: annotations, for a trace that has nothing else.
         rows: rows of each table that events became; those of `collectives` are of events that another table has.
+        has_shapes: whether operators have the shapes of their inputs.
         unlaunched: device events whose launch is not in the file.
         launches: calls that launch kernels or graphs.
         lost_launches: those of them whose device event is not in the file.
@@ -57,6 +58,7 @@ class Extent:
     host: Counter[tuple[int, int]] = field(default_factory=Counter)
     marked: Counter[tuple[int, int]] = field(default_factory=Counter)
     rows: Counter[str] = field(default_factory=Counter)
+    has_shapes: bool = False
     unlaunched: int = 0
     launches: int = 0
     lost_launches: int = 0
@@ -65,6 +67,8 @@ class Extent:
         """Extend it by the rows of a table."""
         if name != "collectives":
             self.rows[name] += rows.height
+        if name == "host_ops" and not self.has_shapes:
+            self.has_shapes = rows["input_dims"].null_count() < rows.height
         if name == "device_events":
             self.unlaunched += rows["launch_ns"].null_count()
         if name not in _RANGE_TABLES or not rows.height:
@@ -80,6 +84,12 @@ class Extent:
             for pid, tid, number in _by_thread(rows):
                 if pid >= 0 and tid >= 0:
                     counts[pid, tid] += number
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """What the profiler was asked to record, and events have."""
+        has = {STACKS: self.rows["python_frames"] > 0, SHAPES: self.has_shapes, MEMORY: self.rows["memory_events"] > 0}
+        return tuple(kind for kind, is_there in has.items() if is_there)
 
     @property
     def pid(self) -> int | None:

@@ -59,6 +59,7 @@ def trace_info(trace: KinetoTrace) -> TraceInfo:
         others=trace.others,
         groups=_groups(embedded, distributed),
         devices=_devices(metadata.get("deviceProperties")),
+        recorded=trace.extent.recorded,
         account=trace.account,
         pid=trace.extent.pid,
         threads=trace.extent.threads,

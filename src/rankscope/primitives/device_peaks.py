@@ -25,6 +25,33 @@ def _devices() -> tuple[dict[str, Any], ...]:
     return tuple(json.loads(text)["devices"])
 
 
+_NVIDIA = re.compile(r"NVIDIA|Tesla|Quadro|GeForce|TITAN|RTX|GTX", re.IGNORECASE)
+_AMPERE, _VOLTA = 8, 7
+"""Compute capabilities: of the first NVIDIA devices with bfloat16, and of the first with tensor cores."""
+
+
+def half_precision(devices: Iterable[Mapping[str, Any]]) -> str | None:
+    """The 16-bit type that the devices have fast matrix products of: `bfloat16` where all have it, else `float16`.
+
+    Args:
+        devices: what the profiler recorded of each device: ``name``, ``compute`` (major and minor capability).
+
+    None if it is not known of a device.
+    """
+    types = {_half_precision(device) for device in devices}
+    return None if None in types or not types else min(types, key=("float16", "bfloat16").index)
+
+
+def _half_precision(device: Mapping[str, Any]) -> str | None:
+    name, major = str(device.get("name") or ""), (device.get("compute") or [None])[0]
+    known = next((number for number in ("bfloat16", "float16") if peak_flops(name, number) is not None), None)
+    if known is not None:
+        return known
+    if not _NVIDIA.search(name) or not isinstance(major, int):
+        return None
+    return "bfloat16" if major >= _AMPERE else "float16" if major >= _VOLTA else None
+
+
 def device_model(devices: Iterable[Mapping[str, Any]], used: Collection[int]) -> str | None:
     """The model of the devices in use; None if it is not recorded, or they differ.
 

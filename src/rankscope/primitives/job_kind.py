@@ -115,7 +115,7 @@ def job_kind(marks: Collection[str], forward_only: bool, dimensions: Collection[
 
     Args:
         marks: names of `MARKS`.
-        forward_only: whether complete steps multiply matrices without gradients: see `forward_only`.
+        forward_only: whether matrices are multiplied without gradients on all ranks: see `forward_only`.
         dimensions: names of the mesh's dimensions with more than one rank.
     """
     trains = "backward" in marks or "optimizer" in marks
@@ -132,15 +132,14 @@ def job_kind(marks: Collection[str], forward_only: bool, dimensions: Collection[
     )
 
 
-def forward_only(operators: pl.DataFrame, steps: int) -> bool:
-    """Whether a file with complete steps multiplies matrices, always without autograd.
+def forward_only(operators: pl.DataFrame) -> bool:
+    """Whether a file multiplies matrices, always without autograd.
 
     With gradients enabled, autograd numbers the operators of the forward. Files of training jobs without such numbers
     contain the backward, which is a separate mark.
 
     Args:
         operators: host_ops: name, sequence.
-        steps: how many steps are marked.
     """
     products = operators.filter(pl.col("name").str.contains(MATRIX).fill_null(False))
-    return steps > 0 and not products.is_empty() and bool(operators["sequence"].is_null().all())
+    return not products.is_empty() and bool(operators["sequence"].is_null().all())

@@ -41,7 +41,13 @@ from rankscope.results.finding import (
 )
 from rankscope.results.frames import RANK_AND_WINDOW, concat_ranks, finite, schema_of, stored_ranks
 from rankscope.results.headline import Headline, greatest, over_ranks, top_group, total_of
-from rankscope.results.judged import files_without_steps, incomplete_ranks, of_judged_ranks, ranks_without_steps
+from rankscope.results.judged import (
+    files_without_steps,
+    incomplete_ranks,
+    of_judged_ranks,
+    ranks_without_steps,
+    recorded_of,
+)
 from rankscope.results.packed_parts import together
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
 from rankscope.results.rank_state import (
@@ -108,6 +114,7 @@ __all__ = [
     "over_ranks",
     "rank_state",
     "ranks_without_steps",
+    "recorded_of",
     "rows_by_window",
     "ruled_out",
     "schema_of",

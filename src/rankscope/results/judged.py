@@ -5,7 +5,7 @@ In: the metadata of trace files, and results. Out: these ranks, or rows without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import polars as pl
 
@@ -15,6 +15,16 @@ from rankscope.store.trace_info import TraceInfo
 def incomplete_ranks(traces: Iterable[TraceInfo]) -> frozenset[int]:
     """The ranks with an incomplete file."""
     return frozenset(info.rank for info in traces if info.rank is not None and info.is_incomplete)
+
+
+def recorded_of(traces: Iterable[TraceInfo], ranks: Collection[int] | None = None) -> frozenset[str]:
+    """What all files of some ranks hold of stacks, shapes and memory; nothing without files.
+
+    Args:
+        ranks: None for all.
+    """
+    of_files = [frozenset(info.recorded) for info in traces if ranks is None or info.rank in ranks]
+    return frozenset.intersection(*of_files) if of_files else frozenset()
 
 
 def files_without_steps(step_time: pl.DataFrame) -> pl.DataFrame:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+STACKS, SHAPES, MEMORY = "stacks", "shapes", "memory"
+"""What a profiler records if it is asked to."""
 DAMAGED = "damaged"
 NO_TIME = "without a time, or 52 days from the others"
 NO_DURATION = "without a duration, or with one of over 52 days"

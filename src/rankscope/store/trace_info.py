@@ -54,6 +54,7 @@ class TraceInfo:
         checksum: whether the file fails the checksum of its compression.
         reason: the first problem with it.
         odd: counts of oddities that did not prevent reading.
+        recorded: which of `STACKS`, `SHAPES` and `MEMORY` the profiler recorded, as far as events have them.
         account: what became of its events.
         others: further traces in the same archive, which were not read.
         groups: process groups: name, description, ranks.
@@ -91,6 +92,7 @@ class TraceInfo:
     checksum: bool = False
     reason: str | None = None
     odd: Mapping[str, int] = field(default_factory=dict)
+    recorded: tuple[str, ...] = ()
     account: Account = field(default_factory=Account)
     others: int = 0
     groups: tuple[Mapping[str, Any], ...] = ()
@@ -189,7 +191,7 @@ class TraceInfo:
             TypeError: it is the object of another version.
         """
         fields = dict(values)
-        for name in ("groups", "devices", "threads", "incomplete_steps"):
+        for name in ("groups", "devices", "threads", "incomplete_steps", "recorded"):
             fields[name] = tuple(fields.get(name, ()))
         fields["account"] = Account.from_json(fields.get("account", {}))
         fields["groups"] = tuple(map(_shared, fields["groups"]))

@@ -10,7 +10,7 @@ from tests import kineto
 from tests.diagnosis.rules.steps import diagnosed, work
 
 import rankscope
-from rankscope.diagnosis.rules import exposed_communication
+from rankscope.diagnosis.rules import exposed_communication, small_problem
 from rankscope.primitives.job_kind import JobKind
 from rankscope.simulate import Fault, Job, simulate
 
@@ -28,7 +28,8 @@ def test_fires_where_it_is_exposed(tmp_path: Path) -> None:
     finding = found["exposed_communication"]
     assert finding.severity == "warning"
     assert finding.saving_ns == 300_000
-    assert finding.evidence[-1].value == "all_reduce of 4.19 MB over 2 ranks"
+    assert finding.evidence[-1].value == "all_reduce of 4.19 MB over 2 ranks: 100 % of it"
+    assert finding.title.endswith(", most of it all_reduce of 4.19 MB over 2 ranks")
 
 
 def test_no_more_than_the_compute_it_could_hide_behind(tmp_path: Path) -> None:
@@ -157,7 +158,30 @@ def savings_of(folder: Path) -> dict[str, int]:
 )  # fmt: skip
 def test_gradients_in_bfloat16_need_no_hook_that_makes_them_so(dtype: str | None, hook: str) -> None:
     ddp = JobKind("training", "ddp")
-    advice = exposed_communication._advice(ddp, ("all_reduce", 4_000_000, 8, dtype))
+    heaviest = exposed_communication._Heaviest("all_reduce", 4_000_000, 8, dtype, 1.0)
+    advice = exposed_communication._advice(ddp, heaviest)
     assert hook in advice
     assert ("hook" in advice) is bool(hook)
     assert "no_sync" in advice
+
+
+@pytest.mark.parametrize(
+    ("job", "kind", "helps"),
+    [
+        (JobKind("training", "ddp"), "all_reduce", True),
+        (JobKind("training", "fsdp"), "all_gather", True),
+        (JobKind("training", "ddp"), "all_to_all", False),
+        (JobKind("training", "fsdp", frozenset({"tensor"})), "all_reduce", False),
+        (JobKind("training", None, frozenset({"pipeline"})), "send_recv", False),
+        (JobKind("training", None, frozenset({"context"})), "all_gather", False),
+    ],
+)
+def test_a_larger_batch_is_advised_where_the_bytes_do_not_grow_with_it(job: JobKind, kind: str, helps: bool) -> None:
+    advice = exposed_communication._advice(job, exposed_communication._Heaviest(kind, None, 8, None, 1.0))
+    assert ("larger batches" in advice) is helps
+    assert ("larger batch" in small_problem._advice(job)) is (helps or kind in ("all_to_all", "send_recv"))
+
+
+def test_the_hook_has_a_type_of_the_device() -> None:
+    heaviest = exposed_communication._Heaviest("all_reduce", None, 8, "Float", 1.0)
+    assert "an fp16 compression hook" in exposed_communication._advice(JobKind("training", "ddp"), heaviest, "float16")

@@ -83,3 +83,16 @@ def test_real_jobs_that_wait_for_the_allocator(shared_traces: Path, name: str, s
     assert found["memory_retries"].severity == "warning"
     assert found["memory_retries"].steps == steps
     assert (found["launch_bound"].saving_ns or 0) < 15_000_000 if "launch_bound" in found else True
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_does_not_fire_about_the_free_that_makes_the_context(tmp_path: Path, marked: bool) -> None:
+    """`cudaFree(0)` before the first kernel, and the first allocations: what every process begins with."""
+    events = [
+        kineto.launch(5, 200, name="cudaFree"),
+        kineto.launch(210, 20, name="cudaMalloc"),
+        *(event for at in (300, 600, 900) for event in work(at, 250)),
+    ]
+    steps = [kineto.step(0, 0, 1200)] if marked else []
+    run = rankscope.open(kineto.write_ranks(tmp_path, {0: [*steps, *events]}), executor="serial")
+    assert "memory_retries" not in {each.id for each in run.diagnose()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from rankscope.primitives.stragglers.causes import Cause
+from rankscope.primitives.stragglers.causes import CAUSES, Cause
 from rankscope.primitives.stragglers.host_items import (
     BETWEEN,
     COLLECTION,
@@ -17,6 +17,8 @@ from rankscope.primitives.stragglers.host_items import (
 )
 from rankscope.primitives.stragglers.reasons import excesses, named, recurs, state
 from rankscope.primitives.stragglers.thread_excess import CodePlace, ThreadExcess
+from rankscope.store.account import SHAPES as RECORDED_SHAPES
+from rankscope.store.account import STACKS
 
 MS = 1_000_000
 HOST = Cause("slow_host", 1.0, "in its late steps it takes 30 ms longer than the others' median")
@@ -51,7 +53,7 @@ def test_a_stretch_without_events_by_what_is_around_it() -> None:
     assert found.share == 1.0
     assert found.evidence == HOST.evidence
     assert found.longer[0] == "nothing recorded between SGD.step and aten::randn: 30 ms"
-    assert "--with-stack" in found.what_to_do
+    assert "--with-stack" in found.what_to_do(())
 
 
 def test_the_log_knows_whether_it_slept_or_ran_and_where() -> None:
@@ -74,7 +76,7 @@ def test_the_innermost_function_that_explains_most() -> None:
     ]
     found = reason(*items, excess=30)
     assert (found.cause, found.named) == ("code", "it runs tokenize (train.py:7)")
-    assert "on the other ranks it takes 0 µs per step" in found.what_to_do
+    assert "on the other ranks it takes 0 µs per step" in found.what_to_do(())
     called = f"<built-in function sleep>{BETWEEN}train.py(9): load"
     assert reason(in_steps(FUNCTION, called, 30, 0), excess=30).named == "it calls sleep in load (train.py:9)"
 
@@ -89,7 +91,7 @@ def test_all_operators_by_one_factor() -> None:
     found = reason(*operators(4), excess=96)
     words = "more work in each operator, or a slower core: AddmmBackward0 and others take 4 times as long"
     assert (found.cause, found.named) == ("pace", words)
-    assert "--record-shapes" in found.what_to_do
+    assert "--record-shapes" in found.what_to_do(())
     # Of the same shapes it is no more work.
     found = reason(*operators(4, label=SHAPES), excess=96)
     words = "a slower core: of equal shapes, AddmmBackward0 and others take 4 times as long"
@@ -209,3 +211,18 @@ def test_with_a_device_the_end_of_the_step_before_counts() -> None:
     assert excesses(items, 1, [0], [5], on_host=True).is_empty()
     (row,) = excesses(items, 1, [0], [5], on_host=False).iter_rows(named=True)
     assert (row["label"], row["excess_ns"]) == ("aten::to", 20 * MS)
+
+
+@pytest.mark.parametrize("cause", [*CAUSES, "unclear"])
+def test_advice_never_asks_for_what_is_recorded(cause: str) -> None:
+    plain = Cause(cause, 1.0, "")
+    asked = {
+        kind
+        for kind, option in ((STACKS, "--with-stack"), (RECORDED_SHAPES, "--record-shapes"))
+        if option in plain.what_to_do(())
+    }
+    for recorded in ({STACKS}, {RECORDED_SHAPES}, {STACKS, RECORDED_SHAPES}):
+        advice = plain.what_to_do(recorded)
+        assert advice.endswith((".", "`rankscope report`."))
+        assert ("--with-stack" in advice) is (STACKS in asked - recorded)
+        assert ("--record-shapes" in advice) is (RECORDED_SHAPES in asked - recorded)

@@ -7,18 +7,19 @@ than half of the steps communicate (gradients that are accumulated over several)
 and shares are of the mean step.
 If wait and transfer cannot be separated, although all ranks are recorded (Gloo's overlapping ranges, collectives
 without a match), all of it counts: the rank that is exposed least waits least. If ranks are missing there is no saving:
-all that is recorded may be waiting for them. The evidence names the collective with the most transfer time. On the CPU,
-compute and communication share the cores: the finding is then never more than an info.
+all that is recorded may be waiting for them. The evidence names the collective with the most transfer time, and the
+title if it has half of it. On the CPU, compute and communication share the cores: the finding is then never more than
+an info.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import polars as pl
 
-from rankscope.diagnosis.advice import any_of, job_of
+from rankscope.diagnosis.advice import any_of, half_precision_of, job_of
 from rankscope.diagnosis.anchors import exposed_anchor
 from rankscope.diagnosis.effects import BUCKETS, SLOW_LINKS, SLOW_TRANSFERS, SMALL_SYNCS, WAITING
 from rankscope.diagnosis.recurring_costs import in_some_steps
@@ -37,14 +38,17 @@ from rankscope.diagnosis.step_costs import (
     unrecorded_ranks,
     usual,
 )
-from rankscope.primitives.job_kind import DDP, FSDP, TENSOR, JobKind
+from rankscope.primitives.job_kind import CONTEXT, DDP, EXPERT, FSDP, STAGES, TENSOR, JobKind
 from rankscope.results import Evidence, Finding, Inputs, Rule, Severity
 from rankscope.rundir.plurals import counted
 
 _REASON = "Nothing computes during this collective, or during a part of it"
 _WORST_SHARE = 0.05
 """Of a step: the finding names ranks that could save at least this share."""
-_Heaviest: TypeAlias = tuple[str, int | None, int | None, str | None]
+_OF_ACTIVATIONS = ("all_to_all", "send", "recv", "send_recv", "dispatch", "combine")
+"""Collectives of tokens, embeddings and activations."""
+_MOST = 0.5
+"""Of the transfer time: a collective with so much of it is in the title."""
 _KNOWN = 0.5
 """Of what the saving is taken from: if less is known to be transfer, the finding is an info."""
 
@@ -77,6 +81,9 @@ def find(inputs: Inputs) -> list[Finding]:
     title = f"{share} is exposed communication, not counting waits for other ranks"
     if not separated:
         title = f"At most {share} is exposed communication other than waits for other ranks"
+    heaviest = _heaviest(inputs)
+    if heaviest is not None and heaviest.share >= _MOST and heaviest.kind != "unknown":
+        title += f", most of it {heaviest.named}"
     if saving < round(lowest["open"]):
         of_lowest.append(Evidence("compute that could run at the same time", saving, "ns"))
     worst = pl.col("saving") >= _WORST_SHARE * average.step_ns
@@ -88,10 +95,28 @@ def find(inputs: Inputs) -> list[Finding]:
         _evidence(average, of_lowest, inputs),
         saving,
         inputs,
-        _advice(job_of(inputs), _heaviest(inputs)),
+        _advice(job_of(inputs), heaviest, half_precision_of(inputs)),
     )
     shown = least["rank"] if least["rank"] in ranks else min(ranks, default=least["rank"])
     return [replace(found, anchor=exposed_anchor(inputs, shown, _REASON))]
+
+
+@dataclass(frozen=True)
+class _Heaviest:
+    """The collectives that take most of the transfer time: of one kind, size, type and number of ranks."""
+
+    kind: str
+    bytes: int | None
+    ranks: int | None
+    dtype: str | None
+    share: float
+
+    @property
+    def named(self) -> str:
+        """What they are, in words."""
+        named = "collectives of an unknown kind" if self.kind == "unknown" else self.kind
+        named += f" of {megabytes(self.bytes)}" if self.bytes else ""
+        return named + (f" over {self.ranks} ranks" if self.ranks else "")
 
 
 @dataclass(frozen=True)
@@ -165,10 +190,8 @@ def _evidence(average: _Average, more: list[Evidence], inputs: Inputs) -> list[E
     heaviest = _heaviest(inputs)
     if heaviest is None:
         return evidence
-    kind, size, ranks, _ = heaviest
-    named = "collectives of an unknown kind" if kind == "unknown" else kind
-    named += (f" of {megabytes(size)}" if size else "") + (f" over {ranks} ranks" if ranks else "")
-    return [*evidence, Evidence("collective with the most time", named)]
+    most = f"{heaviest.named}: {100 * heaviest.share:.0f} % of it"
+    return [*evidence, Evidence("collective with the most time", most)]
 
 
 def _finding(
@@ -193,7 +216,7 @@ def _finding(
 
 
 def _heaviest(inputs: Inputs) -> _Heaviest | None:
-    """The collectives of steps that take most time: their kind, bytes, number of ranks and element type."""
+    """The collectives of steps that take most time."""
     if "collectives" not in inputs.results:
         return None
     keys, time = ("collective", "bytes", "group_size", "dtype"), pl.coalesce("transfer_ns", "duration_ns")
@@ -205,18 +228,19 @@ def _heaviest(inputs: Inputs) -> _Heaviest | None:
     by = by.sort("t", *keys, descending=[True, False, False, False, False], nulls_last=True)
     if by.is_empty():
         return None
-    kind, size, ranks, dtype = by.row(0)[:4]
-    return kind, size, ranks, dtype
+    kind, size, ranks, dtype, longest = by.row(0)
+    return _Heaviest(kind, size, ranks, dtype, longest / max(int(by["t"].sum()), 1))
 
 
-def _advice(job: JobKind, heaviest: _Heaviest | None = None) -> str:
+def _advice(job: JobKind, heaviest: _Heaviest | None = None, half: str | None = None) -> str:
     """Ways to overlap communication, or to send less, in this kind of job.
 
     Args:
         heaviest: what takes most of the time.
+        half: the 16-bit type that the devices have; None if that is not known.
     """
     ways = []
-    kind = None if heaviest is None else heaviest[0]
+    kind = None if heaviest is None else heaviest.kind
     reduces = kind in ("reduce_scatter", "all_reduce")
     # Of a job that exchanges embeddings too, the gradients may be the smaller part.
     of_ddp = job.trains_with(DDP) and (reduces or kind is None)
@@ -244,13 +268,22 @@ def _advice(job: JobKind, heaviest: _Heaviest | None = None) -> str:
     if job.infers:
         return any_of([*ways, "more requests per batch; if the batch is large enough, alternate between two halves"])
     if of_ddp:
-        dtype = (heaviest[3] if heaviest is not None else None) or ""
-        hook = {"float": "a bf16 compression hook, ", "": "a bf16 compression hook for gradients in float32, "}
+        dtype = (heaviest.dtype if heaviest is not None else None) or ""
+        short = "an fp16" if half == "float16" else "a bf16"
+        hook = {"float": f"{short} compression hook, ", "": f"{short} compression hook for gradients in float32, "}
         ways.append(f"send less: {hook.get(dtype.lower().removesuffix('32'), '')}gradient accumulation under no_sync")
     if not ways:
         # Nothing shows what communicates: what helps any job.
         ways.append("start each transfer as soon as its data is ready, and wait for it only when its result is needed")
-    return any_of([*ways, "larger batches per rank"])
+    if not _grows_with_batch(job, kind):
+        ways.append("larger batches per rank")
+    return any_of(ways)
+
+
+def _grows_with_batch(job: JobKind, kind: str | None) -> bool:
+    """Whether what is sent grows with the batch, as activations, tokens and embeddings do, and gradients do not."""
+    sharded = not job.parallel.isdisjoint((TENSOR, CONTEXT, STAGES, EXPERT)) or bool(job.embeddings)
+    return sharded or kind in _OF_ACTIVATIONS
 
 
 rule = Rule(

@@ -24,7 +24,8 @@ from rankscope.diagnosis.step_costs import (
     usual,
     worst_rank,
 )
-from rankscope.results import Evidence, Finding, Inputs, Rule
+from rankscope.results import Evidence, Finding, Inputs, Rule, recorded_of
+from rankscope.store.account import STACKS
 
 _ONCE = 0.05
 """Of the recorded time: less of it in first calls is not worth a word."""
@@ -50,6 +51,7 @@ def _usually(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
     if worst is None:
         return []
     call = _call(frame, worst.rank)
+    caller = "" if STACKS in recorded_of(inputs.traces) else " --with-stack records which function calls it."
     whose = on_worst_rank(inputs, worst.rank, worst.ranks)
     return [
         Finding(
@@ -66,7 +68,7 @@ def _usually(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
             saving_ns=worst.saving_ns,
             anchor=event_anchor(inputs, "long_calls", worst.rank),
             advice=f"Find out why {call or 'such a call'} is made in every step: code that is loaded or compiled "
-            "again, a new graph, a library that is initialized anew. --with-stack records which function calls it.",
+            f"again, a new graph, a library that is initialized anew.{caller}",
         )
     ]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.advice import autocast, half_precision_of, job_of
 from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.recurring_costs import cost_of
 from rankscope.diagnosis.step_costs import average_step, per_step, steps_of
@@ -35,7 +35,7 @@ def find(inputs: Inputs) -> list[Finding]:
     cost = cost_of(known, "narrow_saving_ns", ("compute_ns",), inputs)
     if cost is None:
         return []
-    worst = cost.worst
+    worst, number = cost.worst, half_precision_of(inputs)
     own = cost.rows.filter(pl.col("rank") == worst.rank)
     return [
         Finding(
@@ -54,9 +54,9 @@ def find(inputs: Inputs) -> list[Finding]:
             saving_ns=worst.saving_ns,
             anchor=event_anchor(inputs, "wide_type", worst.rank),
             advice=(
-                "Load the model in bfloat16 (float16 on devices without it)."
+                f"Load the model in {number or 'bfloat16 (float16 on devices without it)'}."
                 if job_of(inputs).infers
-                else "Train under torch.autocast with bfloat16 (float16 and a GradScaler on devices without bfloat16)."
+                else f"Train {autocast(number)}."
             ),
         )
     ]

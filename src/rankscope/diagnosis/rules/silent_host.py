@@ -28,7 +28,8 @@ from rankscope.diagnosis.step_costs import (
 )
 from rankscope.primitives.stragglers.host_items import function_place
 from rankscope.primitives.stragglers.thread_excess import CodePlace
-from rankscope.results import Evidence, Finding, Inputs, Rule
+from rankscope.results import Evidence, Finding, Inputs, Rule, recorded_of
+from rankscope.store.account import STACKS
 
 _TITLE = "The device waits for a host that records no operator"
 _LOST = "device idle while the host records no operator"
@@ -95,8 +96,7 @@ def _advice(inputs: Inputs) -> str:
         if job_of(inputs).infers
         else "data that is loaded without a DataLoader, logging, checkpoints or evaluation"
     )
-    has_stacks = any("python_function" in kind for info in inputs.traces for kind in info.counts)
-    stacks = "" if has_stacks else "with_stack=True records its Python functions, "
+    stacks = "" if STACKS in recorded_of(inputs.traces) else "with_stack=True records its Python functions, "
     return (
         f"Find out what the host does then: {stacks}torch.profiler.record_function names parts of the loop. Often it "
         f"is {often}, a lock, or too few CPU cores."

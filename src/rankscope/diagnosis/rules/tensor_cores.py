@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.advice import autocast, half_precision_of, job_of
 from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.recurring_costs import cost_of
 from rankscope.diagnosis.step_costs import steps_of
@@ -27,7 +27,7 @@ def find(inputs: Inputs) -> list[Finding]:
     cost = cost_of(known, "saving_ns", ("compute_ns",), inputs)
     if cost is None:
         return []
-    worst = cost.worst
+    worst, number = cost.worst, half_precision_of(inputs)
     own = cost.rows.filter(pl.col("rank") == worst.rank).sort("saving_ns", descending=True).row(0, named=True)
     wide = own["number"] == "float32"
     return [
@@ -50,7 +50,11 @@ def find(inputs: Inputs) -> list[Finding]:
             advice=(
                 "Let 32-bit products use TF32: torch.set_float32_matmul_precision('high') and "
                 "torch.backends.cudnn.allow_tf32 = True; or "
-                + ("load the model in bfloat16." if job_of(inputs).infers else "train in bf16 under torch.autocast.")
+                + (
+                    f"load the model in {number or '16 bits'}."
+                    if job_of(inputs).infers
+                    else f"train {autocast(number)}."
+                )
                 if wide
                 else "Make the sizes multiples of 8 (16-bit numbers) or 16 (8-bit): batch, hidden size, vocabulary."
             ),

@@ -10,10 +10,12 @@ In: the parts of a rank's time and its work in its late steps, and its peers'. O
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
+
+from rankscope.store.account import SHAPES, STACKS
 
 # The parts of a rank's time that belong to each cause.
 PARTS_OF_CAUSE = {
@@ -90,7 +92,6 @@ ADVICE = {
     "slow_device": "Check this device's clocks, temperature and neighbors, or replace it.",
     "more_work": "Balance the work across ranks: batch sizes, sequence lengths, experts, uneven shards.",
     "data_loading": "Give its data loader more workers, prefetch further, or check the storage it reads from.",
-    "slow_host": "Record stacks on this rank (--with-stack): they name what its host does.",
     "garbage_collection": (
         "Call gc.collect(), gc.freeze() and gc.disable() before the loop, and gc.collect(1) every few hundred steps, "
         "on all ranks in the same step."
@@ -98,12 +99,16 @@ ADVICE = {
     "descheduled": "End what else runs on its cores, or bind each rank to cores of its own.",
     "code": "Look at what its script does there.",
     "operators": "Compare these operators on this rank and another one: `rankscope analyze operators`.",
-    "pace": "Record shapes (--record-shapes): they tell more work from a slower core.",
-    "silent": "Record stacks (--with-stack): they name the Python function.",
     "memory": "Check for allocation retries and copies: free memory, a fixed batch shape, expandable segments.",
     "slow_network": "Check the links between the ranks of its group.",
-    "unclear": "Record more on this rank: stacks (with_stack=True) and shapes (record_shapes=True).",
 }
+RECORDINGS = {
+    STACKS: "Record stacks on this rank (--with-stack): they name what its host does.",
+    SHAPES: "Record shapes (--record-shapes): they tell more work from a slower core.",
+}
+_OPEN = {"slow_host": (STACKS,), "silent": (STACKS,), "pace": (SHAPES,), "unclear": (STACKS, SHAPES)}
+"""What would tell more about a cause, if it was recorded."""
+_COMPARE = "Compare its timeline with another rank's: `rankscope report`."
 SHARED_CORES = (
     "Gloo's threads move the data on the cores that the ranks compute on: check that some are free, and between hosts "
     "the interface that it uses (GLOO_SOCKET_IFNAME)."
@@ -122,6 +127,7 @@ class Cause:
         named: the cause by the name of what takes longer, as a phrase; empty where it has none.
         advice: what to do about what is named; empty for the general advice on the cause.
         longer: what else takes longer than on the peers, the longest first, as phrases.
+        record: what would tell more; empty for what generally does, where there is no advice.
     """
 
     cause: str
@@ -130,16 +136,22 @@ class Cause:
     named: str = ""
     advice: str = ""
     longer: tuple[str, ...] = ()
+    record: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """The cause as a phrase."""
         return self.named or CAUSES.get(self.cause, self.cause)
 
-    @property
-    def what_to_do(self) -> str:
-        """The advice on it."""
-        return self.advice or ADVICE.get(self.cause, "")
+    def what_to_do(self, recorded: Collection[str]) -> str:
+        """The advice on it.
+
+        Args:
+            recorded: what the rank's files hold (`TraceInfo.recorded`): it is not asked for.
+        """
+        wanted = self.record or (() if self.advice else _OPEN.get(self.cause, ()))
+        more = [RECORDINGS[kind] for kind in wanted if kind not in recorded]
+        return " ".join(filter(None, (self.advice or ADVICE.get(self.cause, ""), *more))) or _COMPARE
 
 
 @dataclass(frozen=True)

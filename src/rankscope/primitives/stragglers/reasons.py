@@ -34,6 +34,8 @@ from rankscope.primitives.stragglers.host_items import (
 )
 from rankscope.primitives.stragglers.thread_excess import CodePlace, ThreadExcess
 from rankscope.rundir.plurals import plural
+from rankscope.store.account import SHAPES as RECORDED_SHAPES
+from rankscope.store.account import STACKS
 
 _SCHEMA = pl.Schema(
     {"kind": pl.String, "label": pl.String}
@@ -259,8 +261,9 @@ def _by_operators(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
     what = f"{first['label']} and others take {how_much} times as long"
     if has_shapes:
         return _cause("slow_host", share, f"a slower core: of equal shapes, {what}", _SLOW_CORE)
-    advice = "Compare its batch size and sequence lengths with the other ranks'; --record-shapes shows them."
-    return _cause("pace", share, f"more work in each operator, or a slower core: {what}", advice)
+    advice = "Compare its batch size and sequence lengths with the other ranks'."
+    cause = _cause("pace", share, f"more work in each operator, or a slower core: {what}", advice)
+    return replace(cause, record=(RECORDED_SHAPES,))
 
 
 _SLOW_CORE = "Check the clock frequency of its cores, and which other programs share them or their memory."
@@ -329,8 +332,8 @@ def _by_gap(
     does = {"asleep": ": it sleeps or is blocked", "running": ": it runs Python"}.get(state(thread, logged_ns), "")
     where = f"between {before} and {after}" if before and after else f"after {before}" if before else f"before {after}"
     what = f"nothing is recorded {where}{does}"
-    advice = f"Look at what the script does {where}; --with-stack records its functions."
-    return _cause("silent", row["excess_ns"] / excess_ns, what, advice)
+    cause = _cause("silent", row["excess_ns"] / excess_ns, what, f"Look at what the script does {where}.")
+    return replace(cause, record=(STACKS,))
 
 
 def state(thread: ThreadExcess | None, logged_ns: float) -> str:
