@@ -51,7 +51,6 @@ export const run: View = {
       h("section", { "aria-labelledby": "lost-title" }, h("h3", { id: "lost-title" }, "Missing or doubtful data"),
         lost.length > 0 ? findingItems(context, lost) : h("p", { class: "quiet-box" }, "None: every file was read completely, and no expected rank is missing.")),
       part(context, "job_kind", "Kind of job", "The traces do not tell whether this is training or inference."),
-      part(context, "account", "Events that were read", "Nothing with a time was read."),
       part(context, "recording", "Recording and its overhead", "No rank manifest next to the traces, so the recording overhead is unknown. `rankscope.Profiler` and `rankscope run` write manifests."),
       part(context, "clock", "Clocks", "Only one rank, or no shared collectives: the clocks cannot be compared."),
       tables(context, [{ name: "job_kind" }, { name: "account" }, { name: "recording" }, { name: "clock" }, { name: "devices" }]),
