@@ -2,6 +2,7 @@
 
 - right: random jobs of 2–16 ranks (tests/primitives/jobs.py: repeating layers, windows cut at both ends, up to 2 %
   lost, clocks hours and 100 ppm apart), seeds 1000 and up; a trial counts only if every pair is right.
+- Gloo: all-reduces of one size that run two at a time (2 ranks, 6 steps of 6), which end in any order.
 - CPU: the reduce of `collectives`, `clock` and `stragglers` together, on one thread, and the map of `stragglers` on
   traces without any other event; with and without recorded sequence numbers and step numbers.
 """
@@ -9,10 +10,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from itertools import pairwise
 
 import polars as pl
-from tests.primitives.jobs import faults, random_job
+from tests.primitives.jobs import Made, faults, gloo_job, random_job
 
 from rankscope.analyses import get_analysis
 from rankscope.primitives.communicators import COLUMNS
@@ -26,10 +28,10 @@ TRIALS = 200
 SIZES = ((8, 498, 7), (128, 12, 20), (256, 12, 20), (512, 12, 20), (1024, 12, 20))
 
 
-def right(known_steps: bool) -> str:
+def right(job: Callable[[int], Made]) -> str:
     sure = wrong = wrong_rows = missing = rows = 0
     for seed in range(1000, 1000 + TRIALS):
-        made = random_job(seed, known_steps=known_steps)
+        made = job(seed)
         found = match_collectives(made.rows.select(COLUMNS))
         rows += made.rows.height
         if found.doubts:
@@ -94,8 +96,11 @@ def cost(rows: pl.DataFrame) -> tuple[float, float, float, float]:
 
 
 def main() -> None:
-    print(f"without anchors: {right(False)}")
-    print(f"with steps:      {right(True)}")
+    print(f"without anchors: {right(random_job)}")
+    print(f"with steps:      {right(lambda seed: random_job(seed, known_steps=True))}")
+    print(f"Gloo: {right(gloo_job)}")
+    print(f"Gloo, windows cut: {right(lambda seed: gloo_job(seed, cut=True))}")
+    print(f"Gloo, without steps: {right(lambda seed: gloo_job(seed, known_steps=False))}")
     for ranks, steps, layers in SIZES:
         for known in ("nothing", "steps", "sequence"):
             made = random_job(

@@ -1,9 +1,10 @@
 """A job whose cost is known: compute that is a sleep, and a gradient hook that sleeps.
 
-    known_job.py FORWARD BACKWARD HOOK [LATE]
+    known_job.py FORWARD BACKWARD HOOK [LATE [DATA]]
 
 Seconds of the forward, of what the backward does once the gradients are there, of the hook in place of the all-reduce,
-and of what rank 1 waits before it begins a real all-reduce (the hook is left out then). It knows nothing of rankscope.
+of what rank 1 waits before it begins a real all-reduce (the hook is left out then; `-` for none), and of what loading
+the data takes. It knows nothing of rankscope.
 """
 
 import os
@@ -14,7 +15,8 @@ import torch
 import torch.distributed as dist
 
 FORWARD, BACKWARD, HOOK = (float(word) for word in sys.argv[1:4])
-LATE = float(sys.argv[4]) if len(sys.argv) > 4 else None
+LATE = float(sys.argv[4]) if len(sys.argv) > 4 and sys.argv[4] != "-" else None
+DATA = float(sys.argv[5]) if len(sys.argv) > 5 else 0.0
 torch.set_num_threads(1)
 
 
@@ -66,6 +68,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     x = torch.randn(4, 8, requires_grad=True)
     for _ in range(100_000):
+        time.sleep(DATA)
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()

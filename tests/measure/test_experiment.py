@@ -7,12 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from rankscope.cli.measure.options import progress
+from rankscope.cli.measure.overhead import overhead
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.measure.binding import Bindings, measure_binding
 from rankscope.measure.buckets import Factors, measure_buckets
-from rankscope.measure.experiment import KEPT, count_finished_jobs
+from rankscope.measure.experiment import LINE, count_finished_jobs
 from rankscope.measure.files import load
 from rankscope.measure.jobs import Outcome, Start, target_of
 from rankscope.measure.overhead import measure_overhead
@@ -141,7 +144,7 @@ def test_it_goes_on_where_it_was_ended(tmp_path, machine, script, kind):
     machine.started, machine.ends_at = [], None
     result = measure(kind, [script], out, on_progress=lambda *call: calls.append(call))
     assert machine.started == [every[-1]]
-    assert any(within == KEPT and "finished from before" in job for job, _, _, within in calls)
+    assert any(within == LINE and "finished from before" in job for job, _, _, within in calls)
     same = {"created": "", "command": [], "load": None, "target": ""}
     assert replace(result, setting=replace(result.setting, **same)) == replace(
         whole, setting=replace(whole.setting, **same)
@@ -251,6 +254,44 @@ def test_settings_that_are_none(tmp_path, machine, script, content):
     (out / "jobs" / "overhead" / "settings.json").write_text(content)
     with pytest.raises((ConfigError, LaunchError, Exception), match=r"cannot be read|another version"):
         measure("overhead", [script], out)
+
+
+def test_a_measurement_of_the_overhead_stops_when_it_is_precise_enough(tmp_path, machine, script):
+    # Its jobs are all alike.
+    sampling = replace(FEW, blocks=5, repeats=5)
+    target, so_far = target_of([str(script)]), []
+
+    def measured(out, **further):
+        return measure_overhead(target, out, Start(ranks=2), sampling, on_result=so_far.append, **further)
+
+    result = measured(tmp_path / "out")
+    assert len(machine.started) == 3
+    assert [each.setting.repeats for each in so_far] == [1, 2]
+    assert result.setting.repeats == 3
+    assert any(note.startswith("stopped after 3 of at most 5 jobs") for note in result.setting.notes)
+    assert not any("are finished" in note for note in result.setting.notes)
+    assert not any("stopped" in note for each in so_far for note in each.setting.notes)
+    # The same command has nothing to run, and the same result.
+    again = measured(tmp_path / "out")
+    assert len(machine.started) == 3
+    assert again.measured_overhead == result.measured_overhead and again.setting.notes == result.setting.notes
+    # Whoever wants all jobs gets them, by the same command with another precision too.
+    everything = measured(tmp_path / "out", precision=0)
+    assert len(machine.started) == 5
+    assert everything.setting.repeats == 5
+    assert not any("stopped" in note for note in everything.setting.notes)
+
+
+def test_the_result_so_far_is_printed_after_each_job(tmp_path, machine, script, monkeypatch):
+    monkeypatch.setattr("rankscope.cli.measure.options.accelerators", lambda: 0)
+    options = ["--blocks", "5", "--block-steps", "2", "--trace-steps", "0", "-o", str(tmp_path / "out"), str(script)]
+    app = typer.Typer()
+    app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(overhead)
+    result = CliRunner().invoke(app, options, catch_exceptions=False)
+    assert result.exit_code == 0
+    lines = [line for line in result.stderr.splitlines() if line.startswith("overhead: after")]
+    assert [line.split(":")[1] for line in lines] == [" after 1 job, of this job only", " after 2 jobs"]
+    assert all("of a step, measured with and without it" in line for line in lines)
 
 
 def test_repeats_sizes_and_variants_can_be_added(tmp_path, machine, script):

@@ -13,7 +13,7 @@ import pytest
 from rankscope.errors import ConfigError, LaunchError, RankscopeError
 from rankscope.measure.efficiency_loss import efficiency_loss_at
 from rankscope.measure.jobs import Outcome, _cause, series, target_of
-from rankscope.measure.overhead import CONDITIONS, overhead_of
+from rankscope.measure.overhead import CONDITIONS, LEAST_JOBS, is_enough, overhead_of
 from rankscope.measure.projection import project
 from rankscope.measure.results import Size, TraceSummary
 from rankscope.measure.sampling import Sampling
@@ -97,6 +97,65 @@ def test_overhead_from_what_the_ranks_wrote(tmp_path):
     assert result.setting.load == 0.5
 
 
+def with_passes(outcome, passes):
+    """The job with what forward and backward take in each condition, ms; a block's steps differ as in `steps`."""
+    ranks = tuple(
+        dataclasses.replace(
+            rank,
+            blocks=tuple(
+                dataclasses.replace(b, forward_backward_ns=steps(passes[b.condition], b.round, rank.rank))
+                for b in rank.blocks
+            ),
+        )
+        for rank in outcome.ranks
+    )
+    return Outcome(outcome.folder, ranks)
+
+
+def test_the_overhead_of_forward_and_backward_alone(tmp_path):
+    outcome = with_passes(outcome_of(tmp_path, {"sync": 100, "no_sync": 80}), {"sync": 60, "no_sync": 40})
+    result = overhead_of([outcome], target_of(["resnet18"]), Sampling(blocks=6, traced_steps=0), tmp_path, 0.5)
+    middle = sorted(r * 1000 + k * 100 for r in range(6) for k in range(5))
+    exact = (middle[14] + middle[15]) / 2
+    assert result.measured_overhead.value == pytest.approx(20 * MS / (101 * MS + exact))
+    assert result.forward_backward_overhead.value == pytest.approx(20 * MS / (61 * MS + exact))
+    assert result.sync.forward_backward.median_ns == 61 * MS + exact
+    # Of ranks that wrote it before it was measured, or of a script without a forward, nothing is known.
+    without = outcome_of(tmp_path, {"sync": 100, "no_sync": 80})
+    result = overhead_of([without], target_of(["resnet18"]), Sampling(blocks=6, traced_steps=0), tmp_path, 0.5)
+    assert result.forward_backward_overhead is None and result.sync.forward_backward is None
+
+
+def jobs_that_differ(tmp_path, *overheads):
+    return [outcome_of(tmp_path, {"sync": 100, "no_sync": 100 - points}) for points in overheads]
+
+
+def test_it_stops_at_a_narrow_interval_of_enough_jobs(tmp_path):
+    sampling = Sampling(blocks=6, repeats=5, traced_steps=0)
+
+    def stops(jobs, precision=0.02):
+        return is_enough(jobs, sampling, 3, precision)
+
+    alike = jobs_that_differ(tmp_path, *[20] * 5)
+    assert [stops(alike[:count]) for count in range(1, 6)] == [False] * (LEAST_JOBS - 1) + [True, True, False]
+    assert not stops(jobs_that_differ(tmp_path, 20, 24, 20))
+    assert stops(jobs_that_differ(tmp_path, 20, 24, 20), precision=1.0)
+
+
+def test_an_interval_that_may_end_the_measurement_is_wider(tmp_path):
+    sampling = Sampling(blocks=6, repeats=5, traced_steps=0)
+    jobs = jobs_that_differ(tmp_path, 20, 21, 22)
+    fixed, stopping = (
+        overhead_of(jobs, target_of(["resnet18"]), sampling, tmp_path, None, looks=looks) for looks in (1, 3)
+    )
+    a, b = fixed.measured_overhead, stopping.measured_overhead
+    assert a.value == b.value
+    assert b.low < a.low < a.value < a.high < b.high
+    assert stopping.sync_cost.low_ns < fixed.sync_cost.low_ns
+    assert "99.67 %" in stopping.setting.method and "99.67 %" not in fixed.setting.method
+    assert stopping.setting.confidence == 0.99  # over all looks
+
+
 def test_no_key_of_the_scripts_is_written_down(tmp_path, monkeypatch):
     script = tmp_path / "train.py"
     script.touch()
@@ -168,7 +227,9 @@ def test_conditions_of_one_job(tmp_path):
 
 def test_lost_time_adds_up():
     base = TraceSummary("a", 4, 100 * MS, 90 * MS, 0, 0, None, 0.0, None, 6 * MS, 4 * MS)
-    at = TraceSummary("b", 4, 60 * MS, 47 * MS, 20 * MS, 8 * MS, 0.6, 0.13, 3 * MS, 3 * MS, 2 * MS)
+    at = TraceSummary(
+        "b", 4, 60 * MS, 47 * MS, 20 * MS, 8 * MS, 0.6, 0.13, 7 * MS, 3 * MS, 2 * MS, exposed_wait_ns=3 * MS
+    )
     # Unprofiled: 100 and 55 ms; strong on 2, so that perfect is 50. The window of 60 ms stands for 55.
     lost = efficiency_loss_at(at, base, 55 * MS, 100 * MS, 2, "strong")
     assert lost.total_ns == 5 * MS

@@ -62,6 +62,22 @@ def test_a_hook_that_sleeps(tmp_path: Path) -> None:
     right_in_one(check, tmp_path)
 
 
+def test_forward_and_backward_alone(tmp_path: Path) -> None:
+    # 200 ms of data, 200 of compute; with synchronization 200 ms more: 200 / 600 of the step, 200 / 400 of its passes.
+    target = target_of([JOB, "0.2", "0", "0.2", "-", "0.2"])
+
+    def check(out: Path) -> None:
+        result = measure_overhead(target, out, Start(ranks=2), FEW)
+        assert result.measured_overhead.value == pytest.approx(200 / 600, rel=0.05)
+        assert result.forward_backward_overhead is not None
+        assert result.forward_backward_overhead.value == pytest.approx(200 / 400, rel=0.05)
+        assert result.sync.forward_backward is not None and result.no_sync.forward_backward is not None
+        assert result.sync.forward_backward.median_ns == pytest.approx(400e6, rel=0.05)
+        assert result.no_sync.forward_backward.median_ns == pytest.approx(200e6, rel=0.05)
+
+    right_in_one(check, tmp_path)
+
+
 def test_an_all_reduce_that_is_partly_hidden(tmp_path: Path) -> None:
     # Rank 1 comes 400 ms late to each all-reduce, and has 160 ms of backward left behind it: rank 0, which has those
     # 160 ms too, begins the next step as much earlier. So its all-reduce takes 400 + 160 ms, and compute hides 160.
@@ -73,6 +89,8 @@ def test_an_all_reduce_that_is_partly_hidden(tmp_path: Path) -> None:
         "overhead": late / step,
         "overlap": backward / (late + backward),
         "exposed": late / step,
+        "waiting": late / step,  # all of it: the transfer takes next to nothing
+        "rank": 0,
     }
 
     def check(out: Path) -> None:
@@ -84,6 +102,8 @@ def test_an_all_reduce_that_is_partly_hidden(tmp_path: Path) -> None:
             "overhead": result.measured_overhead.value,
             "overlap": result.traced.overlap_ratio,
             "exposed": result.traced.exposed_share,
+            "waiting": (result.traced.exposed_wait_ns or 0) / result.traced.window_ns,
+            "rank": result.traced.rank,
         }
         assert found == pytest.approx(expected, rel=0.05)
 

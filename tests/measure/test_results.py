@@ -26,6 +26,7 @@ from rankscope.measure.results import (
     Size,
     Time,
     Topology,
+    TraceSummary,
     Variant,
 )
 from rankscope.report.experiments.terminal import measured
@@ -110,9 +111,41 @@ def test_no_file(tmp_path):
 def test_the_table_says_the_numbers_and_obeys_nothing():
     text = text_of(OVERHEAD)
     assert "50.0 ms (49.0 to 51.0 ms)" in text
-    assert "20.0 % (19.0 to 21.0 %) of the step, measured: significant (99 % bootstrap interval" in text
+    assert "20.0 % (19.0 % to 21.0 %) of a step, measured with and without it: significant (99 % bootstrap" in text
+    assert "forward and backward alone" not in text
     assert "+10.0 ms" in text
     assert "\x1b[31m" not in text
+
+
+def test_which_overhead_is_which_and_how_much_of_it_is_waiting():
+    passes = [Time(30_000_000), Time(20_000_000)]
+    traced = TraceSummary("jobs/job-0", 4, 600, 300, 250, 163_500_000, 0.36, 0.257, exposed_wait_ns=157_400_000, rank=1)
+    text = text_of(
+        replace(
+            OVERHEAD,
+            sync=replace(OVERHEAD.sync, forward_backward=passes[0]),
+            no_sync=replace(OVERHEAD.no_sync, forward_backward=passes[1]),
+            forward_backward_overhead=Share(1 / 3, 0.3, 0.36),
+            traced=traced,
+        )
+    )
+    said = " ".join(text.split())
+    assert "forward and backward 30.0 ms 20.0 ms +10.0 ms" in said
+    assert (
+        "Of forward and backward alone, without data loading and optimizer, it takes 33.3 % (30.0 % to 36.0 %)." in said
+    )
+    assert (
+        "Exposed communication of the worst rank (rank 1), traced: 25.7 % of a step, 164 ms; 157 ms of it waiting"
+        in said
+    )
+    unknown = text_of(replace(OVERHEAD, traced=replace(traced, exposed_wait_ns=None)))
+    assert "waiting and transfer cannot be separated" in " ".join(unknown.split())
+    size = Size("2", 2, 1, "done", step=Time(50), traced=traced)
+    assert "25.7 %, 96.3 % waiting" in text_of(Scaling(SETTING, "weak", None, [size]))
+    variant = Variant("base", {}, True, "done", step=Time(50), traced=traced)
+    assert "164 ms, 96.3 % waiting" in text_of(
+        Buckets(SETTING, "ddp", 2, [variant], Recommendation(None, None, "keep"))
+    )
 
 
 def test_a_study_with_a_size_that_failed():
@@ -153,7 +186,7 @@ def test_a_difference_has_both_ends_and_one_of_three_verdicts():
 def test_one_of_a_thing_is_one():
     text = profiled(Share(0.02))
     assert text.startswith("Profiler overhead on 1 rank, device unknown\n")
-    assert "1 job of each kind; in each 8 steps of warm-up, then 1 block of each condition: 1 step" in text
+    assert "1 job of each kind; in each 8 steps of warm-up, then up to 1 block of each condition: 1 step" in text
     assert "1 that counts;" in text
     host = Topology("0", 1, 1, [NumaNode(0, "0")], [], ["/sys"])
     bound = Binding(SETTING, 1, host, [BoundVariant("none", True, [], "done")], Recommendation(None, None, "keep"))
@@ -162,9 +195,9 @@ def test_one_of_a_thing_is_one():
 
 def test_an_overhead_within_its_noise_is_not_significant():
     text = text_of(replace(OVERHEAD, measured_overhead=Share(0.08, -0.4, 0.6)))
-    assert "8.0 % (−40.0 to 60.0 %) of the step, measured: not significant" in text
+    assert "8.0 % (−40.0 % to 60.0 %) of a step, measured with and without it: not significant" in text
     text = text_of(replace(OVERHEAD, measured_overhead=Share(0.08)))
-    assert "8.0 % of the step, measured: too few steps to tell" in text
+    assert "8.0 % of a step, measured with and without it: too few steps to tell" in text
     text = text_of(replace(OVERHEAD, sync_cost=Time(2_000_000, -3_000_000, 7_000_000)))
     assert "+2.00 ms (−3.00 to +7.00 ms)" in text
 

@@ -11,7 +11,7 @@ from rankscope.primitives.communicators import COLUMNS
 from rankscope.primitives.matching import Matching
 
 SCHEMA = {name: pl.Int64() for name in COLUMNS} | dict.fromkeys(
-    ("group", "group_ranks", "collective", "name", "dtype"), pl.String()
+    ("group", "group_ranks", "collective", "name", "dtype", "source"), pl.String()
 )
 
 
@@ -93,6 +93,58 @@ def random_job(
                 }
             )  # fmt: skip
     return Made(frame(made), offsets, drifts, float(true[0]))
+
+
+THREADS = 2
+"""Of Gloo: so many collectives of a group run at the same time."""
+
+
+def gloo_job(
+    seed: int, *, ranks: int = 2, steps: int = 6, buckets: int = 6, seen: float = 1e6, known_steps: bool = True,
+    sizes: bool = False, cut: bool = False,
+) -> Made:  # fmt: skip
+    """All-reduces of one group on Gloo's threads: each takes the next of its rank's queue when it has done its own.
+
+    Args:
+        seed: of the job.
+        ranks: their number.
+        steps: of each rank.
+        buckets: all-reduces of a step.
+        seen: how long after the end of a transfer a busy rank notices it, in the mean, ns.
+        known_steps: whether the step of each is known.
+        sizes: whether their sizes are recorded; all are of one size otherwise.
+        cut: whether each rank misses some at either end of its recording.
+    """
+    random = np.random.default_rng(seed)
+    count = steps * buckets
+    size = np.tile(random.choice([1000, 2000, 4000], buckets), steps)
+    free = np.zeros((ranks, THREADS))
+    clock, starts, ends = np.zeros(ranks), np.empty((count, ranks)), np.empty((count, ranks))
+    for index in range(count):
+        clock += random.uniform(5e5, 3e6, ranks)
+        if index % buckets == 0:  # a rank goes on with the next step when all of its gradients are there
+            clock = np.maximum(clock, free.max(axis=1)) + random.uniform(5e6, 2e7)
+        thread = free.argmin(axis=1)
+        starts[index] = np.maximum(clock, free[np.arange(ranks), thread])
+        # It may begin some time after a thread is free, but not before the one that was launched earlier.
+        starts[index] = np.maximum(
+            starts[index] + random.exponential(5e4, ranks), starts[index - 1] + 1e3 if index else 0.0
+        )
+        done = starts[index].max() + random.uniform(5e5, 8e6)
+        ends[index] = done + random.exponential(seen, ranks)
+        free[np.arange(ranks), thread] = ends[index]
+    first, last = ((random.integers(0, 4, ranks) if cut else np.zeros(ranks, dtype=int)) for _ in range(2))
+    rows = [
+        {
+            "rank": rank, "group": "0", "group_ranks": str(list(range(ranks))), "group_size": ranks,
+            "stream": int(index % THREADS), "collective": "all_reduce", "source": "gloo",
+            **({"dtype": "Float", "in_elements": int(size[index])} if sizes else {}),
+            "step": index // buckets if known_steps else None, "truth": index,
+            "start_ns": round(starts[index, rank]), "end_ns": round(ends[index, rank]),
+        }
+        for rank in range(ranks) for index in range(first[rank], count - last[rank])
+    ]  # fmt: skip
+    return Made(frame(rows), dict.fromkeys(range(ranks), 0), dict.fromkeys(range(ranks), 0.0), 0.0)
 
 
 @dataclass(frozen=True)

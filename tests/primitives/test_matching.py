@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from tests.primitives.jobs import faults, frame, random_job
+from tests.primitives.jobs import faults, frame, gloo_job, random_job
 
 from rankscope.primitives.communicators import COLUMNS
 from rankscope.primitives.matching import METHODS, Matching, match_collectives
@@ -45,6 +45,41 @@ def test_random_jobs_with_steps() -> None:
         faults(made.rows, matched(made.rows))[0] for made in (random_job(s, known_steps=True) for s in range(40))
     ]
     assert sum(each > 0 for each in outcomes) == 0
+
+
+@pytest.mark.parametrize("sizes", [False, True])
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("seen", [1e5, 1e6, 5e6])
+def test_collectives_at_the_same_time_are_paired_by_their_launches(ranks: int, sizes: bool, seen: float) -> None:
+    swapped = 0
+    for seed in range(20):
+        rows = gloo_job(seed, ranks=ranks, sizes=sizes, seen=seen).rows
+        assert faults(rows, matched(rows)) == (0, 0)
+        ends = rows.sort("end_ns").filter(pl.col("rank") == 0)["truth"]
+        swapped += int((ends.diff() < 0).sum())
+    assert swapped > 20  # by their ends they would not be
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_recording_that_cuts_a_step_has_its_last_or_its_first_collectives(ranks: int) -> None:
+    jobs = [gloo_job(seed, ranks=ranks, cut=True).rows for seed in range(40)]
+    outcomes = [faults(rows, matched(rows)) for rows in jobs]
+    assert not any(wrong for wrong, _ in outcomes)
+    # Two ranks may have what the most complete one lacks.
+    assert sum(missing for _, missing in outcomes) <= 0.002 * sum(rows.height for rows in jobs)
+
+
+def test_a_step_that_lacks_a_collective_in_the_middle_is_not_paired_by_counting() -> None:
+    rows = gloo_job(0, seen=1e4).rows
+    lacking = rows.filter(~((pl.col("rank") == 1) & (pl.col("truth") == 15)))
+    assert faults(lacking, matched(lacking))[0] == 0
+
+
+def test_few_pairs_of_gloo_are_wrong_without_steps() -> None:
+    # By their ends, 21 of 100 rows were.
+    jobs = [gloo_job(seed, known_steps=False).rows for seed in range(40)]
+    wrong = sum(faults(rows, matched(rows))[0] for rows in jobs)
+    assert wrong <= 0.1 * sum(rows.height for rows in jobs)
 
 
 def test_recorded_sequence_needs_no_clock() -> None:

@@ -98,6 +98,14 @@ def test_overhead_is_one_row(tmp_path: Path) -> None:
     )
 
 
+def test_the_two_overheads_and_the_waiting_of_the_worst_rank(tmp_path: Path) -> None:
+    traced = TraceSummary("jobs/job-0", 4, 600, 300, 250, 160, 0.3, 0.27, exposed_wait_ns=150, rank=1)
+    save(replace(OVERHEAD, forward_backward_overhead=Share(0.33, 0.3, 0.36), traced=traced), tmp_path)
+    (row,) = measured(str(tmp_path))["measured_overhead"].frame.to_dicts()
+    assert [row[f"forward_backward_overhead{end}"] for end in ("", "_low", "_high")] == [0.33, 0.3, 0.36]
+    assert (row["traced_rank"], row["traced_exposed_ns"], row["traced_wait_ns"]) == (1, 160, 150)
+
+
 def test_a_recommendation_is_the_answer(tmp_path: Path) -> None:
     recommendation = Recommendation(None, None, "nothing is worth it: {share}")
     save(Buckets(SETTING, "ddp", 2, [Variant("own", {}, True, "done", step=Time(10))], recommendation), tmp_path)

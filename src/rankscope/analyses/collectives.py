@@ -15,7 +15,9 @@ the type; S is the total array for reduce_scatter and all_gather (as nccl-tests 
 collectives of a group and stream in device order; a recorded `Seq` takes precedence. Times are on each trace's clock.
 
 Rows with the same `match` are the same collective on different ranks: matched by equal recorded `Seq`, else by
-their end times, anchored by step numbers where they are known (`match_method`).
+their end times, anchored by step numbers where they are known (`match_method`). Pairs follow the order of launches:
+kernels end in it, but Gloo's collectives run at the same time and end in any order, so there it is the order of their
+starts.
 
 Kernels without a group in the trace are matched by their sequence and ends. Stream numbers differ between ranks, so
 streams are used only if the ends show which belong together. A communicator found like this is `unnamed 1`,

@@ -30,8 +30,7 @@ def efficiency_loss_at(
     def change(name: str) -> float:
         return float((getattr(at, name) or 0) * scale_n - (getattr(base, name) or 0) * scale_1)
 
-    # Waiting is part of communication, hidden or exposed: at most all of the exposed part.
-    wait = None if at.wait_ns is None else min(at.wait_ns, at.exposed_communication_ns) * scale_n
+    wait = None if at.exposed_wait_ns is None else at.exposed_wait_ns * scale_n
     return EfficiencyLoss(
         total_ns=round(step_ns - base_step_ns / divisor),
         compute_ns=round(change("compute_ns")),

@@ -29,8 +29,8 @@ from rankscope.measure.trace_summary import summarize_trace
 from rankscope.rundir.atomic import write_atomic
 from rankscope.rundir.measurement import Plan, plan_path, read_measurements, read_plan
 
-KEPT = "kept"
-"""Progress ``within`` a job when jobs of an earlier run are reused."""
+LINE = "line"
+"""Progress ``within`` where ``job`` is a line that stays: jobs that are reused or failed, a result so far."""
 _SETTINGS = "settings.json"
 _DONE = "done"
 _FIXED_SAMPLING = {
@@ -64,6 +64,8 @@ class Jobs:
     """By name, in the order of repeats."""
     errors: dict[str, str] = field(default_factory=dict)
     """By name: why it failed; it then has no outcomes."""
+    enough: bool = False
+    """Whether the result is precise enough without the jobs that are not finished."""
 
     @property
     def all_outcomes(self) -> list[Outcome]:
@@ -80,7 +82,7 @@ class Jobs:
         """Notes on an unfinished experiment."""
         done, wanted = len(self.all_outcomes), sum(n for name, n in self.wanted.items() if name not in self.errors)
         notes = []
-        if done < wanted:
+        if done < wanted and not self.enough:
             notes.append(f"{done} of {wanted} jobs are finished: run the same command with this -o to continue")
         if self.errors:
             notes.append(f"failed: {', '.join(self.errors)}; the same command with this -o tries again")
@@ -144,6 +146,7 @@ class Experiment:
         job: Callable[[str, int, Path], Job],
         *,
         on_result: Callable[[Jobs], object] = lambda _: None,
+        enough: Callable[[Jobs], bool] = lambda _: False,
         check: Callable[[str, Outcome], object] = lambda _name, _outcome: None,
         label: Callable[[str], str] = str,
         go_on_after_failure: bool = True,
@@ -155,6 +158,7 @@ class Experiment:
             order: (repeat, name) of each job, in the order to run them.
             job: makes a job from its name, its repeat and its directory.
             on_result: called with the results so far after each new job except the last.
+            enough: whether to stop, asked after each job, the reused ones too: the same jobs give the same answer.
             check: raises if a job did not run as its name states.
             label: the text for a name in progress messages.
             go_on_after_failure: whether to run the other jobs after one failed.
@@ -188,15 +192,18 @@ class Experiment:
                     jobs.errors[name] = str(error)
                     jobs.outcomes[name] = []
                     reason = error.what.splitlines()[0].removesuffix("; its last lines:")
-                    self._on_progress(f"{label(name)} failed: {reason}", number, len(order), "")
+                    self._on_progress(f"{label(name)} failed: {reason}", number, len(order), LINE)
                     continue
                 refuse_mixed(outcome, jobs.all_outcomes, self.out)
                 (outcome.folder / _DONE).touch()
                 jobs.outcomes[name].append(outcome)
+                jobs.enough = enough(jobs)
                 if (repeat, name) not in kept:
                     self._new_jobs.add(outcome.folder)
-                    if number + 1 < len(order):
+                    if number + 1 < len(order) and not jobs.enough:
                         on_result(jobs)
+                if jobs.enough:
+                    break
             self._on_progress("", len(order), len(order), "")
             return jobs
 
@@ -206,7 +213,7 @@ class Experiment:
         before = sum(outcome.folder not in self._new_jobs for outcome in kept)
         if before and announce:
             jobs_are = "job is" if total == 1 else "jobs are"
-            self._on_progress(f"{before} of {total} {jobs_are} finished from before", len(kept), total, KEPT)
+            self._on_progress(f"{before} of {total} {jobs_are} finished from before", len(kept), total, LINE)
         if len(kept) < total:
             self._note_load()
 

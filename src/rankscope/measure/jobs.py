@@ -246,8 +246,15 @@ def run(target: Target, start: Start, plan: Plan, *, timeout_s: float, within: C
     return outcome
 
 
-def series(outcomes: Sequence[Outcome], condition: str, phase: str = STEP) -> Series | None:
-    """The times of a condition over jobs; None if a step of any rank lacks them."""
+def series(outcomes: Sequence[Outcome], condition: str, phase: str = STEP, looks: int = 1) -> Series | None:
+    """The times of a condition over jobs; None if a step of any rank lacks them.
+
+    Args:
+        outcomes: the jobs.
+        condition: whose times.
+        phase: of the whole step, or of a part of it.
+        looks: of :class:`~rankscope.measure.statistics.Series`.
+    """
     jobs = []
     for outcome in outcomes:
         blocks = {(b.round, rank.rank): b for rank in outcome.ranks for b in rank.blocks if b.condition == condition}
@@ -259,7 +266,7 @@ def series(outcomes: Sequence[Outcome], condition: str, phase: str = STEP) -> Se
         if len(lengths) != 1 or 0 in lengths:
             return None
         jobs.append(np.asarray(values, dtype=np.float64))
-    return Series(tuple(jobs)) if jobs else None
+    return Series(tuple(jobs), looks) if jobs else None
 
 
 def _start(

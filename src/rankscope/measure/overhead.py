@@ -5,7 +5,7 @@ In: a script. Out: ``overhead.json``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,13 @@ CONDITIONS: dict[str, dict[str, Any]] = {
     NO_SYNC: {"kind": "gradient_sync", "on": False},
 }
 _PARTS = ("forward", "backward", "optimizer")
-SHORT_JOBS = Sampling(blocks=5, repeats=5)
-"""Several short jobs: a single job, however long, does not show the variation between jobs."""
+SHORT_JOBS = Sampling(blocks=20, block_steps=3, repeats=5, limit_s=10)
+"""Several short jobs: a single job, however long, does not show the variation between jobs. A job of slow steps has 5
+blocks, and its first interval after half a minute."""
+PRECISION = 0.02
+"""Of the overhead: a share of the step."""
+LEAST_JOBS = 3
+"""Below this number of jobs the measurement does not stop: two jobs that are alike by chance say nothing of a third."""
 FSDP_NOTE = (
     "FSDP: only the reduction of gradients is switched off; parameters are gathered in both conditions. The traced "
     "overhead includes both"
@@ -63,23 +68,73 @@ def measure_overhead(
     start: Start,
     sampling: Sampling = SHORT_JOBS,
     on_progress: ProgressCallback = no_progress,
+    *,
+    precision: float = PRECISION,
+    on_result: Callable[[Overhead], object] = lambda _: None,
 ) -> Overhead:
-    """Measure it, and write ``overhead.json`` and the job's folders into ``out``.
+    """Measure it, and write ``overhead.json`` and the job's folders into ``out``, again after each job.
+
+    Args:
+        target: what is run.
+        out: the output directory.
+        start: how the ranks are started.
+        sampling: blocks, steps and limits; ``repeats`` is the largest number of jobs.
+        on_progress: called with the progress.
+        precision: no further job starts, after at least :data:`LEAST_JOBS`, once the interval of the overhead extends
+            no further than this on either side; 0 for all jobs.
+        on_result: called with the result so far after each new job but the last.
 
     Raises:
         LaunchError: the job failed, or synchronizes nothing.
     """
+    looks = max(1, sampling.repeats - LEAST_JOBS + 1) if precision > 0 else 1
     experiment = Experiment("overhead", target, out, sampling, on_progress, settings_of(start))
 
     def job(_name: str, repeat: int, folder: Path) -> Job:
         return Job(start, plan_of(sampling, folder, repeat, traced=repeat == 0))
 
     def result(jobs: Jobs) -> Overhead:
-        overhead = overhead_of(jobs.all_outcomes, target, sampling, out, experiment.load, jobs.notes())
+        notes = jobs.notes()
+        if jobs.enough:
+            jobs_run = f"{len(jobs.all_outcomes)} of at most {sampling.repeats} jobs"
+            notes.append(f"stopped after {jobs_run}: the interval is within {100 * precision:g} points of the overhead")
+        overhead = overhead_of(jobs.all_outcomes, target, sampling, out, experiment.load, notes, looks)
         save(overhead, out)
         return overhead
 
-    return result(experiment.run(sampling.job_order(["job"]), job, on_result=result, go_on_after_failure=False))
+    def enough(jobs: Jobs) -> bool:
+        return precision > 0 and is_enough(jobs.all_outcomes, sampling, looks, precision)
+
+    jobs = experiment.run(
+        sampling.job_order(["job"]),
+        job,
+        on_result=lambda jobs: on_result(result(jobs)),
+        enough=enough,
+        go_on_after_failure=False,
+    )
+    return result(jobs)
+
+
+def is_enough(outcomes: Sequence[Outcome], sampling: Sampling, looks: int, precision: float) -> bool:
+    """Whether the interval of the overhead is narrow enough to stop.
+
+    Args:
+        outcomes: the jobs so far.
+        sampling: how they were sampled.
+        looks: after how many jobs this may be asked; the intervals hold for all of them together.
+        precision: how far the interval may extend on either side.
+    """
+    on, off = series(outcomes, SYNC, looks=looks), series(outcomes, NO_SYNC, looks=looks)
+    if on is None or off is None or not LEAST_JOBS <= len(outcomes) < sampling.repeats:
+        return False
+    return is_narrow(share_of(on, off, sampling.seed), precision)
+
+
+def is_narrow(share: Share, precision: float) -> bool:
+    """Whether an interval extends no further than the precision on either side."""
+    if share.low is None or share.high is None:
+        return False
+    return max(share.high - share.value, share.value - share.low) <= precision
 
 
 def overhead_of(
@@ -89,13 +144,14 @@ def overhead_of(
     out: Path,
     load: float | None,
     further_notes: Sequence[str] = (),
+    looks: int = 1,
 ) -> Overhead:
     """The overhead from the jobs' measurements.
 
     Raises:
         LaunchError: a condition is missing.
     """
-    on, off = series(outcomes, SYNC), series(outcomes, NO_SYNC)
+    on, off = series(outcomes, SYNC, looks=looks), series(outcomes, NO_SYNC, looks=looks)
     if on is None or off is None:
         raise LaunchError("one of the conditions was never measured", path=outcomes[0].folder)
     first = outcomes[0].ranks[0]
@@ -110,14 +166,22 @@ def overhead_of(
     traced, why = (None, None) if not sampling.traced_steps else summarize_trace(outcomes[0].folder, out)
     if why is not None:
         notes.append(why)
+    both = [series(outcomes, condition, "forward_backward", looks) for condition in (SYNC, NO_SYNC)]
+    forward_backward = None if both[0] is None or both[1] is None else share_of(both[0], both[1], sampling.seed)
+    setting = setting_of(sampling, target, outcomes, load, notes)
+    if looks > 1:
+        stop = f"it may stop after {LEAST_JOBS} to {sampling.repeats} jobs"
+        stated = f"{100 * on.confidence:.4g} % at whichever it does, which is 99 % over all of them"
+        setting = replace(setting, method=f"{setting.method}; {stop}: an interval has {stated}")
     return Overhead(
-        setting=setting_of(sampling, target, outcomes, load, notes),
+        setting=replace(setting, repeats=len(outcomes)),
         wrapper=first.wrapper or "",
         world_size=first.world_size,
-        sync=phases_of(outcomes, SYNC, drawn[SYNC], sampling.seed),
-        no_sync=phases_of(outcomes, NO_SYNC, drawn[NO_SYNC], sampling.seed),
+        sync=phases_of(outcomes, SYNC, drawn[SYNC], sampling.seed, looks),
+        no_sync=phases_of(outcomes, NO_SYNC, drawn[NO_SYNC], sampling.seed, looks),
         sync_cost=difference_of(on, off, drawn[SYNC], drawn[NO_SYNC]),
         measured_overhead=overhead_share(on, off, drawn[SYNC], drawn[NO_SYNC]),
+        forward_backward_overhead=forward_backward,
         traced=traced,
         ranks=[
             RankTimes(rank.rank, rank.host, round(float(a)), round(float(b)))
@@ -126,26 +190,34 @@ def overhead_of(
     )
 
 
+def share_of(on: Series, off: Series, seed: int) -> Share:
+    """(T_sync - T_no_sync) / T_sync with its interval, from replicates of its own."""
+    drawn = replicates({SYNC: on, NO_SYNC: off}, seed)
+    return overhead_share(on, off, drawn[SYNC], drawn[NO_SYNC])
+
+
 def overhead_share(on: Series, off: Series, drawn_on: Float, drawn_off: Float) -> Share:
     """(T_sync - T_no_sync) / T_sync with its interval."""
     remaining = ratio_of(off.median() / on.median(), drawn_off / drawn_on, widening(on, off))
     return affine(remaining, -1, 1)
 
 
-def phases_of(outcomes: Sequence[Outcome], condition: str, drawn: Float, seed: int) -> Phases:
+def phases_of(outcomes: Sequence[Outcome], condition: str, drawn: Float, seed: int, looks: int = 1) -> Phases:
     """The times of a step and its parts.
 
     Raises:
         LaunchError: the condition was never measured.
     """
-    steps = series(outcomes, condition)
+    steps = series(outcomes, condition, looks=looks)
     if steps is None:
         raise LaunchError(f"{condition} was never measured", path=outcomes[0].folder)
-    parts = {name: part for name in _PARTS if (part := series(outcomes, condition, name)) is not None}
+    names = (*_PARTS, "forward_backward")
+    parts = {name: part for name in names if (part := series(outcomes, condition, name, looks)) is not None}
     rest = None
-    if len(parts) == len(_PARTS):
+    if all(name in parts for name in _PARTS):
         rest = Series(
-            tuple(step - sum(parts[name].jobs[number] for name in _PARTS) for number, step in enumerate(steps.jobs))
+            tuple(step - sum(parts[name].jobs[number] for name in _PARTS) for number, step in enumerate(steps.jobs)),
+            looks,
         )
     times: dict[str, Time] = {}
     for name, part in {**parts, **({"rest": rest} if rest is not None else {})}.items():

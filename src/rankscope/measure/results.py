@@ -71,9 +71,9 @@ class Setting:
     block_steps: int
     """Steps of a block that count."""
     blocks: int
-    """Blocks per condition in each job."""
+    """Blocks per condition in each job; fewer if the job reached its time limit."""
     repeats: int
-    """Jobs of each configuration."""
+    """Jobs of each configuration; for ``overhead`` those that were run."""
     rankscope: str
     torch: str | None = None
     hosts: list[str] = field(default_factory=list)
@@ -97,9 +97,11 @@ class Phases:
     """In the wrapped model's forward."""
     backward: Time | None = None
     """In ``backward``, with the part of the gradient synchronization that it does not overlap."""
+    forward_backward: Time | None = None
+    """Forward and backward with the loss between them: no data loading, and no optimizer."""
     optimizer: Time | None = None
     rest: Time | None = None
-    """The step minus these three: data loading, zero_grad, the loss, logging."""
+    """The step minus forward, backward and optimizer: data loading, zero_grad, the loss, logging."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,10 @@ class TraceSummary:
     """The window minus compute, exposed communication and data loading."""
     all_reduces: float | None = None
     """Gradient all-reduces of a step."""
+    exposed_wait_ns: int | None = None
+    """The part of the exposed communication that is waiting for other ranks."""
+    rank: int | None = None
+    """The rank that these figures are of."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +160,9 @@ class Overhead:
     """(T_sync - T_no_sync) / T_sync."""
     traced: TraceSummary | None
     ranks: list[RankTimes]
+    forward_backward_overhead: Share | None = None
+    """The same ratio of forward and backward alone: (F_sync - F_no_sync) / F_sync. Larger than that of the step, as the
+    whole cost of synchronization is in backward."""
     measurement: str = "overhead"
     schema: int = SCHEMA
 

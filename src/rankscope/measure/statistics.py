@@ -53,9 +53,18 @@ class Series:
 
     Args:
         jobs: for each job an array of (rounds, ranks, steps), in nanoseconds.
+        looks: after how many jobs the measurement may stop because the interval is narrow enough. Such an interval is
+            narrow by chance more often than one of a fixed number of jobs. So each of them is made with a confidence of
+            1 - 0.01 / looks: all of them together hold with 99 % (C. Bonferroni's inequality), whichever is the last.
     """
 
     jobs: tuple[Float, ...]
+    looks: int = 1
+
+    @property
+    def confidence(self) -> float:
+        """The confidence of the interval after each of these jobs."""
+        return 1 - (1 - CONFIDENCE) / self.looks
 
     @property
     def blocks(self) -> int:
@@ -128,7 +137,7 @@ def widening(series: Series, other: Series | None = None) -> float:
         level = series.median() / other.median() if other.median() > 0 else 1.0
         rounds = [a - level * b for a, b in zip(rounds, other.rounds(), strict=True)]
     factor = stretch(correlation(rounds))
-    student = student_quantile(_freedom(rounds, factor), CONFIDENCE) / -NormalDist().inv_cdf(outside)
+    student = student_quantile(_freedom(rounds, factor), series.confidence) / -NormalDist().inv_cdf(outside)
     return math.sqrt(units / (units - 1)) * student * factor
 
 

@@ -12,15 +12,21 @@ import polars as pl
 
 from rankscope.errors import RankscopeError
 from rankscope.measure.results import TraceSummary
-from rankscope.pipeline import open_run
+from rankscope.pipeline import Run, open_run
+from rankscope.primitives.activity import activity
 from rankscope.primitives.clocks import base_times, with_arrivals
-from rankscope.primitives.intervals import union_length_by
+from rankscope.primitives.intervals import IntervalSet
 from rankscope.store.trace_info import TraceInfo
 
 _PARTS = ("compute_ns", "exposed_communication_ns", "data_loading_ns", "window_ns")
 NOTHING_RECORDED = "no window was recorded: the traced figures are missing"
 _MANY_RANKS = 8
 """Above this, starting several processes is faster than reading in one."""
+_READS = {
+    "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective"),
+    "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth"),
+    "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device"),
+}
 
 
 def summarize_trace(folder: Path, result_folder: Path) -> tuple[TraceSummary | None, str | None]:
@@ -50,15 +56,19 @@ def summarize_trace(folder: Path, result_folder: Path) -> tuple[TraceSummary | N
         0, named=True
     )
     device_row = device.filter(pl.col("rank") == worst["rank"]).row(0, named=True)
-    wait, reduces = None, None
+    waits, reduces = None, None
     if "collectives" in results:
         of_rank = results["collectives"].frame.filter((pl.col("rank") == worst["rank"]) & pl.col("step").is_not_null())
         if of_rank.height:
             reduces = of_rank.filter(pl.col("collective") == "all_reduce").height / worst["steps"]
             if of_rank["wait_ns"].null_count() == 0:
-                wait = of_rank["wait_ns"].sum()
+                waits = IntervalSet.of(of_rank["start_ns"], of_rank["start_ns"] + of_rank["wait_ns"])
             elif "clock" in results:
-                wait = waiting_time(results["collectives"].frame, results["clock"].frame, run.traces, worst["rank"])
+                waits = waiting_time(results["collectives"].frame, results["clock"].frame, run.traces, worst["rank"])
+    try:
+        exposed_wait = None if waits is None else _exposed(waits, steps.filter(pl.col("rank") == worst["rank"]), run)
+    except (OSError, RankscopeError):
+        exposed_wait = None  # the tables were removed from the cache meanwhile
     window = worst["window_ns"]
     exposed = worst["exposed_communication_ns"]
     other = window - worst["compute_ns"] - exposed - worst["data_loading_ns"]
@@ -76,7 +86,9 @@ def summarize_trace(folder: Path, result_folder: Path) -> tuple[TraceSummary | N
             exposed_communication_ns=round(exposed),
             overlap_ratio=device_row["overlap_ratio"],
             exposed_share=exposed / window if window else 0.0,
-            wait_ns=None if wait is None else round(wait / worst["steps"]),
+            wait_ns=None if waits is None else round(waits.length / worst["steps"]),
+            exposed_wait_ns=None if exposed_wait is None else round(exposed_wait / worst["steps"]),
+            rank=worst["rank"],
             data_loading_ns=round(worst["data_loading_ns"]),
             other_ns=round(other),
             all_reduces=reduces,
@@ -85,8 +97,25 @@ def summarize_trace(folder: Path, result_folder: Path) -> tuple[TraceSummary | N
     )
 
 
-def waiting_time(collectives: pl.DataFrame, clock: pl.DataFrame, traces: Sequence[TraceInfo], rank: int) -> int | None:
-    """How long a rank waited in collectives for ranks that arrived later, ns: the union over its collectives.
+def _exposed(waits: IntervalSet, steps: pl.DataFrame, run: Run) -> int:
+    """The part of the waiting that is in communication without compute, in a rank's steps.
+
+    Args:
+        waits: when the rank waits.
+        steps: the rank's rows of `step_time`.
+        run: the job's run, with one trace per rank.
+    """
+    (trace,) = run.loaded.ranks[steps["rank"][0]]
+    tables = trace.load_all(_READS)
+    sets = activity(tables["device_events"], tables["host_ops"], tables["annotations"])
+    begin = steps["start_ns"].to_numpy()
+    return int(((waits & sets.communication) - sets.compute).within(begin, begin + steps["window_ns"].to_numpy()).sum())
+
+
+def waiting_time(
+    collectives: pl.DataFrame, clock: pl.DataFrame, traces: Sequence[TraceInfo], rank: int
+) -> IntervalSet | None:
+    """When a rank waited in collectives for ranks that arrived later, by the clock of its trace.
 
     Gloo's ranges overlap, so the duration of a collective does not separate waiting from transfer; the arrival times
     on aligned clocks do. It is as exact as the alignment: `clock` gives the residual.
@@ -109,10 +138,8 @@ def waiting_time(collectives: pl.DataFrame, clock: pl.DataFrame, traces: Sequenc
     arrivals = with_arrivals(rows, clock, base_times(traces))
     if arrivals.height < rows.height:
         return None
-    spans = arrivals.with_columns(pl.col("arrival_ns").max().over("match").alias("last_ns")).select(
-        "rank",
-        pl.col("arrival_ns").alias("start_ns"),
-        # A rank that has what it needs continues: the root of a broadcast does not wait.
-        pl.min_horizontal("last_ns", pl.col("arrival_ns") + pl.col("duration_ns")).alias("end_ns"),
-    )
-    return int(union_length_by(spans.filter(pl.col("rank") == rank), ["rank"], "waited_ns")["waited_ns"].sum())
+    late = arrivals.select("rank", "start_ns", "duration_ns", pl.col("arrival_ns").max().over("match") - "arrival_ns")
+    late = late.filter(pl.col("rank") == rank)
+    # A rank that has what it needs continues: the root of a broadcast does not wait.
+    waited = late.select(pl.min_horizontal("arrival_ns", "duration_ns")).to_series()
+    return IntervalSet.of(late["start_ns"], late["start_ns"] + waited)

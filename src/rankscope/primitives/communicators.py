@@ -41,6 +41,7 @@ COLUMNS = (
     "end_ns",
     "source_rank",
     "destination_rank",
+    "source",
 )
 
 
@@ -96,6 +97,7 @@ def encode_communicators(rows: pl.DataFrame) -> pl.DataFrame:
         uneven.alias("uneven"),
         p2p.alias("p2p"),
         unnamed.alias("unnamed"),
+        (pl.col("source") == "gloo").fill_null(False).alias("on_host"),
         name.alias("label"),
     )
 

@@ -1,7 +1,8 @@
 """Match collectives of one communicator by their ends, if no sequence number is recorded.
 
 Each rank's timeline is placed on the clock of the most complete rank, the reference
-(`rankscope.primitives.offset_estimation`), and its events are paired in order (`rankscope.primitives.event_pairing`).
+(`rankscope.primitives.offset_estimation`), and its events are paired in the order in which they were launched
+(`rankscope.primitives.event_pairing`).
 Events that the reference lacks are matched among the unpaired events of the others.
 
 In: a `MatchingState` and rows of it. Out: their matches, methods, doubts and offsets, written into the state.
@@ -45,7 +46,7 @@ def match_by_ends(state: MatchingState, group: Int64) -> Int64:
         return group[:0]
     ordered = group[np.argsort(state.rank[group], kind="stable")]
     parts = np.split(ordered, np.cumsum(counts)[:-1])
-    by_rank = {int(rank): rows for rank, rows in zip(ranks, parts, strict=True)}
+    by_rank = {int(rank): state.in_launch_order(rows) for rank, rows in zip(ranks, parts, strict=True)}
     reference = int(ranks[np.argmax(counts)])
     reference_rows = by_rank.pop(reference)
     line = state.timeline(reference_rows)
@@ -202,7 +203,7 @@ def _partners(
         rows_of_ranks = [by_rank[rank] for rank in chosen]
         for reference_part, lanes in _by_kind(state, reference_rows, rows_of_ranks, separate=concurrent):
             others = [
-                state.timeline(by_rank[rank][part], placed[rank].shift[part])
+                state.timeline(by_rank[rank], placed[rank].shift).take(part)
                 for rank, part in zip(chosen, lanes, strict=True)
             ]
             loose = bool(state.unnamed[reference_rows[0]] and state.uneven[reference_rows].any())

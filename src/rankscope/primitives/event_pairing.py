@@ -1,9 +1,9 @@
 """Pair the events of two timelines on one clock: in order, by their ends.
 
-The collectives of a communicator run in the same order on all of its ranks. So pairs may not cross, and dynamic
-programming finds the cheapest set of pairs without a crossing: the cost of a pair grows with the difference of its
-ends, and an event without a partner has a fixed cost. All timelines of a group are processed together, one column each,
-within a band around the position that the clock predicts.
+The collectives of a communicator are launched in the same order on all of its ranks. So pairs may not cross, and
+dynamic programming finds the cheapest set of pairs without a crossing: the cost of a pair grows with the difference of
+its ends, and an event without a partner has a fixed cost. All timelines of a group are processed together, one column
+each, within a band around the position that the clock predicts.
 
 In: ends of events by timeline, ns. Out: the index of each event's partner in the reference, −1 for none.
 """
@@ -42,9 +42,11 @@ def pair_events(
         others: timelines on the reference's clock.
         blurs: the typical difference of each one's ends from the reference's, ns.
         by_step: pair only events of the same step.
-        loose: allow a few pairs with ends far apart, as on a busy host.
+        loose: allow a few pairs with ends far apart, as on a busy host, and take the order of launches in a step for
+            better evidence than ends.
     """
-    found: list[Int64 | None] = [_by_equal_steps(reference, other) if by_step else None for other in others]
+    by_order = _by_order_in_steps if loose else _by_equal_steps
+    found: list[Int64 | None] = [by_order(reference, other) if by_step else None for other in others]
     for index, other in enumerate(others):
         if found[index] is None:
             found[index] = _by_lag(reference, other, blurs[index], by_step=by_step)
@@ -109,6 +111,34 @@ def _by_equal_steps(reference: Timeline, other: Timeline) -> Int64 | None:
         return None
     partner = np.empty(len(other), dtype=np.int64)
     partner[others] = ours
+    return partner
+
+
+def _by_order_in_steps(reference: Timeline, other: Timeline) -> Int64 | None:
+    """The pairs, if both have the same collectives in the same order in every step but those that a recording cuts:
+    there the last ones of the first step are pairs, and the first ones of the last step."""
+    if not len(reference) or not len(other) or min(reference.step.min(), other.step.min()) < 0:
+        return None
+    first = max(reference.step.min(), other.step.min())
+    last = min(reference.step.max(), other.step.max())
+    ours, others = [], []
+    for step in np.intersect1d(reference.step, other.step):
+        rows, rows_of_other = np.flatnonzero(reference.step == step), np.flatnonzero(other.step == step)
+        count = min(rows.size, rows_of_other.size)
+        if rows.size != rows_of_other.size and (first == last or step not in (first, last)):
+            return None
+        part = slice(-count, None) if step == first else slice(count)
+        ours.append(rows[part])
+        others.append(rows_of_other[part])
+    if not ours:
+        return None
+    reference_rows, other_rows = np.concatenate(ours), np.concatenate(others)
+    if (reference.kind[reference_rows] != other.kind[other_rows]).any():
+        return None
+    if not compatible(reference.full[reference_rows], other.full[other_rows]).all():
+        return None
+    partner = np.full(len(other), -1, dtype=np.int64)
+    partner[other_rows] = reference_rows
     return partner
 
 

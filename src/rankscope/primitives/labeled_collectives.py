@@ -113,7 +113,7 @@ def match_labeled(rows: LabeledRows, hosts: Mapping[int, str]) -> Matching:
     """Match the rows of all ranks, as `match_collectives` does."""
     unset = [pl.lit(None, pl.Int64).alias(name) for name in ("start_ns", "end_ns", "step", "recorded")]
     encoded = encode_communicators(rows.labels.with_columns(unset))
-    names = ("rank", "communicator", "kind", "full", "stream", "one_sided", "uneven", "p2p", "unnamed")
+    names = ("rank", "communicator", "kind", "full", "stream", "one_sided", "uneven", "p2p", "unnamed", "on_host")
     columns: dict[str, Column] = {name: LabeledColumn(encoded[name].to_numpy(), rows.label) for name in names}
     base = rows.labels["base_ns"].to_numpy()
     columns |= {

@@ -92,6 +92,7 @@ class MatchingState:
         self.uneven, self.p2p = column["uneven"], column["p2p"]
         self.stream, self.group = column["stream"], group
         self.unnamed = column["unnamed"]
+        self.on_host = column["on_host"]
         self.match: Int64 = np.full(self.communicator.size, -1, dtype=np.int64)
         self.method: npt.NDArray[np.int8] = np.zeros(self.communicator.size, dtype=np.int8)
         self.events = 0
@@ -100,11 +101,24 @@ class MatchingState:
         self.unplaced: list[tuple[str, tuple[int, ...]]] = []
         self.clocks = ClockLinks(hosts)
 
+    def in_launch_order(self, rows: Int64) -> Int64:
+        """Rows of one rank and communicator in the order in which they were launched, the same on all ranks.
+
+        A stream runs kernels in that order, so it is the order of their ends. Gloo's threads run collectives at the
+        same time, and they end in any order: there a thread begins the next collective of the queue, so it is the order
+        of their starts.
+        """
+        by = self.start if self.on_host[rows].all() else self.end
+        return rows[np.argsort(by[rows], kind="stable")]
+
     def timeline(self, rows: Int64, shift: Int64 | None = None) -> Timeline:
-        """Rows of one rank as a timeline, their times moved by `shift` (ns)."""
+        """Rows of one rank as a timeline, their times moved by `shift` (ns).
+
+        An event that ends before one that was launched earlier ends with that one: the ends of a timeline are in order.
+        """
         shift_ns = np.zeros(rows.size, dtype=np.int64) if shift is None else shift
         return Timeline(
-            self.end[rows] + shift_ns,
+            np.maximum.accumulate(self.end[rows] + shift_ns),
             self.kind[rows].astype(np.int64),
             self.full[rows].astype(np.int64),
             self.step[rows],

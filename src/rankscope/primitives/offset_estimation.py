@@ -38,10 +38,10 @@ MOST_PAIRS = 60_000  # the number of pairs that vote in one seed
 
 @dataclass(frozen=True)
 class Timeline:
-    """The collectives of one group on one rank, sorted by end.
+    """The collectives of one group on one rank, in the order of their launches.
 
     Attributes:
-        end: when each ended, ns.
+        end: when each ended, ns; not before the ends of those that were launched earlier.
         kind: the kind of collective, as a number ≥ 0.
         full: kind, type and size together as a number; −1 if type or size is unknown.
         step: the step that launched it; −1 if unknown.

@@ -73,6 +73,8 @@ class Block:
     forward_ns: tuple[int, ...] = ()
     """Empty where no forward was seen; the same for the others."""
     backward_ns: tuple[int, ...] = ()
+    forward_backward_ns: tuple[int, ...] = ()
+    """Forward and backward with the loss, which is computed between them."""
     optimizer_ns: tuple[int, ...] = ()
     backward_passes: tuple[int, ...] = ()
     """How often a step went backward: several times with gradient accumulation, and where the optimizer calls a closure

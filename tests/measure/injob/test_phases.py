@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rankscope.measure.injob.phases import BACKWARD, FORWARD, OPTIMIZER, PASSES, Phases
+from rankscope.measure.injob.phases import BACKWARD, FORWARD, FORWARD_BACKWARD, OPTIMIZER, PASSES, Phases
 
 
 class Counting:
@@ -40,7 +40,39 @@ def test_parts_that_follow_one_another():
     passed(
         phases, "|", f"+{FORWARD}", f"-{FORWARD}", f"+{BACKWARD}", f"-{BACKWARD}", f"+{OPTIMIZER}", f"-{OPTIMIZER}", "|"
     )
-    assert phases.take() == {"step": [15], FORWARD: [3], BACKWARD: [6], OPTIMIZER: [2], PASSES: [1]}
+    assert phases.take() == {
+        "step": [15],
+        FORWARD: [3],
+        BACKWARD: [6],
+        FORWARD_BACKWARD: [10],  # from 1 to 11
+        OPTIMIZER: [2],
+        PASSES: [1],
+    }
+
+
+def test_forward_and_backward_leave_out_what_is_between_two_passes():
+    # Two micro-batches: 1 to 11 and 20 to 26; the data of the second are loaded between them.
+    phases = Phases(Counting(0, 1, 4, 5, 11, 20, 21, 24, 26, 30))
+    phases.on = True
+    both = (f"+{FORWARD}", f"-{FORWARD}", f"+{BACKWARD}", f"-{BACKWARD}")
+    passed(phases, "|", *both, *both, "|")
+    assert phases.take()[FORWARD_BACKWARD] == [16]
+
+
+def test_a_second_backward_has_no_loss_of_its_own():
+    # Forward 1 to 4, backward 5 to 11 and, after other work, 20 to 22: 3 + 1 + 6 + 2.
+    phases = Phases(Counting(0, 1, 4, 5, 11, 20, 22, 30))
+    phases.on = True
+    backward = (f"+{BACKWARD}", f"-{BACKWARD}")
+    passed(phases, "|", f"+{FORWARD}", f"-{FORWARD}", *backward, *backward, "|")
+    assert phases.take()[FORWARD_BACKWARD] == [12]
+
+
+def test_a_forward_of_the_step_before_is_not_of_this_one():
+    phases = Phases(Counting(0, 1, 4, 5, 8, 9, 10))
+    phases.on = True
+    passed(phases, "|", f"+{FORWARD}", f"-{FORWARD}", "|", f"+{BACKWARD}", f"-{BACKWARD}", "|")
+    assert FORWARD_BACKWARD not in phases.take()
 
 
 def test_a_closure_within_the_optimizers_step_is_not_counted_twice():
@@ -49,7 +81,14 @@ def test_a_closure_within_the_optimizers_step_is_not_counted_twice():
     phases.on = True
     closure = (f"+{FORWARD}", f"-{FORWARD}", f"+{BACKWARD}", f"-{BACKWARD}")
     passed(phases, "|", f"+{OPTIMIZER}", *closure, *closure, f"-{OPTIMIZER}", "|")
-    assert phases.take() == {"step": [31], FORWARD: [6], BACKWARD: [12], OPTIMIZER: [11], PASSES: [2]}
+    assert phases.take() == {
+        "step": [31],
+        FORWARD: [6],
+        BACKWARD: [12],
+        OPTIMIZER: [11],
+        FORWARD_BACKWARD: [20],
+        PASSES: [2],
+    }
 
 
 def test_compiled_code_is_as_without_the_phases(monkeypatch):

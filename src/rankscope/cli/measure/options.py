@@ -24,7 +24,7 @@ from rankscope.cli.writing import TextFormat, write
 from rankscope.cli.writing import show as show_text
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.jobs.torchrun import accelerators
-from rankscope.measure.experiment import KEPT, count_finished_jobs
+from rankscope.measure.experiment import LINE, count_finished_jobs
 from rankscope.measure.files import path_in
 from rankscope.measure.jobs import ProgressCallback, Start, Target, target_of
 from rankscope.measure.results import AnyResult
@@ -215,7 +215,7 @@ def _progress(name: str) -> Iterator[ProgressCallback]:
         with Status(name, console=console) as status:
 
             def on_progress(job: str, done: int, total: int, within: str) -> None:
-                if within == KEPT:
+                if within == LINE:
                     console.print(plain(f"{name}: {job}"), markup=False)
                     return
                 count = f"{done} of {total} jobs done; " if total else ""
@@ -225,7 +225,7 @@ def _progress(name: str) -> Iterator[ProgressCallback]:
         return
 
     def print_progress(job: str, done: int, total: int, within: str) -> None:
-        if within == KEPT or (job and not within):
+        if within == LINE:
             _say(f"{name}: {job}")
         elif job and not within.startswith("round"):
             _say(f"{name}: {job} ({done + 1} of {max(total, done + 1)})")

@@ -5,14 +5,38 @@ In: a script. Out: a result file, printed as a table.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from rankscope.cli.measure import options as o
 from rankscope.cli.signature import with_options
-from rankscope.measure.overhead import SHORT_JOBS, measure_overhead
+from rankscope.measure.experiment import LINE
+from rankscope.measure.jobs import ProgressCallback
+from rankscope.measure.overhead import LEAST_JOBS, PRECISION, SHORT_JOBS, measure_overhead
+from rankscope.measure.results import Overhead
 from rankscope.measure.sampling import Sampling
+from rankscope.report.experiments.statements import statements
+from rankscope.report.formatting import sentence
+from rankscope.rundir.plurals import counted
 
 
 @with_options()
-def overhead(words: o.Words, sampling: Sampling = SHORT_JOBS, options: o.JobOptions = o.DEFAULTS) -> None:
+def overhead(
+    words: o.Words,
+    precision: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="POINTS",
+            help=f"No further job starts, after at least {LEAST_JOBS}, once the interval of the overhead extends no "
+            "further than these percentage points on either side; 0 for all --repeats.",
+        ),
+    ] = 100 * PRECISION,
+    sampling: Sampling = SHORT_JOBS,
+    options: o.JobOptions = o.DEFAULTS,
+) -> None:
     """Measure the cost of gradient synchronization: steps with and without it, in blocks in random order, in a few
     short jobs.
 
@@ -21,6 +45,16 @@ def overhead(words: o.Words, sampling: Sampling = SHORT_JOBS, options: o.JobOpti
     """
     target = o.target_of_words(words)
     start = options.start()
-    o.experiment(
-        "overhead", lambda folder, on_progress: measure_overhead(target, folder, start, sampling, on_progress), options
-    )
+
+    def run(folder: Path, on_progress: ProgressCallback) -> Overhead:
+        def so_far(result: Overhead) -> None:
+            jobs = result.setting.repeats
+            said = sentence(statements(result)[0])
+            only = ", of this job only" if jobs == 1 else ""
+            on_progress(f"after {counted(jobs, 'job')}{only}: {said}", jobs, sampling.repeats, LINE)
+
+        return measure_overhead(
+            target, folder, start, sampling, on_progress, precision=precision / 100, on_result=so_far
+        )
+
+    o.experiment("overhead", run, options)

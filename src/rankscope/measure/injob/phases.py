@@ -21,6 +21,7 @@ from rankscope.measure.injob.clocks import Clock
 from rankscope.measure.injob.model import first_size
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+FORWARD_BACKWARD = "forward_backward"
 PASSES = "passes"
 
 
@@ -57,8 +58,8 @@ class Phases:
             self._marks.append(("", True, self._clock.now()))
 
     def take(self) -> dict[str, list[int]]:
-        """Per step: nanoseconds of ``step`` and of each phase that occurred, and the number of backward passes
-        (``passes``).
+        """Per step: nanoseconds of ``step`` and of each phase that occurred, those of forward and backward with what is
+        between them, the loss (``forward_backward``), and the number of backward passes (``passes``).
 
         The marks are cleared.
         """
@@ -67,24 +68,35 @@ class Phases:
         steps: list[dict[str, int]] = []
         opened: dict[str, int] = {}
         last: int | None = None
+        forward_ended: int | None = None
         for (phase, begins, _), at in zip(marks, times, strict=True):
             if phase == "":
                 if last is not None:
                     steps[-1]["step"] = at - last
-                last = at
+                last, forward_ended = at, None
                 steps.append({})
             elif begins:
                 opened[phase] = at
                 if phase == BACKWARD and steps:
                     steps[-1][PASSES] = steps[-1].get(PASSES, 0) + 1
+                    if forward_ended is not None:
+                        # A second backward of the same forward is no second loss.
+                        loss, forward_ended = at - forward_ended, None
+                        steps[-1][FORWARD_BACKWARD] = steps[-1].get(FORWARD_BACKWARD, 0) + loss
             elif phase in opened and steps:
                 duration = at - opened.pop(phase)
                 steps[-1][phase] = steps[-1].get(phase, 0) + duration
+                if phase == FORWARD:
+                    forward_ended = at
                 if phase != OPTIMIZER and OPTIMIZER in opened:
                     # A closure (LBFGS calls it inside its step) must not count as the optimizer's work too.
                     steps[-1][OPTIMIZER] = steps[-1].get(OPTIMIZER, 0) - duration
         steps = steps[:-1]  # the last one has only begun
-        seen = [phase for phase in (FORWARD, BACKWARD, OPTIMIZER) if steps and all(phase in step for step in steps)]
+        for step in steps:
+            if FORWARD_BACKWARD in step:
+                step[FORWARD_BACKWARD] += step[FORWARD] + step.get(BACKWARD, 0)
+        phases = (FORWARD, BACKWARD, FORWARD_BACKWARD, OPTIMIZER)
+        seen = [phase for phase in phases if steps and all(phase in step for step in steps)]
         if BACKWARD in seen:
             seen.append(PASSES)
         return {name: [step[name] for step in steps] for name in ("step", *seen)}

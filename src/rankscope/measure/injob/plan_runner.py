@@ -28,7 +28,7 @@ from rankscope.capture.process import this_process
 from rankscope.measure.injob import conditions, wrapper_arguments
 from rankscope.measure.injob.clocks import Clock, HostClock, clock_for, launch_latencies
 from rankscope.measure.injob.model import Model
-from rankscope.measure.injob.phases import BACKWARD, FORWARD, OPTIMIZER, PASSES, Phases
+from rankscope.measure.injob.phases import BACKWARD, FORWARD, FORWARD_BACKWARD, OPTIMIZER, PASSES, Phases
 from rankscope.measure.injob.sources import own_sources
 from rankscope.rundir.atomic import write_atomic
 from rankscope.rundir.cpus import usable_cpus
@@ -257,6 +257,7 @@ class PlanRunner:
                 step_ns=tuple(times["step"]),
                 forward_ns=tuple(times.get(FORWARD, ())),
                 backward_ns=tuple(times.get(BACKWARD, ())),
+                forward_backward_ns=tuple(times.get(FORWARD_BACKWARD, ())),
                 optimizer_ns=tuple(times.get(OPTIMIZER, ())),
                 backward_passes=tuple(times.get(PASSES, ())),
                 **measured,

@@ -20,21 +20,18 @@ from rankscope.errors import RankscopeError
 from rankscope.measure.files import KINDS, load, path_in
 from rankscope.measure.results import (
     AnyResult,
-    Binding,
-    Buckets,
     Overhead,
-    ProfilerCost,
     Projection,
     Scaling,
     Setting,
-    Share,
     Size,
     TraceSummary,
 )
 from rankscope.measure.statistics import verdict_of
-from rankscope.results import Analysis, Column, Headline, Result, schema_of
+from rankscope.report.experiments.statements import statements
+from rankscope.results import Analysis, Column, Result, schema_of
 from rankscope.results.failures import FAILURES
-from rankscope.rundir.plurals import counted, plural, ranks_on
+from rankscope.rundir.plurals import counted, ranks_on
 
 PREFIX = "measured_"
 # The table whose rows are in another one's file.
@@ -54,6 +51,7 @@ class Field:
 
 
 _TEXT = ("name", "state", "error", "wrapper", "run")
+_NUMBERS = ("batch_per_rank", "traced_rank")
 _FLAGS = ("base", "beyond_chance", "oversubscribed")
 
 
@@ -62,7 +60,7 @@ def _type(name: str, unit: str) -> type[pl.DataType]:
         return pl.String
     if name in _FLAGS:
         return pl.Boolean
-    return pl.Int64 if unit in ("ns", "bytes", "count", "ranks") or name == "batch_per_rank" else pl.Float64
+    return pl.Int64 if unit in ("ns", "bytes", "count", "ranks") or name in _NUMBERS else pl.Float64
 
 
 def _plain(name: str, unit: str, doc: str, path: str | None = None) -> list[Field]:
@@ -110,10 +108,26 @@ def _difference(name: str, doc: str) -> list[Field]:
 
 _STATE = [*_plain("state", "", "done, failed, or pending"), *_plain("error", "", "why it failed")]
 _RUN = _plain("run", "", "the folder of its traces, relative to this directory", "traced.run")
-_TRACED = _plain(
-    "traced_overhead", "ratio", "exposed communication by the window, in a profiled window", "traced.exposed_share"
+_TRACED = [
+    *_plain(
+        "traced_overhead",
+        "ratio",
+        "exposed communication / step window in a profiled window, of the worst rank",
+        "traced.exposed_share",
+    ),
+    *_plain("traced_rank", "", "that rank: the one with the most exposed communication", "traced.rank"),
+    *_plain("traced_exposed_ns", "ns", "its exposed communication per step", "traced.exposed_communication_ns"),
+    *_plain(
+        "traced_wait_ns",
+        "ns",
+        "the part of it that is waiting for other ranks; null if the trace does not tell",
+        "traced.exposed_wait_ns",
+    ),
+]
+_MEASURED = "(T sync − T no sync) / T sync of the whole step, with gradient synchronization off and on in turn"
+_FORWARD_BACKWARD = (
+    "the same of forward and backward alone, with the loss between them and without data loading and optimizer"
 )
-_MEASURED = "(T sync − T no sync) / T sync, with gradient synchronization off and on in turn"
 
 
 @dataclass(frozen=True)
@@ -149,7 +163,7 @@ _SHAPES = {
             *_plain(
                 "lost_communication_ns", "ns", "lost in exposed communication", "lost.exposed_communication_ns"
             ),
-            *_plain("lost_wait_ns", "ns", "of that communication waiting for other ranks", "lost.wait_ns"),
+            *_plain("lost_wait_ns", "ns", "waiting for other ranks in it, on the worst rank", "lost.wait_ns"),
             *_plain("lost_data_loading_ns", "ns", "lost in data loading", "lost.data_loading_ns"),
             *_plain("lost_other_ns", "ns", "lost in anything else", "lost.other_ns"),
             *_RUN,
@@ -177,6 +191,9 @@ _SHAPES = {
             *_time("sync_cost", "the difference", "sync_cost"),
             *_share("measured_overhead", _MEASURED),
             *_verdict("measured_overhead"),
+            *_time("forward_backward", "forward and backward with synchronization", "sync.forward_backward"),
+            *_time("forward_backward_no_sync", "forward and backward without it", "no_sync.forward_backward"),
+            *_share("forward_backward_overhead", _FORWARD_BACKWARD),
             *_TRACED,
             *_RUN,
         ],
@@ -300,7 +317,8 @@ def _result(name: str, shape: _Shape, rows: list[Any], content: AnyResult) -> Re
         schema=schema_of(columns),
     )
     projection = content.projection if name == "projection" and isinstance(content, Scaling) else None
-    headline = _headline(content) if projection is None else None
+    said = statements(content) if projection is None else []
+    headline = said[0] if said else None
     how = _setting(content.setting) if projection is None else _law(projection)
     analysis = Analysis(
         name=PREFIX + name, doc=f"{shape.doc}\n\n{how}", columns=columns, headline=lambda frame: headline
@@ -336,37 +354,3 @@ def _law(law: Projection) -> str:
     if law.assumptions:
         parts.append("It holds if " + "; ".join(law.assumptions) + ".")
     return "\n\n".join(parts)
-
-
-def _headline(content: AnyResult) -> Headline | None:
-    if isinstance(content, Buckets | Binding):
-        return Headline.of("{text}", text=(content.recommendation.text, ""))
-    if isinstance(content, Overhead):
-        share = content.measured_overhead
-        ends, values = _ends(share)
-        text = f"Gradient synchronization takes {{share}}{ends} of a step, measured with and without it: {{verdict}}."
-        verdict = verdict_of(share, content.sync_cost.blocks, content.setting.confidence)
-        return Headline.of(text, share=(share.value, "ratio"), **values, verdict=(str(verdict), ""))
-    if isinstance(content, ProfilerCost):
-        return None
-    done = [size for size in content.sizes if size.efficiency is not None]
-    # Oversubscribed sizes do not show how the job scales: they count only if there is no other.
-    fair = [size for size in done if not size.oversubscribed and size.ranks > 1]
-    most = max(fair or done, key=lambda size: size.ranks, default=None)
-    if most is None or most.efficiency is None:
-        return None
-    ends, values = _ends(most.efficiency)
-    return Headline.of(
-        f"On {{ranks}} {plural('rank', most.ranks)} the efficiency is {{efficiency}}{ends}, {{mode}} scaling.",
-        ranks=(most.ranks, "count"),
-        efficiency=(most.efficiency.value, "ratio"),
-        **values,
-        mode=(content.mode, ""),
-    )
-
-
-def _ends(share: Share) -> tuple[str, dict[str, tuple[float, str]]]:
-    """Both ends of an interval for a headline: the text and its values; empty without an interval."""
-    if share.low is None or share.high is None:
-        return "", {}
-    return " ({low} to {high})", {"low": (share.low, "ratio"), "high": (share.high, "ratio")}

@@ -27,7 +27,8 @@ from rankscope.measure.results import (
     TraceSummary,
 )
 from rankscope.measure.statistics import difference_from, verdict_of
-from rankscope.report.formatting import NOTHING, number_of, plain, signed_number, with_interval
+from rankscope.report.experiments.statements import statements
+from rankscope.report.formatting import NOTHING, number_of, plain, sentence, signed_number, with_interval
 from rankscope.rundir.plurals import counted
 
 _FAILURE_LINES = 12
@@ -35,7 +36,8 @@ _DIFFERENCE = ("difference", "verdict")
 _MODES = {"weak": "Weak scaling (the same batch on each rank)", "strong": "Strong scaling (the same global batch)"}
 _OVERHEADS = (
     "1 − efficiency: the loss against T1. sync: gradient synchronization's share of the step, measured with and "
-    "without it. exposed: the share of exposed communication, from a profiled window."
+    "without it. exposed: the share of exposed communication of the worst rank, from a profiled window, and how much "
+    "of it is waiting for other ranks."
 )
 
 
@@ -56,27 +58,27 @@ def measured(result: AnyResult) -> RenderableType:
 
 def _overhead(result: Overhead) -> list[RenderableType]:
     table = _table("", "sync", "no sync", "difference")
-    for name in ("step", "forward", "backward", "optimizer", "rest"):
+    for name in ("step", "forward_backward", "forward", "backward", "optimizer", "rest"):
         on, off = getattr(result.sync, name), getattr(result.no_sync, name)
         if on is None or off is None:
             continue
         difference = result.sync_cost if name == "step" else difference_from(on, off)
-        table.add_row(name, _time(on), _time(off), _time(difference, signed=True))
-    verdict = verdict_of(result.measured_overhead, result.sync_cost.blocks, result.setting.confidence)
-    headline = f"Gradient synchronization: {_share(result.measured_overhead)} of the step, measured: {verdict}"
-    lines = [_line(headline, bold=True), *([_line(_exposed(result.traced))] if result.traced is not None else [])]
+        label = "forward and backward" if name == "forward_backward" else name
+        table.add_row(label, _time(on), _time(off), _time(difference, signed=True))
     head = (
         f"{result.wrapper.upper()} on {counted(result.world_size, 'rank')}, {result.setting.device or 'device unknown'}"
     )
-    return [_line(head), table, Text(), *lines]
+    return [_line(head), table, Text(), *_statements(result)]
 
 
-def _exposed(traced: TraceSummary) -> str:
-    hidden = "" if traced.overlap_ratio is None else f", {_percent(traced.overlap_ratio)} of it overlapped with compute"
-    return (
-        f"Exposed communication: {_percent(traced.exposed_share)} of the step, traced "
-        f"(communication takes {number_of(traced.communication_ns, 'ns')} per step in total{hidden})"
-    )
+def _statements(result: AnyResult) -> list[RenderableType]:
+    return [_line(sentence(said), bold=not number) for number, said in enumerate(statements(result))]
+
+
+def _exposed(shown: str, traced: TraceSummary) -> str:
+    """Exposed communication, and how much of it is waiting."""
+    waits, exposed = traced.exposed_wait_ns, traced.exposed_communication_ns
+    return shown if waits is None or not exposed else f"{shown}, {_percent(waits / exposed)} waiting"
 
 
 def _scaling(result: Scaling) -> list[RenderableType]:
@@ -89,20 +91,25 @@ def _scaling(result: Scaling) -> list[RenderableType]:
             _share(size.efficiency),
             _share(size.derived_overhead),
             _share(size.measured_overhead),
-            NOTHING if size.traced is None else _percent(size.traced.exposed_share),
+            NOTHING if size.traced is None else _exposed(_percent(size.traced.exposed_share), size.traced),
             _remark(size),
         )
     parts: list[RenderableType] = [
         _line(f"{_MODES.get(result.mode, result.mode)}; baseline T1: {_base(result.base)}"),
         table,
         Text(),
+        *_statements(result),
         _line(_OVERHEADS, style="dim"),
     ]
     errors = [size for size in result.sizes if size.error]
     parts += [_failure(size.name, size.error) for size in errors if size.error]
     lost = [(size, size.lost) for size in result.sizes if size.lost is not None and not size.oversubscribed]
     if lost:
-        parts += [Text(), _line("Time lost per step against perfect scaling, from the traces"), _lost(lost)]
+        parts += [
+            Text(),
+            _line("Time lost per step against perfect scaling, from the traces of the worst ranks"),
+            _lost(lost),
+        ]
     if result.projection is not None:
         projected = _table("ranks", "speed-up", "efficiency", "step")
         for point in result.projection.points:
@@ -141,7 +148,7 @@ def _lost(lost: Sequence[tuple[Size, EfficiencyLoss]]) -> RenderableType:
 
 
 def _buckets(result: Buckets) -> list[RenderableType]:
-    table = _table("", "step", *_DIFFERENCE, "all-reduces", "buckets", "first", "hidden", "exposed")
+    table = _table("", "step", *_DIFFERENCE, "all-reduces", "buckets", "first", "hidden", "exposed, worst rank")
     for variant in result.variants:
         sizes, traced = variant.bucket_bytes or [], variant.traced
         reduces = traced.all_reduces if traced is not None else None
@@ -154,7 +161,7 @@ def _buckets(result: Buckets) -> list[RenderableType]:
             str(len(sizes)) if sizes else NOTHING,
             number_of(sizes[0], "bytes") if sizes else NOTHING,
             NOTHING if hidden is None else _percent(hidden),
-            NOTHING if traced is None else number_of(traced.exposed_communication_ns, "ns"),
+            NOTHING if traced is None else _exposed(number_of(traced.exposed_communication_ns, "ns"), traced),
         )
     failed = [_failure(each.name, each.error) for each in result.variants if each.error]
     return [
@@ -223,7 +230,7 @@ def _setting(setting: Setting) -> list[RenderableType]:
         f"In brackets the {100 * setting.confidence:.0f} % interval: {setting.method}. A difference is significant if "
         "its interval excludes 0.",
         f"{counted(setting.repeats, 'job')} of each kind; in each {counted(setting.warmup_steps, 'step')} of warm-up, "
-        f"then {counted(setting.blocks, 'block')} of each condition: {counted(setting.settle_steps, 'step')} to "
+        f"then up to {counted(setting.blocks, 'block')} of each condition: {counted(setting.settle_steps, 'step')} to "
         f"settle, {setting.block_steps} that count{'s' * (setting.block_steps == 1)}; seed {setting.seed}; clock: "
         f"{setting.clock}{load}.",
         *setting.notes,

@@ -6,7 +6,7 @@ import { emptyState, workingState } from "../components/notes.ts";
 import { tables } from "../components/tables.ts";
 import type { Table } from "../data/table.ts";
 import { counted } from "../format/ranks.ts";
-import { exactCell, formatRatio, significant } from "../format/units.ts";
+import { exactCell, formatDuration, formatRatio, significant } from "../format/units.ts";
 import { scalingExample } from "./scaling_example.ts";
 import { present, type View, type ViewContext } from "./view.ts";
 
@@ -56,7 +56,7 @@ function jobs(context: ViewContext): HTMLElement | null {
     h("a", { href: context.router.href("overview", { run: key }) }, named(name, 60))]));
 }
 
-/** Three shares that are all called communication overhead, each named for what it is. */
+/** Shares that are all called communication overhead, each named for what it is. */
 function overheads(context: ViewContext, scaling: Table | null, overhead: Table | null): HTMLElement {
   const sizes = scaling ? scaling.sorted(scaling.rows(), { column: "ranks", descending: true }).filter((row) => scaling.number(row, "derived_overhead") !== null) : [];
   // A size with more ranks than cores does not measure communication, if there is another size.
@@ -66,16 +66,25 @@ function overheads(context: ViewContext, scaling: Table | null, overhead: Table 
     const [low, high] = [`${column}_low`, `${column}_high`].map((name) => (row === undefined ? null : table?.number(row, name) ?? null));
     return low == null || high == null ? null : [low, high];
   };
-  const traced = measured?.number(overhead ? 0 : largest ?? 0, "traced_overhead") ?? null;
+  const row = overhead ? 0 : largest ?? 0;
+  const traced = measured?.number(row, "traced_overhead") ?? null;
   const kinds = [
-    { name: "measured", value: overhead?.number(0, "measured_overhead") ?? (largest === undefined ? null : scaling?.number(largest, "measured_overhead") ?? null), ends: overhead ? ends(overhead, 0, "measured_overhead") : ends(scaling, largest, "measured_overhead"), verdict: overhead?.cell(0, "verdict") ?? null, how: "(T with sync − T without) / T with, gradient synchronization off and on in turn", command: "rankscope measure overhead" },
+    { name: "measured", value: overhead?.number(0, "measured_overhead") ?? (largest === undefined ? null : scaling?.number(largest, "measured_overhead") ?? null), ends: overhead ? ends(overhead, 0, "measured_overhead") : ends(scaling, largest, "measured_overhead"), verdict: overhead?.cell(0, "verdict") ?? null, how: measured?.meta("measured_overhead").doc || "(T sync − T no sync) / T sync of the whole step, with gradient synchronization off and on in turn", command: "rankscope measure overhead" },
+    overhead && { name: "forward and backward", value: overhead.number(0, "forward_backward_overhead"), ends: ends(overhead, 0, "forward_backward_overhead"), verdict: null, how: overhead.meta("forward_backward_overhead").doc, command: "rankscope measure overhead" },
     { name: "derived", value: largest === undefined ? null : scaling?.number(largest, "derived_overhead") ?? null, ends: ends(scaling, largest, "derived_overhead"), verdict: null, how: `1 − efficiency${largest === undefined || scaling === null ? "" : `, on ${sizeName(scaling, largest)}`}`, command: "rankscope measure scaling" },
-    { name: "traced", value: traced ?? context.table("overview")?.number(0, "exposed_share") ?? null, ends: null, verdict: null, how: `exposed communication / step windows, from ${traced === null ? "these traces" : "the traces of the measured job"}`, command: "" },
-  ];
-  return h("section", { "aria-labelledby": "overheads-title" }, h("h3", { id: "overheads-title" }, "Communication overhead, three ways"),
+    { name: "traced", value: traced ?? context.table("overview")?.number(0, "exposed_share") ?? null, ends: null, verdict: null, how: `exposed communication / step windows, from ${traced === null || measured === null ? "these traces" : tracedJob(measured, row)}`, command: "" },
+  ].filter((kind) => kind !== null);
+  return h("section", { "aria-labelledby": "overheads-title" }, h("h3", { id: "overheads-title" }, "Communication overhead by its definitions"),
     h("dl", { class: "run-facts" }, kinds.map(({ name, value, ends: interval, verdict, how, command }) => h("div", {}, h("dt", {}, name),
-      h("dd", { "data-testid": `overhead-${name}`, "data-value": value === null ? "" : String(value), title: exactCell(value, "ratio") },
+      h("dd", { "data-testid": `overhead-${name.replaceAll(" ", "-")}`, "data-value": value === null ? "" : String(value), title: exactCell(value, "ratio") },
         value === null ? ["not measured", command === "" ? "" : [" (", h("code", {}, command), ")"]] : [h("strong", {}, formatRatio(value)), interval && ` (${formatRatio(interval[0])} to ${formatRatio(interval[1])})`, verdict !== null && `: ${String(verdict)}`], " ", h("small", {}, how))))));
+}
+
+/** Which rank of the measured job the traced share is of, and how much of it is waiting. */
+function tracedJob(table: Table, row: number): string {
+  const [rank, exposed, waiting] = ["traced_rank", "traced_exposed_ns", "traced_wait_ns"].map((name) => table.number(row, name));
+  const waits = exposed == null ? "" : waiting == null ? "; waiting and transfer cannot be separated" : `; ${formatDuration(waiting, 3)} of ${formatDuration(exposed, 3)} per step waiting for other ranks`;
+  return `the traces of the measured job, of the worst rank${rank == null ? "" : ` (rank ${rank})`}${waits}`;
 }
 
 const SHARES = {
