@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import polars as pl
 
@@ -51,7 +52,7 @@ class Job:
     def step_times(self) -> list[int]:
         """From the end of one step to that of the next, without the first; of a single one from the beginning."""
         ends = self.ends()[self.per_step - 1 :: self.per_step]
-        return [later - earlier for earlier, later in zip(ends, ends[1:], strict=False)] or ends
+        return [later - earlier for earlier, later in pairwise(ends)] or ends
 
     def mean_step(self) -> float:
         """Their mean."""
@@ -69,10 +70,10 @@ class Job:
                 device = begin + self.device[rank][segment]
                 step = segment // self.per_step
                 own = {"rank": rank, "window": 0, "at_ns": host, "latency_ns": 0}
+                work = {"nothing_ns": self.host[rank][segment], "device_ns": self.device[rank][segment]}
                 last = segment == len(self.transfer) - 1
                 rows += [
-                    own | {"kind": WORK, "nothing_ns": self.host[rank][segment], "device_ns": self.device[rank][segment],
-                           "is_copy": False, "start_ns": begin, "end_ns": device},
+                    own | work | {"kind": WORK, "is_copy": False, "start_ns": begin, "end_ns": device},
                     own | {"kind": COLLECTIVE, "match": segment, "step": step, "stream": 20, "program": "all_reduce",
                            "start_ns": max(host, device), "end_ns": ends[segment], "woken": None if last else 1},
                 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """What if: the step time without a straggler, with a faster network, with balanced work, and so on.
 
 A replay of the job: each rank's host and device go through the segments between their collectives, a collective ends
-when its last rank has arrived and its data is transferred, and nobody starts before what it waits for has ended. With
+when its last rank has arrived and its data is transferred, and nothing starts before what it waits for has ended. With
 the recorded durations the replay gives the recorded step again; with others it gives the step that they would make.
 
     host     H = H + h                           h: the host's time in a segment, by part, without waiting

@@ -81,7 +81,7 @@ class Graph:
         needs: nodes C of the same line whose collectives it waits for.
         collective: C: an index into `transfer`; −1 for other nodes.
         skew: C: by how much later than on the first rank it ends.
-        transfer: of each collective its shortest duration on any rank.
+        transfer: of each collective its shortest duration on any rank, less its skew there.
         program: of each collective, a number for its kind and size.
         group: of each collective, a number for its ranks; −1 if only one rank has it.
         step: of each node an index into `step_names`; −1 outside of steps.
@@ -226,7 +226,8 @@ def graph_of(moments: pl.DataFrame, roles: Mapping[int, int]) -> Graph:
     """
     rows = moments.with_columns(pl.struct("rank", "window").rank("dense").cast(pl.Int64).alias("line") - 1)
     rows = rows.sort("line", maintain_order=True)
-    rows = rows.with_columns(_numbered(rows))
+    role = pl.col("rank").replace_strict(roles, default=-1, return_dtype=pl.Int64).alias("role")
+    rows = rows.with_columns(role).with_columns(_numbered())
     kind = rows["kind"].to_numpy()
     line = rows["line"].to_numpy()
     nodes = _nodes(rows, kind, line)
@@ -235,7 +236,7 @@ def graph_of(moments: pl.DataFrame, roles: Mapping[int, int]) -> Graph:
     return in_order(graph)
 
 
-def _numbered(rows: pl.DataFrame) -> list[pl.Expr | pl.Series]:
+def _numbered() -> list[pl.Expr]:
     """Of collectives: which one it is, and its place in the step."""
     unmatched = -2 - pl.int_range(pl.len())
     number = pl.when(pl.col("kind") == COLLECTIVE).then(pl.coalesce("match", unmatched))
@@ -243,7 +244,7 @@ def _numbered(rows: pl.DataFrame) -> list[pl.Expr | pl.Series]:
     matched = pl.when(pl.col("match").is_not_null()).then(pl.col("step").max().over("match"))
     step = pl.coalesce(matched, "step")
     nth = pl.int_range(pl.len()).over("line", step, "program")
-    place = pl.when(pl.col("kind") == COLLECTIVE).then(pl.struct("program", nth.alias("nth")).rank("dense"))
+    place = pl.when(pl.col("kind") == COLLECTIVE).then(pl.struct("role", "program", nth.alias("nth")).rank("dense"))
     return [number.alias("number"), step.alias("step"), place.cast(pl.Int64).alias("place")]
 
 
@@ -294,15 +295,16 @@ def _device_waits(rows: pl.DataFrame, kind: Int64, line: Int64) -> tuple[Int64, 
     """The rows before whose launch the device waits, and the rows of the collectives that it waits for.
 
     Waits show only where a rank had to wait; so ranks and steps vote on what waits at each place of the program. What
-    started before the end of its collective on some rank does not wait at this place.
+    started before the end of its collective does not wait: on a rank with further launches, another one does.
     """
-    collectives = rows.with_row_index("row").filter(pl.col("kind") == COLLECTIVE).select("row", "place", "woken")
+    collectives = (
+        rows.with_row_index("row").filter(pl.col("kind") == COLLECTIVE).select("row", "line", "place", "woken")
+    )
     collectives = collectives.with_columns(pl.len().over("place").alias("count"))
-    votes = collectives.drop_nulls("woken").group_by("place", "woken").agg(pl.len().alias("votes"))
     launched = np.flatnonzero(kind <= COLLECTIVE)
 
     def later(places: pl.DataFrame, offset: str) -> tuple[pl.DataFrame, Int64]:
-        """Of those with an offset the row that is launched so many launches later; without those beyond the line."""
+        """Those that are followed by so many launches, and the row of that launch."""
         known = places.drop_nulls(offset)
         row = known["row"].to_numpy().astype(np.int64)
         item = np.searchsorted(launched, row) + known[offset].to_numpy()
@@ -310,13 +312,18 @@ def _device_waits(rows: pl.DataFrame, kind: Int64, line: Int64) -> tuple[Int64, 
         inside = (item < launched.size) & (line[target] == line[row])
         return known.filter(pl.Series(inside, dtype=pl.Boolean)), target[inside]
 
-    possible, target = later(collectives.select("row", "place", "count").join(votes, on="place"), "woken")
+    seen = collectives.select("place", "woken").drop_nulls().unique()
+    possible, target = later(collectives.rename({"woken": "own"}).join(seen, on="place"), "woken")
     start, end = rows["start_ns"].fill_null(0).to_numpy(), rows["end_ns"].fill_null(0).to_numpy()
     early = start[target] < end[possible["row"].to_numpy()] - _TOUCH_NS
     possible = possible.with_columns(pl.Series("early", early, dtype=pl.Boolean))
-    votes = possible.group_by("place", "woken").agg(
-        pl.col("votes", "count").first(), pl.col("early").sum().alias("against")
+    on_line = possible.group_by("line", "place", "woken").agg(
+        (pl.col("own") == pl.col("woken")).sum().alias("votes"),
+        pl.col("early").sum().alias("against"),
+        pl.len().alias("tried"),
+        pl.col("count").first(),
     )
+    votes = on_line.group_by("place", "woken").agg(pl.col("votes", "against").sum(), pl.col("count").first())
     votes = votes.filter(pl.col("against") <= _AGAINST_SHARE * pl.col("votes"))
     votes = votes.with_columns(pl.col("votes").sum().over("place").alias("all"))
     enough = (
@@ -325,10 +332,16 @@ def _device_waits(rows: pl.DataFrame, kind: Int64, line: Int64) -> tuple[Int64, 
         & (pl.col("all") >= _LEAST_SHARE * pl.col("count"))
     )
     voted = votes.filter(enough).sort("votes", "woken", descending=[True, False]).unique("place", keep="first")
-    seen = collectives.join(votes, on=["place", "woken"], how="semi").select("row", pl.col("woken").alias("seen"))
-    places = collectives.select("row", "place").join(voted.select("place", "woken"), on="place", how="left")
-    places = places.join(seen, on="row", how="left").with_columns(pl.min_horizontal("woken", "seen").alias("later"))
-    waiting, target = later(places, "later")
+    allowed = on_line.filter(pl.col("against") <= _AGAINST_SHARE * pl.col("tried"))
+    by_all = allowed.join(voted.select("place", "woken"), on=["place", "woken"], how="semi")
+    by_line = allowed.filter(pl.col("votes") >= 2).sort("votes", "woken", descending=[True, False])
+    chosen = pl.concat([by_all, by_line]).unique(["line", "place"], keep="first", maintain_order=True)
+    own = collectives.join(allowed.filter(pl.col("votes") > 0), on=["line", "place", "woken"], how="semi")
+    places = collectives.select("row", "line", "place").join(
+        chosen.select("line", "place", pl.col("woken").alias("usual")), on=["line", "place"], how="left"
+    )
+    places = places.join(own.select("row", pl.col("woken").alias("own")), on="row", how="left")
+    waiting, target = later(places.with_columns(pl.min_horizontal("usual", "own").alias("later")), "later")
     return target, waiting["row"].to_numpy().astype(np.int64)
 
 
@@ -404,11 +417,12 @@ def _graph(rows: pl.DataFrame, kind: Int64, line: Int64, nodes: _Nodes, lines: L
     size = int(collective.max()) + 1 if collective.size else 0
     which = np.full(count, -1, dtype=np.int64)
     which[is_c] = collective.reshape(-1)
-    transfer = np.full(size, np.inf)
-    np.minimum.at(transfer, which[is_c], (end - start)[nodes.row[is_c]])
     program = np.zeros(size, dtype=np.int64)
     program[which[is_c]] = rows["program"].rank("dense").fill_null(0).to_numpy()[nodes.row[is_c]].astype(np.int64)
     group = _groups(which, node_line, size, lines)
+    skew = _skew(which, end[nodes.row], node_line, group)
+    transfer = np.full(size, np.inf)
+    np.minimum.at(transfer, which[is_c], np.maximum((end - start)[nodes.row[is_c]] - skew[is_c], 0))
     step_names, step = _steps(rows, nodes, node_line, lines)
     recorded = np.where(
         is_c,
@@ -423,7 +437,7 @@ def _graph(rows: pl.DataFrame, kind: Int64, line: Int64, nodes: _Nodes, lines: L
         path_host=path_host, path_device=path_device, latency=latency.astype(np.float64),
         delay=np.where(is_c, lag, own).astype(np.float64), wake=wake.astype(np.float64), after_device=after_device,
         allocates=is_s & rows["allocates"].fill_null(False).to_numpy()[nodes.row], need_start=need_start, needs=needs,
-        collective=which, skew=_skew(which, end[nodes.row], node_line, group), transfer=transfer, program=program,
+        collective=which, skew=skew, transfer=transfer, program=program,
         group=group, step=step, place=place, step_names=step_names,
         recorded=recorded.astype(np.float64),
     )  # fmt: skip
