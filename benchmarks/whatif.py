@@ -24,8 +24,9 @@ from rankscope.simulate import Job, simulate
 from rankscope.whatif.plain_graphs import PlainGraph
 
 PUBLISHED = ("AR", "SE", "ST")
-SEEDS = range(*map(int, os.environ.get("RANKSCOPE_SEEDS", "950000:950060").split(":")))
-"""Not used while the replay was made; 910000 to 910015, 930000 to 930007 and 940000 to 940026 were."""
+SEEDS = range(*map(int, os.environ.get("RANKSCOPE_SEEDS", "960000:960050").split(":")))
+"""Not used while the replay was made; 910000 to 910015, 930000 to 930007, 940000 to 940026 and 950000
+to 950025 were."""
 LARGEST = 64
 """Ranks."""
 LEAST_COST = 0.02

@@ -70,8 +70,9 @@ class Graph:
         level: the first node of each level, and the number of nodes at the end.
         host: (nodes, `HOST_PARTS`) the host's time in the segment before a node.
         device: (nodes, `DEVICE_PARTS`) the device's time.
-        path_host: (nodes, paths) the host's time until some launches of the segment; `NEVER` for none.
-        path_device: (nodes, paths) the device's time from there to the segment's end.
+        path_host: (nodes, paths, `HOST_PARTS`) the host's time until some launches of the segment.
+        path_device: (nodes, paths, `DEVICE_PARTS`) the device's time from there to the segment's end.
+        path_latency: (nodes, paths) from such a launch to its start on an idle device; `NEVER` for no path.
         latency: C: from its launch to its start on an idle device; `NEVER` if its launch is not known.
         delay: C: how much later it started than anything explains; S: the call's time without waiting.
         wake: W and S: from a collective's end until it is noticed.
@@ -99,6 +100,7 @@ class Graph:
     device: Float
     path_host: Float
     path_device: Float
+    path_latency: Float
     latency: Float
     delay: Float
     wake: Float
@@ -214,7 +216,8 @@ class Places:
 
 def _sums(index: Int64, values: Float, size: int) -> Float:
     """The sums of the rows of each index."""
-    return np.stack([np.bincount(index, column, size) for column in values.T], axis=1)
+    # Of nothing, `bincount` gives whole numbers.
+    return np.stack([np.bincount(index, column, size) for column in values.T], axis=1).astype(np.float64)
 
 
 def graph_of(moments: pl.DataFrame, roles: Mapping[int, int]) -> Graph:
@@ -359,7 +362,7 @@ def _graph(rows: pl.DataFrame, kind: Int64, line: Int64, nodes: _Nodes, lines: L
     count = nodes.kind.size
     node_line = line[nodes.row]
     start, end, at = (rows[name].fill_null(0).to_numpy() for name in ("start_ns", "end_ns", "at_ns"))
-    host, device, path_host, path_device = _segments(rows, kind, line, nodes, node_line)
+    host, device, path_host, path_device, path_latency = _segments(rows, kind, line, nodes, node_line)
 
     # What the device had been given by then, and when it had done it.
     work_end = _running_max(np.where(kind == WORK, end, _LONG_AGO), line)
@@ -434,7 +437,7 @@ def _graph(rows: pl.DataFrame, kind: Int64, line: Int64, nodes: _Nodes, lines: L
     place = _places(rows, nodes, node_line, is_c)
     return Graph(
         lines=lines, line=node_line, kind=nodes.kind, level=np.array([0, count]), host=host, device=device,
-        path_host=path_host, path_device=path_device, latency=latency.astype(np.float64),
+        path_host=path_host, path_device=path_device, path_latency=path_latency, latency=latency.astype(np.float64),
         delay=np.where(is_c, lag, own).astype(np.float64), wake=wake.astype(np.float64), after_device=after_device,
         allocates=is_s & rows["allocates"].fill_null(False).to_numpy()[nodes.row], need_start=need_start, needs=needs,
         collective=which, skew=skew, transfer=transfer, program=program,
@@ -445,7 +448,7 @@ def _graph(rows: pl.DataFrame, kind: Int64, line: Int64, nodes: _Nodes, lines: L
 
 def _segments(
     rows: pl.DataFrame, kind: Int64, line: Int64, nodes: _Nodes, node_line: Int64
-) -> tuple[Float, Float, Float, Float]:
+) -> tuple[Float, Float, Float, Float, Float]:
     """The time of host and device in the segment before each node, and the launch paths: first, longest, last."""
     count = nodes.kind.size
     number = np.arange(kind.size)
@@ -456,36 +459,34 @@ def _segments(
         return at, (node < count) & (node_line[at] == line)
 
     host_node, has_node = owner(2 * number)
-    host = np.zeros((count, len(HOST_PARTS)))
-    for n, part in enumerate(HOST_PARTS):
-        host[:, n] = np.bincount(host_node[has_node], rows[f"{part}_ns"].to_numpy()[has_node], count)
+    parts = rows.select(f"{part}_ns" for part in HOST_PARTS).to_numpy().astype(np.float64)
+    host = _sums(host_node[has_node], parts[has_node], count)
     work_node, has_work = owner(2 * number + 1)
     works = np.flatnonzero((kind == WORK) & has_work)
     node = work_node[works]
-    cost = rows["device_ns"].fill_null(0).to_numpy()[works].astype(np.float64)
     copies = rows["is_copy"].fill_null(False).to_numpy()[works]
-    device = np.zeros((count, len(DEVICE_PARTS)))
-    for n, chosen in enumerate((~copies, copies)):
-        device[:, n] = np.bincount(node, cost * chosen, count)
-    path_host, path_device = np.full((count, 3), NEVER), np.zeros((count, 3))
+    cost = rows["device_ns"].fill_null(0).to_numpy()[works].astype(np.float64)
+    cost = np.stack([cost * ~copies, cost * copies], axis=1)
+    device = _sums(node, cost, count)
+    path_host, path_device = np.zeros((count, 3, len(HOST_PARTS))), np.zeros((count, 3, len(DEVICE_PARTS)))
+    path_latency = np.full((count, 3), NEVER)
     if not works.size:
-        return host, device, path_host, path_device
-    spent = np.concatenate(
-        [[0.0], np.cumsum(rows.select(pl.sum_horizontal(f"{part}_ns" for part in HOST_PARTS)).to_series().to_numpy())]
-    )
+        return host, device, path_host, path_device, path_latency
+    spent = np.concatenate([np.zeros((1, len(HOST_PARTS))), np.cumsum(parts, axis=0)])
     first_row = _first_rows(host_node, has_node, count)
-    until_launch = np.maximum(spent[works + 1] - spent[first_row[node]], 0)
-    total = np.concatenate([[0.0], np.cumsum(cost)])
+    until_launch = np.where((works >= first_row[node])[:, None], spent[works + 1] - spent[first_row[node]], 0)
+    done = np.concatenate([np.zeros((1, len(DEVICE_PARTS))), np.cumsum(cost, axis=0)])
     used, first, sizes = np.unique(node, return_index=True, return_counts=True)
     last = first + sizes - 1
-    to_end = rows["latency_ns"].fill_null(0).to_numpy()[works] + np.repeat(total[last + 1], sizes) - total[:-1]
-    sums = until_launch + to_end
-    is_longest = sums == np.repeat(np.maximum.reduceat(sums, first), sizes)
-    longest = np.flatnonzero(is_longest)
+    to_end = np.repeat(done[last + 1], sizes, axis=0) - done[:-1]
+    latency = rows["latency_ns"].fill_null(0).to_numpy()[works].astype(np.float64)
+    sums = until_launch.sum(axis=1) + latency + to_end.sum(axis=1)
+    longest = np.flatnonzero(sums == np.repeat(np.maximum.reduceat(sums, first), sizes))
     longest = longest[np.searchsorted(longest, first)]
     for path, chosen in enumerate((first, longest, last)):
         path_host[used, path], path_device[used, path] = until_launch[chosen], to_end[chosen]
-    return host, device, path_host, path_device
+        path_latency[used, path] = latency[chosen]
+    return host, device, path_host, path_device, path_latency
 
 
 def _first_rows(host_node: Int64, has_node: Bool, count: int) -> Int64:
@@ -617,8 +618,8 @@ def in_order(graph: Graph) -> Graph:
     per_node = {
         name: getattr(graph, name)[order]
         for name in (
-            "line", "kind", "host", "device", "path_host", "path_device", "latency", "delay", "wake", "after_device",
-            "allocates", "skew", "step", "place", "recorded",
+            "line", "kind", "host", "device", "path_host", "path_device", "path_latency", "latency", "delay", "wake",
+            "after_device", "allocates", "skew", "step", "place", "recorded",
         )
     }  # fmt: skip
     return replace(

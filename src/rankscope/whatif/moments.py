@@ -96,11 +96,13 @@ def moments(tables: Mapping[str, pl.DataFrame], collectives: pl.DataFrame, commu
         final = pl.DataFrame({"kind": [STEP], "at_ns": [last], "end_ns": [last]}, schema_overrides={"kind": pl.Int8})
         rows = pl.concat([rows, final], how="diagonal_relaxed")
     at = rows["at_ns"].to_numpy()
-    first = min(int(at[0]), int(steps["start_ns"][0]) if steps.height else int(at[0]))
+    layers = _layers(tables, on_device=on_device)
+    begins = steps["start_ns"].to_list()[:1] or [int(layer.starts[0]) for layer in layers if len(layer)]
+    first = min([int(at[0]), *begins])
     waits = (rows["kind"] == WAIT).to_numpy()
     resume = np.maximum.accumulate(np.where(waits, rows["end_ns"].fill_null(0).to_numpy(), at))
     since = np.minimum(np.concatenate([[first], resume[:-1]]), at)
-    parts = _between(_layers(tables, on_device=on_device), since, at)
+    parts = _between(layers, since, at)
     rows = rows.with_columns(pl.Series(f"{part}_ns", parts[n]) for n, part in enumerate(HOST_PARTS))
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in SCHEMA.items() if name not in rows.columns]
     return rows.with_columns(missing).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())

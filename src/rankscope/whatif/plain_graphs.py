@@ -165,8 +165,9 @@ class PlainGraph:
         return in_order(
             Graph(
                 lines=lines, line=np.arange(nodes), kind=np.append(np.full(count, C), E), level=np.array([0, nodes]),
-                host=np.zeros((nodes, 1)), device=np.zeros((nodes, 1)), path_host=np.full((nodes, 1), NEVER),
-                path_device=np.zeros((nodes, 1)), latency=zeros, delay=zeros, wake=zeros,
+                host=np.zeros((nodes, 1)), device=np.zeros((nodes, 1)), path_host=np.zeros((nodes, 1, 1)),
+                path_device=np.zeros((nodes, 1, 1)), path_latency=np.full((nodes, 1), NEVER),
+                latency=zeros, delay=zeros, wake=zeros,
                 after_device=nothing, allocates=nothing,
                 need_start=np.array(start), needs=np.array(needs, dtype=np.int64),
                 collective=np.append(np.array(which), -1), skew=zeros, transfer=np.zeros(size),

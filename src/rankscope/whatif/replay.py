@@ -81,7 +81,7 @@ def _replay(graph: Graph, scenarios: Sequence[Costs]) -> Replayed:
     count = len(scenarios)
     host = np.stack([costs.host.sum(axis=1) for costs in scenarios], axis=1)
     device = np.stack([costs.device.sum(axis=1) for costs in scenarios], axis=1)
-    lead = _lead(graph, host, device)
+    lead = _lead(graph, scenarios)
     transfer = np.stack([costs.transfer for costs in scenarios], axis=1)
     overlapped = np.stack([costs.overlapped for costs in scenarios], axis=1)
     waits = np.stack([costs.waits for costs in scenarios], axis=1)
@@ -158,22 +158,20 @@ def _replay(graph: Graph, scenarios: Sequence[Costs]) -> Replayed:
     return Replayed(arrival, step_end)
 
 
-def _lead(graph: Graph, host: Float, device: Float) -> Float:
+def _lead(graph: Graph, scenarios: Sequence[Costs]) -> Float:
     """(nodes, scenarios) how long after the segment's beginning on the host its device is done, by its launch paths.
 
-    A path takes a share of the segment's time, whatever that is.
+    A path has a share of each part of the segment, whatever that part costs.
     """
-    host_before, device_before = graph.host.sum(axis=1)[:, None], graph.device.sum(axis=1)[:, None]
-    host_scale = np.divide(host, host_before, out=np.ones_like(host), where=host_before > 0)
-    device_scale = np.divide(device, device_before, out=np.ones_like(device), where=device_before > 0)
-    lead = np.full(host.shape, NEVER)
-    for path in range(graph.path_host.shape[1]):
-        some = np.flatnonzero(graph.path_host[:, path] > NEVER)
-        reached = (
-            graph.path_host[some, path, None] * host_scale[some]
-            + graph.path_device[some, path, None] * device_scale[some]
-        )
-        lead[some] = np.maximum(lead[some], reached)
+    lead = np.full((graph.line.size, len(scenarios)), NEVER)
+    some = np.flatnonzero(graph.path_latency[:, 0] > NEVER)
+    host_before, device_before = graph.host[some], graph.device[some]
+    path_host, path_device, latency = graph.path_host[some], graph.path_device[some], graph.path_latency[some]
+    for number, costs in enumerate(scenarios):
+        host = np.divide(costs.host[some], host_before, out=np.ones_like(host_before), where=host_before > 0)
+        device = np.divide(costs.device[some], device_before, out=np.ones_like(device_before), where=device_before > 0)
+        reached = latency + (path_host * host[:, None]).sum(axis=2) + (path_device * device[:, None]).sum(axis=2)
+        lead[some, number] = reached.max(axis=1)
     return lead
 
 
