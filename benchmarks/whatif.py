@@ -17,14 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 import rankscope
 from benchmarks.diagnosis.simulated import job_of
-from rankscope.simulate import Job, simulate
+from rankscope.errors import ConfigError
+from rankscope.pipeline.tasks import analysis_key
+from rankscope.simulate import Job, simulate, simulate_timing
 from rankscope.whatif.plain_graphs import PlainGraph
 
 PUBLISHED = ("AR", "SE", "ST")
-SEEDS = range(*map(int, os.environ.get("RANKSCOPE_SEEDS", "960000:960050").split(":")))
+SEEDS = range(*map(int, os.environ.get("RANKSCOPE_SEEDS", "960000:960060").split(":")))
 """Not used while the replay was made; 910000 to 910015, 930000 to 930007, 940000 to 940026 and 950000
 to 950025 were."""
 LARGEST = 64
@@ -59,27 +62,42 @@ def largest_difference(folder: Path, name: str) -> tuple[float, float, int]:
 
 
 @dataclass(frozen=True)
+class Repair:
+    """A fault of a simulated job; ns per step, without the first.
+
+    Attributes:
+        cause: the fault.
+        true_ns: by how much the step is shorter in the same job without this fault.
+        predicted_ns: what the replay says of the ranks of the finding; None without one, or if it is not judged.
+        finding_ns: what the finding says.
+    """
+
+    cause: str
+    true_ns: float
+    predicted_ns: float | None
+    finding_ns: float | None
+
+
+@dataclass(frozen=True)
 class Outcome:
     """A simulated job.
 
     Attributes:
+        name: its seed.
+        ranks: how many.
         error: of the replay, |T / T recorded − 1|.
         step_ns: the mean step, without the first.
-        true_ns: by how much it is shorter without the faults.
-        predicted_ns: what the replay says; None if no finding names the fault's rank.
-        finding_ns: what the finding says.
-        cause: of the fault.
-        seconds: CPU time of the replay and its scenarios.
+        repairs: one for each fault.
+        stragglers: ranks in the waterfall.
+        seconds: CPU time of the graph, the replay and the waterfall.
     """
 
     name: str
     ranks: int
     error: float
     step_ns: float
-    true_ns: float
-    predicted_ns: float | None
-    finding_ns: float | None
-    cause: str
+    repairs: tuple[Repair, ...]
+    stragglers: int
     seconds: float
 
 
@@ -91,34 +109,40 @@ def error_of(run: rankscope.Run) -> float:
 
 
 def outcome_of(seed: int, job: Job, folder: Path) -> Outcome:
-    """Simulate, replay, and compare with the job without its faults."""
-    truth = simulate(folder / "run", job)
+    """Simulate, replay, and compare with the job without each of its faults."""
+    truth = simulate(folder / "run", job, costs=False)
     run = rankscope.open(folder / "run", executor="serial")
     error = error_of(run)
     begun = time.process_time()
-    run.whatif(overlap=True)
+    run._results.pop(analysis_key("whatif"))  # the ranks' parts are kept
+    frame = run.whatif()
     seconds = time.process_time() - begun
-    step, clean = np.array(truth.step_ns)[1:], np.array(truth.clean_step_ns or truth.step_ns)[1:]
-    predicted = said = None
     run.stragglers()
-    at_fault = {rank for fault in job.faults for rank in fault.ranks}
-    for finding in run.findings:
-        if finding.id in ("straggler", "stall", "slow-network") and at_fault & set(finding.ranks) and finding.saving_ns:
-            ranks = ",".join(map(str, finding.ranks))
-            steps = "@" + ",".join(map(str, finding.steps)) if finding.steps else ""
-            option = f"group={ranks}" if finding.id == "slow-network" else f"rank={ranks}{steps}"
-            said = float(finding.saving_ns)
-            try:
-                frame = run.whatif(fix=option)
-            except rankscope.errors.ConfigError:
-                break
-            predicted = float(frame["gain_alone_ns"][1]) if frame.height > 1 else None
-            break
-    cause = ", ".join(f"{fault.kind} {fault.magnitude:.2f}" for fault in job.faults)
-    return Outcome(
-        f"seed {seed}", job.ranks, error, float(step.mean()), float(step.mean() - clean.mean()), predicted, said, cause,
-        seconds,
-    )  # fmt: skip
+    step = float(np.mean(truth.step_ns[1:]))
+    repairs = tuple(_repair(run, job, number, step) for number in range(len(job.faults)))
+    stragglers = frame.filter((pl.col("order") > 0) & pl.col("option").str.starts_with("--fix rank")).height
+    return Outcome(f"seed {seed}", job.ranks, error, step, repairs, stragglers, seconds)
+
+
+def _repair(run: rankscope.Run, job: Job, number: int, step: float) -> Repair:
+    fault = job.faults[number]
+    without = simulate_timing(job.without(number), costs=False).step_ns[1:]
+    cause, true = f"{fault.kind} {fault.magnitude:.2f}", step - float(np.mean(without))
+    kinds = ("slow-network",) if fault.kind == "slow_network" else ("straggler", "stall")
+    named = [
+        each for each in run.findings if each.id in kinds and set(fault.ranks) & set(each.ranks) and each.saving_ns
+    ]
+    if not named:
+        return Repair(cause, true, None, None)
+    finding = named[0]
+    ranks, steps = (",".join(map(str, numbers)) for numbers in (finding.ranks, finding.steps))
+    option = f"group={ranks}" if finding.id == "slow-network" else f"rank={ranks}{'@' if steps else ''}{steps}"
+    try:
+        frame = run.whatif(fix=option)
+    except ConfigError:
+        return Repair(cause, true, None, float(finding.saving_ns or 0))
+    predicted = float(frame["gain_alone_ns"][1]) if frame.height > 1 else None
+    return Repair(cause, true, predicted, float(finding.saving_ns or 0))
 
 
 def outcomes() -> Iterator[Outcome]:
@@ -162,22 +186,26 @@ def main() -> None:
         print("\n| real run | error of the replay |\n|---|---|")
         for name, paths in real_runs(folder / "traces"):
             print(f"| {name} | {error_of(rankscope.open(paths, executor='serial')):.2%} |", flush=True)
-    print("\n| simulated job | ranks | error | fault | true, ms | replay, ms | finding, ms | CPU, s |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("\n| simulated job | ranks | error | ranks named | CPU, s | fault | true, ms | replay, ms | finding, ms |")
+    print("|---|---|---|---|---|---|---|---|---|")
     every = []
     for each in outcomes():
         every.append(each)
-        shown = [
-            f"{ns / 1e6:.3f}" if ns is not None else "–" for ns in (each.true_ns, each.predicted_ns, each.finding_ns)
-        ]
-        about = f"{each.name} | {each.ranks} | {each.error:.3f} | {each.cause}"
-        print(f"| {about} | {' | '.join(shown)} | {each.seconds:.2f} |", flush=True)
+        about = f"{each.name} | {each.ranks} | {each.error:.4f} | {each.stragglers} | {each.seconds:.2f}"
+        for repair in each.repairs or (Repair("none", 0.0, None, None),):
+            values = (repair.true_ns, repair.predicted_ns, repair.finding_ns)
+            shown = ["–" if ns is None else f"{ns / 1e6:.3f}" for ns in values]
+            print(f"| {about} | {repair.cause} | {' | '.join(shown)} |", flush=True)
     print("\n| | median | 90 % | 95 % | largest |\n|---|---|---|---|---|")
     print(f"| error of the replay, {len(every)} jobs | {quantiles([each.error for each in every])} |")
-    named = [each for each in every if each.predicted_ns is not None and each.true_ns >= LEAST_COST * each.step_ns]
-    for what, values in (
-        ("replay", [each.predicted_ns for each in named]),
-        ("finding", [each.finding_ns for each in named]),
-    ):
-        errors = [abs((value or 0) / each.true_ns - 1) for value, each in zip(values, named, strict=True)]
+    clean = [each for each in every if not each.repairs]
+    print(f"clean jobs with a rank in the waterfall: {sum(each.stragglers > 0 for each in clean)} of {len(clean)}")
+    named = [
+        (repair.predicted_ns / repair.true_ns - 1, (repair.finding_ns or 0) / repair.true_ns - 1)
+        for each in every
+        for repair in each.repairs
+        if repair.predicted_ns is not None and repair.true_ns >= LEAST_COST * each.step_ns
+    ]
+    for what, column in (("replay", 0), ("finding", 1)):
+        errors = [abs(pair[column]) for pair in named]
         print(f"| error of the saving, {what}, {len(named)} faults | {quantiles(errors)} |")

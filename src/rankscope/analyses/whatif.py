@@ -13,10 +13,10 @@ What a stream waits for is not recorded; it is inferred from kernels that start 
 is the shortest duration on any rank.
 
 `gain_alone_ns` is what one scenario alone saves per step. The waterfall adds one scenario after another (`order`), and
-`gain_ns` is what it saves after those before it: so these gains never add up to more than the step. First come ranks
-and groups that are slower than others, in the order of their gains, until none gains 1 % of the step (several that
-gain only together are one scenario); then what all ranks do. Options choose other scenarios, in any combination, in
-the order in which `--help` lists them.
+`gain_ns` is what it saves after those before it: so these gains never add up to more than the step. First come the
+ranks that `stragglers` names and groups that transfer more slowly than comparable ones, in the order of their gains,
+until none gains 1 % of the step (several that gain only together are one scenario); then what all ranks do. Options
+choose other scenarios, in any combination, in the order in which `--help` lists them.
 
 - a rank like its peers: in components in which it takes longer than the mean of the other ranks with its program, it
   takes as long, at each place of the program; what varies from step to step stays
@@ -117,8 +117,15 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     finding = _fidelity_finding(replayed, graph, left_out)
     if not replayed.is_judged:
         return empty, [finding]
-    gains = in_order(graph, steps, scenarios) if scenarios else waterfall(graph, steps, candidates(graph))
+    gains = (
+        in_order(graph, steps, scenarios) if scenarios else waterfall(graph, steps, candidates(graph, _late(inputs)))
+    )
     return _table(replayed, gains), [finding]
+
+
+def _late(inputs: Inputs) -> set[int]:
+    """The ranks that `stragglers` names: of the others, what is slower may be chance."""
+    return set(inputs.columns("stragglers", "rank", "cause").filter(pl.col("cause").is_not_null())["rank"].to_list())
 
 
 def _chosen(inputs: Inputs) -> _InRange:
@@ -242,7 +249,7 @@ analysis = Analysis(
         "runtime_calls": ("start_ns", "end_ns", "name", "pid", "tid"),
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     },
-    requires=("collectives", "clock"),
+    requires=("collectives", "clock", "stragglers"),
     parameters=(
         Parameter("fix", f"ranks or groups that become like others: {FIX}; several with `;`", of_reduce=True),
         *(Parameter(f"no_{what}", text, kind="flag", default=False, of_reduce=True) for what, text in WITHOUT.items()),

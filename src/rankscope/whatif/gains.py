@@ -8,7 +8,7 @@ In: a graph and scenarios. Out: `Gain` by scenario.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -70,9 +70,14 @@ def mean_steps(graph: Graph, steps: Steps, sets: Sequence[Sequence[Scenario]]) -
     return mean
 
 
-def candidates(graph: Graph) -> list[Scenario]:
-    """What could be different in a run: ranks and groups that are slower than others, and what all ranks do."""
+def candidates(graph: Graph, late: Collection[int] | None = None) -> list[Scenario]:
+    """What could be different in a run: ranks and groups that are slower than others, and what all ranks do.
+
+    Args:
+        late: ranks that are significantly late; None: all that are slower than their peers, be it by chance.
+    """
     excess = sorted(excess_by_rank(graph).items(), key=lambda item: (-item[1], item[0]))
+    excess = [(rank, ns) for rank, ns in excess if late is None or rank in late]
     found: list[Scenario] = [AsPeers((rank,)) for rank, ns in excess[:_MOST_RANKS] if ns > 0]
     slower = []
     for group, ranks in group_ranks(graph).items():
