@@ -120,7 +120,7 @@ def outcome_of(seed: int, job: Job, folder: Path) -> Outcome:
     run.stragglers()
     step = float(np.mean(truth.step_ns[1:]))
     repairs = tuple(_repair(run, job, number, step) for number in range(len(job.faults)))
-    stragglers = frame.filter((pl.col("order") > 0) & pl.col("option").str.starts_with("--fix rank")).height
+    stragglers = frame.filter((pl.col("order") > 0) & pl.col("command").str.contains("--fix rank", literal=True)).height
     return Outcome(f"seed {seed}", job.ranks, error, step, repairs, stragglers, seconds)
 
 

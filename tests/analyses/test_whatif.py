@@ -64,7 +64,7 @@ def test_by_hand(tmp_path: Path) -> None:
     assert recorded["step_ns"] == pytest.approx(300_000, abs=3_000)
     assert fixed["scenario"] == "rank 1 like its peers"
     assert fixed["gain_ns"] == fixed["gain_alone_ns"] == pytest.approx(100_000, abs=3_000)
-    assert (fixed["component"], fixed["option"]) == ("data_loading", "--fix rank=1")
+    assert (fixed["component"], fixed["command"]) == ("data_loading", "whatif RUN --fix rank=1")
     # All loading is more than the late rank's.
     assert run.whatif(no_data_loading=True)["gain_alone_ns"][1] == pytest.approx(140_000, abs=3_000)
     assert run.whatif(fix="rank=1:compute")["gain_alone_ns"][1] == 0
@@ -76,7 +76,7 @@ def test_the_waterfall_leads_with_the_late_rank(tmp_path: Path) -> None:
     result = run.analyze("whatif")["whatif"]
     frame = result.frame
     first = frame.row(1, named=True)
-    assert first["option"] == "--fix rank=1"
+    assert first["command"] == "whatif RUN --fix rank=1"
     placed = frame.filter(pl.col("order") > 0)
     assert placed["order"].to_list() == list(range(1, placed.height + 1))
     assert placed["gain_ns"].sum() == frame["step_ns"][0] - placed["step_ns"][-1]
@@ -179,13 +179,13 @@ def test_h100(shared_traces: Path, shared_cache: Path) -> None:
 def test_real_stragglers(shared_traces: Path, shared_cache: Path, name: str, largest: float, rank: int) -> None:
     run = rankscope.open(shared_traces / name, executor="serial")
     assert recorded_error(run) < largest
-    assert run.whatif()["option"][1] == f"--fix rank={rank}"
+    assert run.whatif()["command"][1] == f"whatif RUN --fix rank={rank}"
 
 
 def test_a_late_rank_that_is_not_significant_can_be_asked_for(shared_traces: Path, shared_cache: Path) -> None:
     run = rankscope.open(shared_traces / "torchrec/ddp-resnet18-2ranks", executor="serial")
     assert recorded_error(run) < 0.001
-    assert not run.whatif()["option"].str.starts_with("--fix").any()
+    assert not run.whatif()["command"].str.contains("--fix").any()
     assert run.whatif(fix="rank=1")["gain_ns"][1] > 0
 
 
@@ -195,5 +195,5 @@ def test_gloo(shared_traces: Path, shared_cache: Path) -> None:
     run = rankscope.open(sorted(folder.glob("ddp_gpt_straggler_rank1.*")), executor="serial")
     assert recorded_error(run) < 0.05
     first = run.whatif().row(1, named=True)
-    assert (first["option"], first["component"]) == ("--fix rank=1", "data_loading")
+    assert (first["command"], first["component"]) == ("whatif RUN --fix rank=1", "data_loading")
     assert 27e6 < first["gain_ns"] < 36e6

@@ -31,8 +31,8 @@ def test_json_has_the_fidelity_and_options_combine(
     out = called(capfdbinary, monkeypatch, "whatif", run, "--executor", "serial", *options)
     result = json.loads(out)
     assert result["analysis"] == "whatif"
-    assert [row["option"] for row in result["rows"]] == [
-        "", "--fix rank=1:data_loading", "--network 2x", "--overlap", "--balance ranks",
+    assert [row["command"].removeprefix("whatif RUN ") for row in result["rows"][1:]] == [
+        "--fix rank=1:data_loading", "--network 2x", "--overlap", "--balance ranks",
     ]  # fmt: skip
     assert [row["order"] for row in result["rows"]] == [0, 1, 2, 3, 4]
     assert [finding["id"] for finding in result["findings"]] == ["replay-error"]
@@ -41,7 +41,9 @@ def test_json_has_the_fidelity_and_options_combine(
 def test_several_fixes(run: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     fixes = ("--fix", "rank=1:host", "--fix", "rank=1:compute@2", "-f", "json", "--executor", "serial")
     rows = json.loads(called(capfdbinary, monkeypatch, "whatif", run, *fixes))["rows"]
-    assert [row["option"] for row in rows[1:]] == ["--fix rank=1:host", "--fix rank=1:compute@2"]
+    assert [row["command"] for row in rows[1:]] == [
+        "whatif RUN --fix rank=1:host", "whatif RUN --fix rank=1:compute@2",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

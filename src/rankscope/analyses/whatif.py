@@ -77,7 +77,7 @@ COLUMNS = (
         "",
         "of ranks: where most of the gain is: `compute`, `copies`, `data_loading`, `allocation` or `host`",
     ),
-    Column("option", pl.String, "", "the option that chooses it"),
+    Column("command", pl.String, "", "how to ask for it alone; null for the recorded step"),
 )
 _ROWS = (*RANK_AND_WINDOW, *(Column(name, dtype, "", "") for name, dtype in SCHEMA.items()))
 _INSTANTS = ("at_ns", "start_ns", "end_ns")
@@ -124,7 +124,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 
 def _late(inputs: Inputs) -> set[int]:
-    """The ranks that `stragglers` names: of the others, what is slower may be chance."""
+    """The ranks that `stragglers` names: that the others are slower is not significant."""
     return set(inputs.columns("stragglers", "rank", "cause").filter(pl.col("cause").is_not_null())["rank"].to_list())
 
 
@@ -167,7 +167,9 @@ def _on_one_clock(rows: pl.DataFrame, inputs: Inputs) -> tuple[pl.DataFrame, lis
 
 def _table(replayed: Fidelity, gains: Sequence[Gain]) -> pl.DataFrame:
     step = replayed.replayed.mean()
-    rows: list[tuple[object, ...]] = [(0, AS_RECORDED, round(step), None, round(replayed.recorded_ns), None, None, "")]
+    rows: list[tuple[object, ...]] = [
+        (0, AS_RECORDED, round(step), None, round(replayed.recorded_ns), None, None, None)
+    ]
     rows += [
         (
             gain.place or None,
@@ -177,7 +179,7 @@ def _table(replayed: Fidelity, gains: Sequence[Gain]) -> pl.DataFrame:
             round(gain.alone_ns),
             round(gain.gain_alone_ns),
             gain.component or None,
-            gain.scenario.option,
+            f"whatif RUN {gain.scenario.option}",
         )
         for gain in gains
     ]
@@ -253,9 +255,9 @@ analysis = Analysis(
     parameters=(
         Parameter("fix", f"ranks or groups that become like others: {FIX}; several with `;`", of_reduce=True),
         *(Parameter(f"no_{what}", text, kind="flag", default=False, of_reduce=True) for what, text in WITHOUT.items()),
-        Parameter("network", "a network so many times as fast: `2x`", of_reduce=True),
+        Parameter("network", "make the network so many times as fast: 2x", of_reduce=True),
         Parameter("overlap", "all transfers overlap with compute", kind="flag", default=False, of_reduce=True),
-        Parameter("balance", "share compute equally over `ranks`, `stages` or both: `ranks,stages`", of_reduce=True),
+        Parameter("balance", "share compute equally over ranks, stages or both: ranks,stages", of_reduce=True),
     ),
 )
 
