@@ -29,7 +29,7 @@ from rankscope.whatif.plain_graphs import PlainGraph
 PUBLISHED = ("AR", "SE", "ST")
 SEEDS = range(*map(int, os.environ.get("RANKSCOPE_SEEDS", "960000:960060").split(":")))
 """Not used while the replay was made; 910000 to 910015, 930000 to 930007, 940000 to 940026 and 950000
-to 950025 were."""
+to 950032 were."""
 LARGEST = 64
 """Ranks."""
 LEAST_COST = 0.02
