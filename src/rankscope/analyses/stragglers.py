@@ -93,7 +93,7 @@ from rankscope.primitives.stragglers.timeline import (
     WAITING,
     cumulative_parts,
     cut_at_steps,
-    programs_by_rank,
+    programs_of,
     step_work,
 )
 from rankscope.primitives.stragglers.waits import attribute_waits, with_aligned_arrivals
@@ -246,7 +246,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
         table = _complete(table.join(_of_log(inputs.log), on="rank", how="left", maintain_order="left"))
         return table, [*_findings(logged, table, inputs), *findings]
     mesh = mesh_of(inputs)
-    role = _roles(mesh, inputs)
+    role = programs_of(mesh, inputs.distinct("collectives", "rank", "collective", "peers"))
     times = local_times_of(together(parts), stretches, collectives, cut)
     comparison = Comparison(observe(times, work, paces, role, on_host=on_host))
     table, by_step = totals_by_rank_and_step(ranks, attribute_waits(rows, role, collectives, comparison))
@@ -333,15 +333,6 @@ def _left_out(cut: pl.DataFrame) -> list[Finding]:
         return []
     title = "Ranks with incomplete traces are left out of the comparison"
     return [Finding(id="not-judged", severity="info", title=title, ranks=ranks)]
-
-
-def _roles(mesh: Mesh, inputs: Inputs) -> dict[int, int]:
-    """Which program each rank runs."""
-    stage = mesh.frame.filter(pl.col("dimension") == mesh.pipeline) if mesh.pipeline else mesh.frame.clear()
-    return programs_by_rank(
-        inputs.distinct("collectives", "rank", "collective", "peers"),
-        dict(stage.select("rank", "coordinate").iter_rows()),
-    )
 
 
 def mesh_of(inputs: Inputs) -> Mesh:

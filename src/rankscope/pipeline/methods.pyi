@@ -135,5 +135,19 @@ class AnalysisMethods:
         """Synchronizing calls: where the host waits for the device, and the idle time that follows."""
     def utilization(self) -> pl.DataFrame:
         """Utilization of each device: GPU utilization, SM efficiency, occupancy."""
+    def whatif(
+        self,
+        *,
+        fix: str | None = None,
+        no_data_loading: bool = False,
+        no_allocation: bool = False,
+        no_copies: bool = False,
+        no_synchronization: bool = False,
+        no_launches: bool = False,
+        network: str | None = None,
+        overlap: bool = False,
+        balance: str | None = None,
+    ) -> pl.DataFrame:
+        """What if: the step time without a straggler, with a faster network, with balanced work, and so on."""
     def work(self) -> pl.DataFrame:
         """Work of each step: every kernel and operator by name, shapes and step."""

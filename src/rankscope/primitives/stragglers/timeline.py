@@ -31,6 +31,7 @@ from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.communicators import POINT_TO_POINT
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE
+from rankscope.primitives.mesh import Mesh
 from rankscope.primitives.steps import Bool, host_steps, owning_steps
 
 # Exclusive, in this precedence on a device; on a host without one, loading and operators come before communication.
@@ -180,6 +181,16 @@ def programs_by_rank(collectives: pl.DataFrame, stage: Mapping[int, int]) -> dic
     texts = dict(kinds.iter_rows())
     codes = {text: code for code, text in enumerate(sorted(set(texts.values())))}
     return {rank: codes[texts[rank]] if rank in texts else -1 for rank in ranks}
+
+
+def programs_of(mesh: Mesh, operations: pl.DataFrame) -> dict[int, int]:
+    """The same with the stages of a mesh.
+
+    Args:
+        operations: rank, collective, peers.
+    """
+    stage = mesh.frame.filter(pl.col("dimension") == mesh.pipeline) if mesh.pipeline else mesh.frame.clear()
+    return programs_by_rank(operations, dict(stage.select("rank", "coordinate").iter_rows()))
 
 
 def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataFrame:

@@ -1,0 +1,199 @@
+"""What if, from traces: a job by hand, real sets, and recordings that say little."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests import kineto
+from tests.analyses.random_traces import traces
+
+import rankscope
+from rankscope.errors import ConfigError
+from rankscope.results import Finding
+
+SCENARIOS: tuple[dict[str, Any], ...] = (
+    {}, {"fix": "rank=0"}, {"fix": "rank=0:host; rank=1:compute@3"}, {"fix": "group=0,1"}, {"network": "2x"},
+    {"overlap": True, "no_launches": True}, {"no_data_loading": True, "no_allocation": True}, {"no_copies": True},
+    {"no_synchronization": True, "balance": "ranks"}, {"balance": "stages"},
+)  # fmt: skip
+
+
+def events(late: int, steps: int = 3) -> list[kineto.Event]:
+    """Steps of 300 µs, in which the loader takes 40 µs, and on a late rank more: the other one waits for it."""
+    found: list[kineto.Event] = []
+    for number in range(steps):
+        at, one = 300 * number, 10 * number + 1
+        found += [
+            kineto.step(number + 1, at, 300),
+            kineto.loading(at, 40 + late),
+            kineto.op("aten::mm", at + 45 + late, 15),
+            kineto.launch(at + 50 + late, 5, correlation=one),
+            kineto.kernel("gemm", at + 55 + late, 45, correlation=one),
+            kineto.launch(at + 60 + late, 5, correlation=one + 1),
+            # The last to arrive transfers for 50 µs, and all end at 260.
+            kineto.collective(at + 110 + late, 150 - late, correlation=one + 1, sequence=number + 1),
+            kineto.launch(at + 70 + late, 192 - late, name="cudaDeviceSynchronize", correlation=one + 2),
+        ]
+    return found
+
+
+def opened(folder: Path, by_rank: dict[int, Sequence[kineto.Event]]) -> rankscope.Run:
+    return rankscope.open(kineto.write_ranks(folder, by_rank), executor="serial")
+
+
+def fidelity(run: rankscope.Run, **options: Any) -> Finding:
+    (finding,) = (each for each in run.analyze("whatif", parameters={"whatif": options})["whatif"].findings)
+    assert finding.id == "replay-error"
+    return finding
+
+
+def test_by_hand(tmp_path: Path) -> None:
+    """Rank 1 loads 100 µs longer: without that, both would arrive 100 µs earlier, and each step be 100 µs shorter."""
+    run = opened(tmp_path, {0: events(0), 1: events(100)})
+    frame = run.whatif(fix="rank=1")
+    recorded, fixed = frame.rows(named=True)
+    assert (recorded["scenario"], recorded["order"]) == ("as recorded", 0)
+    assert recorded["alone_ns"] == 300_000
+    assert recorded["step_ns"] == pytest.approx(300_000, abs=3_000)
+    assert fixed["scenario"] == "rank 1 like its peers"
+    assert fixed["gain_ns"] == fixed["gain_alone_ns"] == pytest.approx(100_000, abs=3_000)
+    assert (fixed["component"], fixed["command"]) == ("data_loading", "whatif RUN --fix rank=1")
+    # All loading is more than the late rank's.
+    assert run.whatif(no_data_loading=True)["gain_alone_ns"][1] == pytest.approx(140_000, abs=3_000)
+    assert run.whatif(fix="rank=1:compute")["gain_alone_ns"][1] == 0
+
+
+def test_the_waterfall_leads_with_the_late_rank(tmp_path: Path) -> None:
+    # Of two ranks, enough steps to tell that it is not chance.
+    run = opened(tmp_path, {0: events(0, 6), 1: events(100, 6)})
+    result = run.analyze("whatif")["whatif"]
+    frame = result.frame
+    first = frame.row(1, named=True)
+    assert first["command"] == "whatif RUN --fix rank=1"
+    placed = frame.filter(pl.col("order") > 0)
+    assert placed["order"].to_list() == list(range(1, placed.height + 1))
+    assert placed["gain_ns"].sum() == frame["step_ns"][0] - placed["step_ns"][-1]
+    assert result.headline is not None
+    assert "rank 1 like its peers" in [value.value for value in result.headline.values]
+
+
+def test_steps_are_chosen(tmp_path: Path) -> None:
+    kineto.write_ranks(tmp_path, {0: events(0), 1: events(100)})
+    run = rankscope.open(tmp_path, steps="3", executor="serial")
+    evidence = {each.name: each.value for each in fidelity(run).evidence}
+    assert evidence["steps"] == 1
+    assert run.whatif(fix="rank=1")["gain_ns"][1] == pytest.approx(100_000, abs=3_000)
+
+
+def test_what_is_not_explained_is_not_judged(tmp_path: Path) -> None:
+    """Kernels start later and later after their launch, for no recorded reason."""
+    made: list[kineto.Event] = []
+    for number in range(3):
+        at = 300 * number
+        made += [
+            kineto.step(number + 1, at, 20),
+            kineto.launch(at + 5, 5, correlation=number + 1),
+            kineto.kernel("gemm", at + 10 + 240 * number, 20, correlation=number + 1),
+        ]
+    run = opened(tmp_path, {0: made})
+    finding = fidelity(run)
+    assert run.whatif().is_empty()
+    assert finding.severity == "warning"
+    assert "is not judged" in finding.title
+    assert {each.name: each.value for each in finding.evidence}["error of the mean step"] > 0.05
+
+
+def test_one_rank_of_two(tmp_path: Path) -> None:
+    run = opened(tmp_path, {0: events(0)})
+    frame = run.whatif()
+    assert frame.height > 1
+    with pytest.raises(ConfigError, match="--fix rank=0: rank 0 cannot be compared"):
+        run.whatif(fix="rank=0")
+    with pytest.raises(ConfigError, match="--network 2x: no collective was matched"):
+        run.whatif(network="2")
+
+
+def test_without_steps(tmp_path: Path) -> None:
+    by_rank = {
+        rank: [each for each in events(late) if "ProfilerStep" not in each["name"]] for rank, late in ((0, 0), (1, 100))
+    }
+    run = opened(tmp_path, by_rank)
+    evidence = {each.name: each.value for each in fidelity(run).evidence}
+    assert evidence["steps"] == 1
+    # Three steps are one.
+    assert run.whatif(fix="rank=1")["gain_alone_ns"][1] == pytest.approx(300_000, abs=9_000)
+
+
+def test_without_anything_on_the_host(tmp_path: Path) -> None:
+    run = opened(tmp_path, {0: [kineto.kernel("gemm", 0, 10)]})
+    assert run.whatif().is_empty()
+    assert "cannot be replayed" in fidelity(run).title
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(traces(), min_size=1, max_size=3))
+def test_no_scenario_raises(made: list[kineto.Trace]) -> None:
+    """But for an error that names the option."""
+    with tempfile.TemporaryDirectory() as folder:
+        for rank, trace in enumerate(made):
+            trace["distributedInfo"] = {"rank": rank, "world_size": len(made)}
+            kineto.write(Path(folder) / f"rank{rank}.json", trace)
+        run = rankscope.open(folder, executor="serial")
+        for options in SCENARIOS:
+            try:
+                frame = run.whatif(**options)
+            except ConfigError as error:
+                assert str(error).startswith("--")
+                continue
+            fidelity(run, **options)
+            assert frame["alone_ns"].null_count() == 0
+
+
+def recorded_error(run: rankscope.Run) -> float:
+    return float({each.name: each.value for each in fidelity(run).evidence}["error of the mean step"])
+
+
+def test_h100(shared_traces: Path, shared_cache: Path) -> None:
+    run = rankscope.open(shared_traces / "modded-nanogpt-h100-8ranks", executor="serial")
+    assert recorded_error(run) < 0.001
+    # Three other ranks are nearly as late: rank 1 alone gains little, with rank 2 much more.
+    alone, both = (run.whatif(fix=f"rank={ranks}")["gain_alone_ns"][1] for ranks in ("1", "1,2"))
+    assert 0.4e6 < alone < 1.2e6
+    assert 2e6 < both < 6e6
+
+
+@pytest.mark.parametrize(
+    ("name", "largest", "rank"),
+    [
+        ("torchrec/rank2-sleeps-4ranks", 0.01, 2),
+        ("tensorboard-plugin/ddp_gloo_torch213_3ranks", 0.03, 1),
+    ],
+)
+def test_real_stragglers(shared_traces: Path, shared_cache: Path, name: str, largest: float, rank: int) -> None:
+    run = rankscope.open(shared_traces / name, executor="serial")
+    assert recorded_error(run) < largest
+    assert run.whatif()["command"][1] == f"whatif RUN --fix rank={rank}"
+
+
+def test_a_late_rank_that_is_not_significant_can_be_asked_for(shared_traces: Path, shared_cache: Path) -> None:
+    run = rankscope.open(shared_traces / "torchrec/ddp-resnet18-2ranks", executor="serial")
+    assert recorded_error(run) < 0.001
+    assert not run.whatif()["command"].str.contains("--fix").any()
+    assert run.whatif(fix="rank=1")["gain_ns"][1] > 0
+
+
+def test_gloo(shared_traces: Path, shared_cache: Path) -> None:
+    """Rank 1 sleeps for 30 ms a step in its loader."""
+    folder = shared_traces / "gloo-2ranks"
+    run = rankscope.open(sorted(folder.glob("ddp_gpt_straggler_rank1.*")), executor="serial")
+    assert recorded_error(run) < 0.05
+    first = run.whatif().row(1, named=True)
+    assert (first["command"], first["component"]) == ("whatif RUN --fix rank=1", "data_loading")
+    assert 27e6 < first["gain_ns"] < 36e6
