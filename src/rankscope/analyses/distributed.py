@@ -24,6 +24,7 @@ import polars as pl
 
 from rankscope.primitives.activity import activity
 from rankscope.primitives.intervals import IntervalSet
+from rankscope.primitives.steps import averaged_steps
 from rankscope.results import (
     RANK_AND_WINDOW,
     Analysis,
@@ -103,6 +104,7 @@ def _window_steps(window: Tables, calls: pl.DataFrame, steps: pl.DataFrame, inpu
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
+    frame = averaged_steps(frame)
     window = total_of(frame, "window_ns")
     communication = total_of(frame, "communication_ns") + total_of(frame, "overlap_ns")
     if not window:

@@ -41,7 +41,13 @@ from rankscope.results.finding import (
 )
 from rankscope.results.frames import RANK_AND_WINDOW, concat_ranks, finite, schema_of, stored_ranks
 from rankscope.results.headline import Headline, greatest, over_ranks, top_group, total_of
-from rankscope.results.judged import files_without_steps, incomplete_ranks, of_judged_ranks, ranks_without_steps
+from rankscope.results.judged import (
+    files_without_steps,
+    incomplete_files,
+    incomplete_ranks,
+    of_judged_ranks,
+    ranks_without_steps,
+)
 from rankscope.results.packed_parts import together
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
 from rankscope.results.rank_state import (
@@ -100,6 +106,7 @@ __all__ = [
     "finite",
     "greatest",
     "in_steps",
+    "incomplete_files",
     "incomplete_ranks",
     "judged_by_log",
     "late_unexplained",

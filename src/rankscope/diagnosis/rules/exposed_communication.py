@@ -1,6 +1,7 @@
 """Exposed communication: compute does not overlap with it.
 
-Fires on a step's exposed transfer (`distributed`). Waiting for later ranks is covered by `stragglers`; overlap cannot
+Fires on a step's exposed transfer (`distributed`). What is exposed in all, and the waiting in it, are the means over
+ranks and usual steps that `overview` has. Waiting for later ranks is covered by `stragglers`; overlap cannot
 shorten it. The saving is what could overlap at most: the exposed transfer, but no more than the compute of the step,
 median over steps, on the rank with the least. More overlap on the other ranks alone does not shorten a step. If fewer
 than half of the steps communicate (gradients that are accumulated over several), the figures are means over all steps,
@@ -28,7 +29,7 @@ from rankscope.diagnosis.step_costs import (
     StepWords,
     mean_of,
     mean_step_ns,
-    megabytes,
+    shown_size,
     on_device,
     severity_of,
     step_ns,
@@ -38,6 +39,7 @@ from rankscope.diagnosis.step_costs import (
     usual,
 )
 from rankscope.primitives.job_kind import DDP, FSDP, TENSOR, JobKind
+from rankscope.primitives.steps import averaged_steps
 from rankscope.results import Evidence, Finding, Inputs, Rule, Severity
 from rankscope.rundir.plurals import counted
 
@@ -45,6 +47,7 @@ _REASON = "Nothing computes during this collective, or during a part of it"
 _WORST_SHARE = 0.05
 """Of a step: the finding names ranks that could save at least this share."""
 _Heaviest: TypeAlias = tuple[str, int | None, int | None, str | None]
+MEAN_OF_RANKS = "mean step time (all ranks)"
 _KNOWN = 0.5
 """Of what the saving is taken from: if less is known to be transfer, the finding is an info."""
 
@@ -62,7 +65,7 @@ def find(inputs: Inputs) -> list[Finding]:
     missing = unrecorded_ranks(inputs)
     averages = _averages(rows, inputs)
     if missing:
-        return _not_known(averages[-1], missing, inputs)
+        return _not_known(averages[-1], averaged_steps(rows), missing, inputs)
     average = max(averages, key=lambda each: each.saving_ns / each.step_ns)
     least, saving, unit = average.least, average.saving_ns, average.unit
     severity = severity_of(saving, average.step_ns)
@@ -85,7 +88,7 @@ def find(inputs: Inputs) -> list[Finding]:
         severity if certain else "info",
         title,
         ranks,
-        _evidence(average, of_lowest, inputs),
+        _evidence(average, averaged_steps(rows), of_lowest, inputs),
         saving,
         inputs,
         _advice(job_of(inputs), _heaviest(inputs)),
@@ -132,16 +135,21 @@ def _averages(rows: pl.DataFrame, inputs: Inputs) -> list[_Average]:
     return found
 
 
-def _not_known(average: _Average, missing: int, inputs: Inputs) -> list[Finding]:
-    """What is exposed, where waiting for a rank without a trace looks like transfer."""
+def _not_known(average: _Average, rows: pl.DataFrame, missing: int, inputs: Inputs) -> list[Finding]:
+    """What is exposed, where waiting for a rank without a trace looks like transfer.
+
+    Args:
+        rows: of the steps that means are of.
+    """
     costs, step = average.costs, average.step_ns
-    exposed = mean_of(costs["communication_ns"])
     if severity_of(round(mean_of(costs["open"])), step) is None:
         return []
-    share = average.unit.share(exposed, step)
+    unit = MEAN_STEP if steps_of(inputs) else average.unit
+    mean = mean_of(rows["window_ns"])
+    share = unit.share(mean_of(rows["communication_ns"]), mean)
     title = f"{share} is exposed communication; how much of it is waiting for other ranks is unknown"
     lacking = Evidence("ranks without a complete trace, at least", counted(missing, "rank"))
-    evidence = _evidence(average, [lacking], inputs)
+    evidence = _evidence(average, rows, [lacking, Evidence(MEAN_OF_RANKS, round(mean), "ns")], inputs)
     together = "Record all ranks at the same steps and put their traces into one directory"
     if inputs.left_out is not None and missing <= len(inputs.left_out.ranks):
         together = inputs.left_out.record_all.rstrip(".")
@@ -152,22 +160,27 @@ def _not_known(average: _Average, missing: int, inputs: Inputs) -> list[Finding]
     return [replace(found, anchor=exposed_anchor(inputs, most, _REASON))]
 
 
-def _evidence(average: _Average, more: list[Evidence], inputs: Inputs) -> list[Evidence]:
-    unit, costs = average.unit, average.costs
-    per = f"per rank and {unit.noun}"
-    evidence = [Evidence(f"exposed communication, {per}", round(mean_of(costs["communication_ns"])), "ns")]
+def _evidence(average: _Average, rows: pl.DataFrame, more: list[Evidence], inputs: Inputs) -> list[Evidence]:
+    """What is exposed in all, as in `overview`, and what is said of it.
+
+    Args:
+        rows: of the steps that means are of.
+    """
+    unit = average.unit
+    per = "mean per rank and step" if steps_of(inputs) else f"per rank and {unit.noun}"
+    evidence = [Evidence(f"exposed communication, {per}", round(mean_of(rows["communication_ns"])), "ns")]
     parts = (
         ("exposed_synchronizing_ns", "of which waiting for later ranks"),
         ("exposed_unmatched_ns", "of which waiting and transfer cannot be separated"),
     )
-    evidence += [Evidence(text, round(value), "ns") for name, text in parts if (value := mean_of(costs[name]))]
+    evidence += [Evidence(text, round(value), "ns") for name, text in parts if (value := mean_of(rows[name]))]
     evidence += [*more, Evidence(unit.length, average.step_ns, "ns")]
     heaviest = _heaviest(inputs)
     if heaviest is None:
         return evidence
     kind, size, ranks, _ = heaviest
     named = "collectives of an unknown kind" if kind == "unknown" else kind
-    named += (f" of {megabytes(size)}" if size else "") + (f" over {ranks} ranks" if ranks else "")
+    named += (f" of {shown_size(size)}" if size else "") + (f" over {ranks} ranks" if ranks else "")
     return [*evidence, Evidence("collective with the most time", named)]
 
 

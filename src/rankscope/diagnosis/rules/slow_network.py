@@ -17,7 +17,7 @@ from rankscope.diagnosis.anchors import collective_anchor, collectives_of
 from rankscope.diagnosis.effects import SLOW_TRANSFERS
 from rankscope.diagnosis.step_costs import (
     average_step,
-    megabytes,
+    shown_size,
     number_of_steps,
     on_device,
     severity_of,
@@ -85,7 +85,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"{worst['collective']} of {megabytes(worst['bytes'])} in group {worst['group']} moves "
+            f"{worst['collective']} of {shown_size(worst['bytes'])} in group {worst['group']} moves "
             f"{worst['bus_bandwidth']:.3g} GB/s where smaller ones reach {worst['best']:.3g} GB/s",
             ranks=ranks,
             steps=steps_of(inputs),
