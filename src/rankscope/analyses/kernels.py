@@ -23,6 +23,7 @@ import polars as pl
 
 from rankscope.primitives.activity import with_category
 from rankscope.primitives.call_stack import launching_operators
+from rankscope.primitives.hashed_names import names_without_hashes, with_shared_names
 from rankscope.primitives.unfilled import unfilled_time
 from rankscope.results import (
     Analysis,
@@ -122,10 +123,10 @@ def _with_launcher(window: Tables, number: int, inputs: Inputs) -> pl.DataFrame:
     device = chosen_launches(_with_unfilled(window), window["annotations"], inputs)
     operators = window["host_ops"]
     owner = pl.Series(launching_operators(device, window["runtime_calls"], operators))
-    return with_category(device, inputs.options.communication).with_columns(
+    return with_shared_names(with_category(device, inputs.options.communication)).with_columns(
         step_keys(device["launch_ns"], window["annotations"], number).alias("step_key"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
-        operators["name"].gather(owner.set(owner < 0, None)).alias("launched_by"),
+        names_without_hashes(operators["name"].gather(owner.set(owner < 0, None))).alias("launched_by"),
     )
 
 

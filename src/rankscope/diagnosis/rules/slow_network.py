@@ -17,10 +17,10 @@ from rankscope.diagnosis.anchors import collective_anchor, collectives_of
 from rankscope.diagnosis.effects import SLOW_TRANSFERS
 from rankscope.diagnosis.step_costs import (
     average_step,
-    shown_size,
     number_of_steps,
     on_device,
     severity_of,
+    shown_size,
     step_counts,
     steps_of,
     within_available,

@@ -25,7 +25,6 @@ from rankscope.primitives.arrival_skew import Arrivals, WaitAttribution, arrival
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.stragglers.stragglers import Comparison
 
-
 SETTLED = pl.col("start_ns") >= pl.col("end_ns").min().over("rank", "window", "group")
 """Whether a collective is not the first of its group in its file: how much was recorded before that differs by rank."""
 
