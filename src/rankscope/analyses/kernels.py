@@ -63,12 +63,17 @@ COLUMNS = (
         "time on SMs without a block while it ran alone, in complete steps; null where blocks are not recorded",
     ),
     Column("occupancy", pl.Float64, "%", "estimated achieved occupancy, weighted by duration"),
+    Column("longest_ns", pl.Int64, "ns", "duration of the longest call that a step launched; of any, if none did"),
+    Column("longest_start_ns", pl.Int64, "ns", "when that call starts", instant=True),
+    Column("window", pl.Int64, "", "index of the rank's trace file with that call, from 0"),
     Column("launched_by", pl.String, "", "the operator with most of its time; with `--by operator` the operator"),
     Column("grid", pl.String, "", "launch grid, as compact JSON; null unless `--by shape`"),
     Column("block", pl.String, "", "launch block; null unless `--by shape`"),
     Column("registers", pl.Int64, "", "registers per thread; null unless `--by shape`"),
     Column("shared_memory", pl.Int64, "bytes", "shared memory per block; null unless `--by shape`"),
 )
+_FIRST = 1 << 60
+"""More than any duration: calls in steps come before others."""
 _SHAPE = ("grid", "block", "registers", "shared_memory")
 _KEYS: dict[object, tuple[str, ...]] = {"name": (), "shape": _SHAPE, "operator": ("launched_by",)}
 
@@ -81,6 +86,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     )
     keys = ("name", "category", *_KEYS[by])
     duration = pl.col("duration")
+    longest = (duration + pl.col("step_key").is_not_null().cast(pl.Int64) * _FIRST).arg_max()
     by_operator = device.group_by(*keys, "launched_by", maintain_order=True) if by != "operator" else None
     frame = device.group_by(keys, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("calls"),
@@ -97,6 +103,9 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         .cast(pl.Int64)
         .alias("unfilled_ns"),
         _weighted("occupancy"),
+        duration.get(longest).alias("longest_ns"),
+        pl.col("start_ns").get(longest).alias("longest_start_ns"),
+        pl.col("window").get(longest).cast(pl.Int64),
     )
     if by_operator is not None:
         launchers = (

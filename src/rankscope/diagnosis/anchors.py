@@ -129,7 +129,7 @@ def collective_anchor(
 
 
 def exposed_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
-    """The collective of a rank with most exposed transfer, in the step with the median.
+    """The collective of a rank with most exposed transfer, in the step with the median; none that is mostly waiting.
 
     Args:
         inputs: of a rule that requires `evidence_events` and `collectives`.
@@ -145,7 +145,9 @@ def exposed_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
     rows = own.select(*same, "step", "cost_ns", "total_ns").join(
         collectives.select(*same, "end_ns", "match", "transfer_ns"), on=same, how="inner"
     )
-    # Waiting is no transfer: where it is known, only the rest can overlap.
+    # Waiting is no transfer: where it is known, only the rest can overlap, and what mostly waits shows none of it.
+    mostly_waits = 2 * pl.col("transfer_ns") < pl.col("end_ns") - pl.col("start_ns")
+    rows = rows.filter(~mostly_waits.fill_null(False))
     rows = rows.with_columns(pl.min_horizontal("cost_ns", "transfer_ns").alias("exposed"))
     chosen = _typical(rows.unique(_STEP, maintain_order=True), rows, "total_ns")
     if chosen.is_empty():
