@@ -229,7 +229,7 @@ def _launched_in(
 
 analysis = Analysis(
     name="annotations",
-    doc=__doc__,
+    doc=__doc__, whole_recording=True,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,

@@ -202,6 +202,7 @@ def extra_columns(parameters: Parameters) -> dict[str, tuple[str, ...]]:
 analysis = Analysis(
     name="call_tree",
     doc=__doc__,
+    whole_recording=True,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,

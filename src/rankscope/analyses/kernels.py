@@ -171,6 +171,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
 analysis = Analysis(
     name="kernels",
     doc=__doc__,
+    whole_recording=True,
     columns=COLUMNS,
     per_rank=per_rank,
     reads={

@@ -379,7 +379,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
 
 analysis = Analysis(
     name="operators",
-    doc=__doc__,
+    doc=__doc__, whole_recording=True,
     columns=COLUMNS,
     per_rank=per_rank,
     headline=headline,

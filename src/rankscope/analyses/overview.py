@@ -3,7 +3,7 @@
 Step time is the median over steps of the slowest rank's window. The parts of a step are means over all ranks and
 steps, and shares are of the mean step, Σ windows / their number, because parts add up to a mean and not to a median:
 
-    mean step      = compute + exposed communication + exposed copies + data loading + other
+    mean step      = compute + exposed communication + exposed copies + data loading + otherwise idle
     exposed share  = exposed communication / mean step
 
 A cold step counts in the median and not in these means: one that takes more than twice the median, if no other does, or
@@ -17,7 +17,7 @@ next. Ranks with truncated or damaged traces only count in the number of ranks; 
 are included, and no rank is the slowest.
 
 How to read it: the largest share says where to look next. Exposed communication: `collectives` and `stragglers`.
-Copies: `copies`. Data loading: `data_loading`. Other: `idle`. Compute: `kernels` and `operators`.
+Copies: `copies`. Data loading: `data_loading`. Otherwise idle: `idle`. Compute: `kernels` and `operators`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ COLUMNS = (
         "exposed copies and fills (not overlapped by kernels), mean per rank and step",
     ),
     Column("data_loading_ns", pl.Int64, "ns", "time the device waited for data, mean per rank and step"),
-    Column("other_ns", pl.Int64, "ns", "the rest of the mean step: the device was idle for another reason"),
+    Column("otherwise_idle_ns", pl.Int64, "ns", "the rest of the mean step: the device was idle for another reason"),
     Column("communication_ns", pl.Int64, "ns", "communication, exposed or not, mean per rank and step"),
     Column(
         "overlap_ratio",
@@ -86,7 +86,7 @@ _PARTS = {
     "exposed_communication_ns": ("exposed_communication_ns",),
     "exposed_copies_ns": ("exposed_memcpy_ns", "exposed_memset_ns"),
     "data_loading_ns": ("data_loading_ns",),
-    "other_ns": ("runtime_ns", "host_op_ns", "other_ns"),
+    "otherwise_idle_ns": ("runtime_ns", "host_op_ns", "other_ns"),
 }
 """Parts of the mean step, from the mutually exclusive columns of `step_time`."""
 _BUSY = ("compute_ns", "exposed_communication_ns", "exposed_copies_ns")
@@ -103,7 +103,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     rows = max(steps.height, 1)
     same = inputs.results["distributed"].join(steps, on=["rank", "window", "step"], how="semi", nulls_equal=True)
     overlap = int(same["overlap_ns"].sum())
-    communication = int(same["communication_ns"].sum()) + overlap
+    communication = int(same["exposed_communication_ns"].sum()) + overlap
     window = int(steps["window_ns"].sum())
     parts_ns = {name: sum(int(steps[column].sum()) for column in columns) for name, columns in _PARTS.items()}
     row = {

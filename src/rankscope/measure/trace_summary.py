@@ -51,7 +51,7 @@ def summarize_trace(folder: Path, result_folder: Path) -> tuple[TraceSummary | N
     )
     of_worst = exchanged.filter(pl.col("rank") == worst["rank"])
     hidden = int(of_worst["overlap_ns"].sum())
-    communication = int(of_worst["communication_ns"].sum()) + hidden
+    communication = int(of_worst["exposed_communication_ns"].sum()) + hidden
     wait, reduces = None, None
     if "collectives" in results:
         of_rank = results["collectives"].frame.filter((pl.col("rank") == worst["rank"]) & pl.col("step").is_not_null())

@@ -39,7 +39,7 @@ PARTS = (
     ("exposed_communication_ns", "exposed communication", "red", "▒"),
     ("exposed_copies_ns", "copies", "magenta", "▓"),
     ("data_loading_ns", "waiting for data", "yellow", "▚"),
-    ("other_ns", "otherwise idle", "bright_black", "·"),
+    ("otherwise_idle_ns", "otherwise idle", "bright_black", "·"),
 )
 _UNITS = "(?:%|ns|µs|ms|s|B|kB|MB|GB|TB|GB/s)"
 _TOGETHER = "\N{NO-BREAK SPACE}"
@@ -170,9 +170,7 @@ def _step(overview: Mapping[str, Any], *, recorded: bool) -> list[Text]:
         lines.append(line)
     if overview["overlap_ratio"] is not None:
         hidden = overview["overlap_ratio"]
-        share = (
-            [(percent(hidden), "bold"), " of all communication overlaps"] if hidden else ["no communication overlaps"]
-        )
+        share = [(percent(hidden), "bold"), " of communication overlaps"] if hidden else ["no communication overlaps"]
         lines.append(_line("overlap", *share, " with compute"))
     return lines
 

@@ -123,10 +123,12 @@ class _Average:
 
 def _averages(rows: pl.DataFrame, inputs: Inputs) -> list[_Average]:
     """The median step; and if fewer than half of them communicate, but at least two, the mean step."""
-    names = ("communication_ns", "exposed_synchronizing_ns", "exposed_transfer_ns", "exposed_unmatched_ns")
+    names = ("exposed_communication_ns", "exposed_synchronizing_ns", "exposed_transfer_ns", "exposed_unmatched_ns")
     columns = (*names, "open", "saving")
     found = [_Average(usual(rows, *columns), step_ns(inputs) or 1, step_words(inputs))]
-    some = rows.group_by("rank").agg((pl.col("communication_ns") > 0).sum().alias("with"), pl.len().alias("steps"))
+    some = rows.group_by("rank").agg(
+        (pl.col("exposed_communication_ns") > 0).sum().alias("with"), pl.len().alias("steps")
+    )
     seldom = in_some_steps(pl.col("with"), pl.col("steps"))
     mean = mean_step_ns(inputs)
     if mean is not None and some.select(seldom.all()).item():
@@ -146,7 +148,7 @@ def _not_known(average: _Average, rows: pl.DataFrame, missing: int, inputs: Inpu
         return []
     unit = MEAN_STEP if steps_of(inputs) else average.unit
     mean = mean_of(rows["window_ns"])
-    share = unit.share(mean_of(rows["communication_ns"]), mean)
+    share = unit.share(mean_of(rows["exposed_communication_ns"]), mean)
     title = f"{share} is exposed communication; how much of it is waiting for other ranks is unknown"
     lacking = Evidence("ranks without a complete trace, at least", counted(missing, "rank"))
     evidence = _evidence(average, rows, [lacking, Evidence(MEAN_OF_RANKS, round(mean), "ns")], inputs)
@@ -155,7 +157,7 @@ def _not_known(average: _Average, rows: pl.DataFrame, missing: int, inputs: Inpu
         together = inputs.left_out.record_all.rstrip(".")
     advice = f"{together}: the rank that waits least then shows the transfer. Only that could overlap with compute."
     ranks = tuple(costs["rank"].to_list())
-    most = costs.sort("communication_ns", "rank", descending=[True, False])["rank"][0]
+    most = costs.sort("exposed_communication_ns", "rank", descending=[True, False])["rank"][0]
     found = _finding("info", title, ranks, evidence, None, inputs, advice)
     return [replace(found, anchor=exposed_anchor(inputs, most, _REASON))]
 
@@ -168,7 +170,7 @@ def _evidence(average: _Average, rows: pl.DataFrame, more: list[Evidence], input
     """
     unit = average.unit
     per = "mean per rank and step" if steps_of(inputs) else f"per rank and {unit.noun}"
-    evidence = [Evidence(f"exposed communication, {per}", round(mean_of(rows["communication_ns"])), "ns")]
+    evidence = [Evidence(f"exposed communication, {per}", round(mean_of(rows["exposed_communication_ns"])), "ns")]
     parts = (
         ("exposed_synchronizing_ns", "of which waiting for later ranks"),
         ("exposed_unmatched_ns", "of which waiting and transfer cannot be separated"),

@@ -105,7 +105,9 @@ def find(inputs: Inputs) -> list[Finding]:
 
 def _is_exposed(inputs: Inputs) -> bool:
     """Whether most of the communication is exposed: one that overlaps is as slow as the cores that it gets."""
-    overlap, exposed = inputs.results["distributed"].select(pl.col("overlap_ns", "communication_ns").sum()).row(0)
+    overlap, exposed = (
+        inputs.results["distributed"].select(pl.col("overlap_ns", "exposed_communication_ns").sum()).row(0)
+    )
     return bool(exposed >= overlap)
 
 
