@@ -12,7 +12,7 @@ from functools import cached_property
 
 import polars as pl
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 
 I64, I32, I16, F32, STR, BOOL = pl.Int64(), pl.Int32(), pl.Int16(), pl.Float32(), pl.String(), pl.Boolean()
 
@@ -25,7 +25,8 @@ class Column:
         dtype: its Polars type.
         unit: `ns`, `bytes`, `ratio`, `count`, `GB/s`, …; empty if it has none.
         doc: what it means, for the docs, the page and the reports.
-        instant: whether it is a point in time on the clock of the row's trace file, not a duration.
+        instant: whether it is a point in time, not a duration: on the clock of the row's trace file, where it is shown on the
+            run's (`pipeline.clock`).
     """
 
     name: str
