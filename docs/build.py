@@ -24,6 +24,7 @@ from rankscope.diagnosis.rules import all_rules
 from rankscope.query.examples import EXAMPLES
 from rankscope.query.tables import ADDED, INSTANTS
 from rankscope.results import Analysis, Parameter, Rule
+from rankscope.results.analysis import ENTIRE_RECORDING
 from rankscope.rundir.config import OPTIONS, CaptureConfig, variable_of
 from rankscope.rundir.options import options_of
 from rankscope.store import schema
@@ -74,7 +75,7 @@ def stub() -> str:
                 inner = f"        self, *, {', '.join(arguments)}"
                 broken = [inner] if len(inner) <= WIDTH else [f"        {each}," for each in ("self", "*", *arguments)]
                 line = "\n".join([f"    def {name}(", *broken, "    ) -> pl.DataFrame:"])
-            lines += [line, f'        """{analysis.title}."""']
+            lines += [line, f'        """{analysis.title.removesuffix(f" ({ENTIRE_RECORDING})")}."""']
     return "\n".join(lines) + "\n"
 
 
@@ -203,7 +204,7 @@ def tables_page() -> str:
         f"Schema version {schema.SCHEMA_VERSION}. In [SQL](queries.md) each table has the rows of all ranks, and these "
         "columns in front:",
         "\n".join(f"- `{each.name}`: {each.doc}" for each in ADDED),
-        f"There, instants ({', '.join(f'`{name}`' for name in INSTANTS)}) are on the run's clock, since its first event.",
+        f"There, {', '.join(f'`{name}`' for name in INSTANTS)} are on the run's clock, since its first event.",
     ]
     for each in schema.TABLES.values():
         columns = ((f"`{c.name}`", str(c.dtype), c.unit, c.doc) for c in each.columns)

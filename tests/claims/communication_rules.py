@@ -30,6 +30,9 @@ BUS = {
 """What of its size crosses the busiest link, by the number of ranks, as nccl-tests define it."""
 
 
+_UNITS = {"B": 1, "kB": 1e3, "MB": 1e6}
+
+
 def missing_ranks(raw: Raw, known: Exchanges) -> int:
     """Ranks that have no file, at least: whoever communicates is not alone."""
     largest = max((row.size or 0 for row in known.rows), default=0)
@@ -76,6 +79,7 @@ def exposed_rows(raw: Raw, steps: tuple[int, ...], *, usual: bool = False) -> di
                     "saved": least,
                 }
             )
+            rows[-1]["window"] = end - begin
             rows[-1]["open"] = moved + every - both
             whole = union(row.span for row, t in timed if t is None)
             rows[-1]["unmatched"] = within(whole, begin, end)

@@ -6,11 +6,11 @@ of which adds up exactly:
     window        = computation + overlap + exposed communication + neither
     overlap + exposed communication = transfer + synchronizing + unmatched
 
-`computation` is compute without communication, `overlap` both at the same time. Of all communication, `transfer` is the union of the collectives' last `transfer_ns`
-(`collectives`: the shortest duration over a group's ranks), `synchronizing` the rest of the matched collectives: the
-rank waits for later ranks; `unmatched` is communication of which not all ranks are known, so it cannot be split.
-Where collectives overlap, an instant in which any of them transfers counts as transfer. The `exposed_…` columns split
-exposed communication in the same way.
+`computation` is compute without communication, `overlap` both at the same time. Of all communication, `transfer` is the
+union of the collectives' last `transfer_ns` (`collectives`: the shortest duration over a group's ranks),
+`synchronizing` the rest of the matched collectives: the rank waits for later ranks; `unmatched` is communication of
+which not all ranks are known, so it cannot be split. Where collectives overlap, an instant in which any of them
+transfers counts as transfer. The other `exposed_…` columns split exposed communication in the same way.
 
 These are the two overviews of the TensorBoard plugin's Distributed view, which counted NCCL kernels as computation and
 matched collectives by their order over all groups. How to read it: much `synchronizing` on all ranks but one points

@@ -46,7 +46,7 @@ _OTHER = "other"
 COLUMNS = (
     *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for a trace without steps"),
-    Column("start_ns", pl.Int64, "ns", "start of the step's range, on the trace's clock", instant=True),
+    Column("start_ns", pl.Int64, "ns", "start of the step's range", instant=True),
     Column("wall_ns", pl.Int64, "ns", "duration on the host: the sum of the next six"),
     Column("forward_ns", pl.Int64, "ns", "the host in the forward"),
     Column("backward_ns", pl.Int64, "ns", "the host in the backward"),

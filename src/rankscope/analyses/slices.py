@@ -29,7 +29,7 @@ COLUMNS = (
     Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null outside steps, by rank and by name"),
     Column("kind", pl.String, "", "operator, kernel, memcpy, memset, runtime, range or python"),
     Column("name", pl.String, "", "the event's name, `…` for a hash in it"),
-    Column("start_ns", pl.Int64, "ns", "start, on the trace's clock; null unless by event", instant=True),
+    Column("start_ns", pl.Int64, "ns", "start; null unless by event", instant=True),
     Column("window", pl.Int64, "", "index of the rank's trace file, from 0; null unless by event"),
     Column("track", pl.Int64, "", "its thread, for a device event its stream; null unless by event"),
     Column("calls", pl.Int64, "count", "number of events"),

@@ -90,10 +90,13 @@ class RunClock:
         """A table with its instants on the run's clock.
 
         Args:
-            frame: rank, window, the instants on the clock of the row's file, and any others.
+            frame: rank, window, the instants on the clock of the row's file, and any others; without a window, the
+                file is the rank's first.
         """
-        if not instants or frame.is_empty():
+        if not instants or frame.is_empty() or "rank" not in frame.columns:
             return frame
+        if "window" not in frame.columns:
+            return self.moved(frame.with_columns(pl.lit(0, pl.Int64).alias("window")), instants).drop("window")
         files = pl.DataFrame(
             [
                 (rank, window, base, own.drift, own.at)

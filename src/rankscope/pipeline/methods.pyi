@@ -9,7 +9,7 @@ class AnalysisMethods:
     def all_to_all(self) -> pl.DataFrame:
         """All-to-all exchanges: bytes that each rank sends to each other rank, separately for dispatch and combine."""
     def annotations(self, *, by: Literal["name", "step"] = "name") -> pl.DataFrame:
-        """Named ranges of each rank, the user's and PyTorch's: time on host and device (entire recording)."""
+        """Named ranges of each rank, the user's and PyTorch's: time on host and device."""
     def arrivals(self) -> pl.DataFrame:
         """Order of arrival: which ranks arrive first and last at their collectives."""
     def call_tree(
@@ -23,17 +23,17 @@ class AnalysisMethods:
         merge: bool = False,
         invert: bool = False,
     ) -> pl.DataFrame:
-        """Call tree of a range: self and total time of host operators, Python frames or modules by path (entire recording)."""
+        """Call tree of a range: self and total time of host operators, Python frames or modules by path."""
     def clock(self) -> pl.DataFrame:
         """Clock offset of each rank relative to the others."""
     def collective_summary(self) -> pl.DataFrame:
-        """Collectives by group, kind, type and size (entire recording)."""
+        """Collectives by group, kind, type and size."""
     def collectives(self) -> pl.DataFrame:
         """Every collective of every rank, in order."""
     def communication_operations(self) -> pl.DataFrame:
-        """Communication operations of each rank by kind: calls, sizes, time, transfer and wait (entire recording)."""
+        """Communication operations of each rank by kind: calls, sizes, time, transfer and wait."""
     def compile(self) -> pl.DataFrame:
-        """torch.compile: regions, graphs, Triton kernels, graph breaks, and the cost of the first call (entire recording)."""
+        """torch.compile: regions, graphs, Triton kernels, graph breaks, and the cost of the first call."""
     def copies(self) -> pl.DataFrame:
         """Copies between host and device: size, bandwidth, and kind of memory."""
     def critical_path(self) -> pl.DataFrame:
@@ -43,7 +43,7 @@ class AnalysisMethods:
     def ddp_buckets(self) -> pl.DataFrame:
         """DDP's gradient buckets: size, start within the backward, and exposed time of each all-reduce."""
     def device_time(self) -> pl.DataFrame:
-        """Where each rank's device spent its time: compute, communication, copies, idle (entire recording)."""
+        """Where each rank's device spent its time: compute, communication, copies, idle."""
     def devices(self) -> pl.DataFrame:
         """Devices of each rank: host, model, memory, multiprocessors."""
     def distributed(self) -> pl.DataFrame:
@@ -53,37 +53,37 @@ class AnalysisMethods:
     def fsdp(self) -> pl.DataFrame:
         """FSDP's all-gathers and reduce-scatters by module: what was prefetched, and what is exposed."""
     def idle(self, *, of: Literal["all", "streams", "devices"] = "all") -> pl.DataFrame:
-        """Idle time of each stream and device, by cause (entire recording)."""
+        """Idle time of each stream and device, by cause."""
     def idle_causes(self) -> pl.DataFrame:
-        """What the host did while each device was idle, one row per device (entire recording)."""
+        """What the host did while each device was idle, one row per device."""
     def job_kind(self) -> pl.DataFrame:
         """What kind of job it is: training or inference, and how it is parallelized."""
     def kernels(self, *, match: str | None = None, by: Literal["name", "shape", "operator"] = "name") -> pl.DataFrame:
-        """Kernels of each rank: calls, durations, and launch configuration (entire recording)."""
+        """Kernels of each rank: calls, durations, and launch configuration."""
     def launch_gaps(self) -> pl.DataFrame:
         """Idle gaps between kernels that are due to late launches, per step."""
     def launches(self, *, by: Literal["rank", "stream", "call", "kernel"] = "rank") -> pl.DataFrame:
-        """Launch latency and queue depth: how far the host runs ahead of the device (entire recording)."""
+        """Launch latency and queue depth: how far the host runs ahead of the device."""
     def matrix_work(self) -> pl.DataFrame:
-        """Matrix work by data type, and whether it runs on tensor cores (entire recording)."""
+        """Matrix work by data type, and whether it runs on tensor cores."""
     def memory(self) -> pl.DataFrame:
-        """Peak memory of each rank: how much, when, and in which operator (entire recording)."""
+        """Peak memory of each rank: how much, when, and in which operator."""
     def memory_blocks(self) -> pl.DataFrame:
         """Memory blocks: who allocated each, its size and lifetime."""
     def memory_categories(self) -> pl.DataFrame:
-        """Memory by category: parameters, gradients, optimizer state, activations, temporary (entire recording)."""
+        """Memory by category: parameters, gradients, optimizer state, activations, temporary."""
     def memory_composition(self) -> pl.DataFrame:
         """Memory over time by category, downsampled for drawing: what makes up each rise of the curve."""
     def memory_curve(self) -> pl.DataFrame:
         """Memory over time on each rank and device: every allocation and release."""
     def memory_modules(self) -> pl.DataFrame:
-        """Memory by module: what each nn.Module's own code allocated, by category, at the peak and in total (entire recording)."""
+        """Memory by module: what each nn.Module's own code allocated, by category, at the peak and in total."""
     def memory_operators(self) -> pl.DataFrame:
-        """Memory by operator: what each allocates and releases, itself and in total (entire recording)."""
+        """Memory by operator: what each allocates and releases, itself and in total."""
     def memory_outline(self) -> pl.DataFrame:
         """Memory over time on each rank and device, downsampled for drawing."""
     def memory_sites(self) -> pl.DataFrame:
-        """Memory by call site: which line of the user's code allocated it, by category, at the peak and in total (entire recording)."""
+        """Memory by call site: which line of the user's code allocated it, by category, at the peak and in total."""
     def memory_snapshot(self) -> pl.DataFrame:
         """Memory snapshot of each device: in use, free, and fragmented."""
     def memory_stacks(self) -> pl.DataFrame:
@@ -95,7 +95,7 @@ class AnalysisMethods:
     def module_work(self) -> pl.DataFrame:
         """Work of each nn.Module per step: the operators of its forward and backward, on host and device."""
     def modules(self) -> pl.DataFrame:
-        """Time of each nn.Module on host and device: the module tree and its calls (entire recording)."""
+        """Time of each nn.Module on host and device: the module tree and its calls."""
     def operators(
         self,
         *,
@@ -104,7 +104,7 @@ class AnalysisMethods:
         sort_by: Literal["self_cpu", "cpu", "self_device", "device", "count", "memory"] = "self_device",
         include: Literal["operators", "annotations", "frames", "torch", "all"] = "operators",
     ) -> pl.DataFrame:
-        """Operators of each rank: time on host and device, tensor cores, FLOPs (entire recording)."""
+        """Operators of each rank: time on host and device, tensor cores, FLOPs."""
     def overview(self) -> pl.DataFrame:
         """The run in one row: step time, overlap, exposed communication, and the rank with the most local time."""
     def phases(self) -> pl.DataFrame:
@@ -114,7 +114,7 @@ class AnalysisMethods:
     def placement(self) -> pl.DataFrame:
         """Placement of each rank: host, position on the host, coordinates in the mesh."""
     def recompute(self) -> pl.DataFrame:
-        """Recomputation by activation checkpointing: forward operators that the backward runs again, and their cost (entire recording)."""
+        """Recomputation by activation checkpointing: forward operators that the backward runs again, and their cost."""
     def recording(self) -> pl.DataFrame:
         """Cost of recording: what each rank's profiler wrote and skipped, and how much it slowed the loop."""
     def slices(

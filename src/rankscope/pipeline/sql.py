@@ -24,7 +24,7 @@ from rankscope.query.answer import answer
 from rankscope.query.engines import ENGINES, Request, Shift, TraceFiles
 from rankscope.query.process import run_apart
 from rankscope.query.statement import QueryError, parse_statement
-from rankscope.query.tables import INSTANTS, PREFIX, SqlTable, sql_tables, trace_tables, traces_of
+from rankscope.query.tables import PREFIX, SqlTable, sql_tables, trace_tables, traces_of
 from rankscope.results import Analysis, Result
 from rankscope.store.schema import SCHEMA_VERSION, Column
 
@@ -187,9 +187,11 @@ def prepare_query(
     named = {name.lower() for name in statement.names}
     wanted = [name.removeprefix(PREFIX) for name, table in known.items() if table.kind == "result" and name in named]
     found = run.analyze(*wanted) if results is None and wanted else (results or {})
-    instants = {*INSTANTS, *(instant for name in wanted for instant in all_analyses()[name].instants)}
+    instants = {
+        column.name for name, table in known.items() if name in named for column in table.columns if column.instant
+    }
     shifts = {}
-    if instants & named or _ALL_COLUMNS.search(statement.sql):
+    if instants & named or (instants and _ALL_COLUMNS.search(statement.sql)):
         if clock is None and results is not None:
             raise QueryError("the run's clock is not known yet", hint="wait until the run is analyzed")
         clock = clock or clock_of(run)

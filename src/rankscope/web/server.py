@@ -244,7 +244,7 @@ def _table(request: Request, run: ServedRun) -> Response:
 
 
 def _parquet(request: Request, run: ServedRun) -> Response:
-    return parquet_answer(request, _results(run), _tag(request))
+    return parquet_answer(request, _results(run), run.loaded.clock, _tag(request))
 
 
 def _results(
