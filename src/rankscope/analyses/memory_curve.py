@@ -7,7 +7,7 @@ so it exists even in older traces without totals:
 
     change(i) = Σ bytes(j), j ≤ i, on the same device
 
-Between two rows nothing changes: draw steps, not slopes. Times are on the trace's clock.
+Between two rows nothing changes: draw steps, not slopes.
 
 How to read it: a training step is a rise through the forward and a fall through the backward. Step ends that keep
 rising are growth (`memory_steps`); a single spike is one operator's workspace, named by `operator`. Where `reserved`
