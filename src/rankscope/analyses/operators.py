@@ -73,7 +73,7 @@ from rankscope.rundir.plurals import plural
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("kind", pl.String, "", "operator; with `--include` also annotation, runtime, overhead or python"),
-    Column("name", pl.String, "", "the operator; steps are one: `ProfilerStep*`, and `…` stands for a hash"),
+    Column("name", pl.String, "", "the operator; steps are one: `ProfilerStep*`, `…` is a hash"),
     Column("input_shapes", pl.String, "", "shapes of its inputs, as compact JSON; null unless `--by shape`"),
     Column(
         "stack", pl.String, "", "its callers, innermost first; null unless `--by stack`, or where nothing was recorded"

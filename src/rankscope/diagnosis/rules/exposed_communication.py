@@ -163,7 +163,7 @@ def _not_known(average: _Average, rows: pl.DataFrame, missing: int, inputs: Inpu
 
 
 def _evidence(average: _Average, rows: pl.DataFrame, more: list[Evidence], inputs: Inputs) -> list[Evidence]:
-    """What is exposed in all, as in `overview`, and what is said of it.
+    """What is exposed in all, as in `overview`, and its parts.
 
     Args:
         rows: of the steps that means are of.
