@@ -123,14 +123,14 @@ def _of_table(name: str, frame: pl.DataFrame, place: str, run: Run) -> Iterator[
     repeated = len(set(identities)) < len(identities) or (not keys and len(rows) > 1)
     for number, (row, identity) in enumerate(zip(rows, identities, strict=True)):
         about = (*identity, ("row", number), ("table", name)) if repeated else identity
-        for column, value in row.items():
-            known = units.get(column)
+        for name_of, value in row.items():
+            known = units.get(name_of)
             if known is None or isinstance(value, bool | str) or value is None:
                 continue
             if known.instant or known.unit in MEASURED:
                 # Counts are of what the table lists; an instant is one event's.
                 mine = about if known.unit in ("ns", "ratio", "bytes") and not known.instant else (*about, ("of", name))
-                yield Number(column, mine, window, *_about(float(value)), where)
+                yield Number(name_of, mine, window, *_about(float(value)), where)
     if {"rank", "step", "window_ns"} <= set(frame.columns) and not frame.is_empty():
         yield from _means(frame, where, run)
     if name == "arrivals" and not frame.is_empty():

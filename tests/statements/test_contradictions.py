@@ -29,7 +29,7 @@ MORE = (
     "tracelens/inference/vllm_decode_full", "tracelens/mi210/gpu_only_trace", "tracelens/mi300/ddp_resnet18_no_pool",
     "tracelens/mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", "tracelens/torch_compile_triton",
 )  # fmt: skip
-TENSOR = (("dp", 4), ("tp", 2))
+TENSOR = {"dp": 4, "tp": 2}
 JOBS = {
     "clean": Job(seed=5),
     "fsdp": Job(seed=6, data_parallel="fsdp"),
