@@ -22,8 +22,9 @@ from rankscope.analyses import all_analyses
 from rankscope.diagnosis import merging
 from rankscope.diagnosis.rules import all_rules
 from rankscope.query.examples import EXAMPLES
-from rankscope.query.tables import ADDED, RUN_TIME
+from rankscope.query.tables import ADDED, INSTANTS
 from rankscope.results import Analysis, Parameter, Rule
+from rankscope.results.analysis import ENTIRE_RECORDING
 from rankscope.rundir.config import OPTIONS, CaptureConfig, variable_of
 from rankscope.rundir.options import options_of
 from rankscope.store import schema
@@ -74,7 +75,7 @@ def stub() -> str:
                 inner = f"        self, *, {', '.join(arguments)}"
                 broken = [inner] if len(inner) <= WIDTH else [f"        {each}," for each in ("self", "*", *arguments)]
                 line = "\n".join([f"    def {name}(", *broken, "    ) -> pl.DataFrame:"])
-            lines += [line, f'        """{analysis.title}."""']
+            lines += [line, f'        """{analysis.title.removesuffix(f" ({ENTIRE_RECORDING})")}."""']
     return "\n".join(lines) + "\n"
 
 
@@ -203,8 +204,7 @@ def tables_page() -> str:
         f"Schema version {schema.SCHEMA_VERSION}. In [SQL](queries.md) each table has the rows of all ranks, and these "
         "columns in front:",
         "\n".join(f"- `{each.name}`: {each.doc}" for each in ADDED),
-        f"Tables with times also have `{RUN_TIME.name}`: {RUN_TIME.doc}. It is computed for queries that name it, and "
-        "not part of `*`.",
+        f"There, {', '.join(f'`{name}`' for name in INSTANTS)} are on the run's clock, since its first event.",
     ]
     for each in schema.TABLES.values():
         columns = ((f"`{c.name}`", str(c.dtype), c.unit, c.doc) for c in each.columns)

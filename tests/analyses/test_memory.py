@@ -195,7 +195,8 @@ def test_the_hosts_memory_counts_from_the_start_of_each_recording(tmp_path: Path
     assert "earlier" not in categories["category"].to_list()
     headline = run.analyze("memory")["memory"].headline
     assert headline is not None
-    assert sentence(headline) == "Peak memory: 1.00 kB allocated since the recording began, on rank 0, cpu, in step 1."
+    said = "Peak memory: 1.00 kB allocated since the recording began, on rank 0, cpu, in step 1 (entire recording)."
+    assert sentence(headline) == said
     assert "1.00 kB peak allocated since the recording began, on rank 0 (cpu)" in str(
         memory_line(run.analyze("memory")["memory"])
     )

@@ -30,6 +30,9 @@ BUS = {
 """What of its size crosses the busiest link, by the number of ranks, as nccl-tests define it."""
 
 
+_UNITS = {"B": 1, "kB": 1e3, "MB": 1e6}
+
+
 def missing_ranks(raw: Raw, known: Exchanges) -> int:
     """Ranks that have no file, at least: whoever communicates is not alone."""
     largest = max((row.size or 0 for row in known.rows), default=0)
@@ -40,11 +43,22 @@ def exposed_parts(
     raw: Raw, steps: tuple[int, ...], average: Callable[[Iterable[float]], float] = statistics.median
 ) -> dict[int, dict[str, float]]:
     """By rank, averages over steps: exposed transfer, waiting, neither known; and what compute could overlap with."""
+    found = {}
+    for rank, rows in exposed_rows(raw, steps).items():
+        found[rank] = {name: average(row[name] for row in rows) for name in rows[0]}
+    return found
+
+
+def exposed_rows(raw: Raw, steps: tuple[int, ...], *, usual: bool = False) -> dict[int, list[dict[str, float]]]:
+    """The same of each step, by rank; on request without cold steps."""
     known = Exchanges.of(raw)
+    cold = raw.cold_steps() if usual else set()
     found = {}
     for rank in raw.ranks:
         rows: list[dict[str, float]] = []
-        for file, _, begin, end in raw.windows(rank, steps or None):
+        for file, number, begin, end in raw.windows(rank, steps or None):
+            if (raw.files[rank].index(file), number) in cold:
+                continue
             own = [row for row in known.rows if row.file is file]
             compute = file.layers["compute"]
             bare = less(file.layers["exposed_communication"], compute)
@@ -56,14 +70,23 @@ def exposed_parts(
             moved, both, every = (within(part, begin, end) for part in (moving, matched, bare))
             least = min(moved + every - both, within(compute, begin, end))
             rows.append(
-                {"transfer": moved, "wait": both - moved, "unknown": every - both, "all": every, "saved": least}
+                {
+                    "window": end - begin,
+                    "transfer": moved,
+                    "wait": both - moved,
+                    "unknown": every - both,
+                    "all": every,
+                    "saved": least,
+                }
             )
+            rows[-1]["window"] = end - begin
             rows[-1]["open"] = moved + every - both
             whole = union(row.span for row, t in timed if t is None)
             rows[-1]["unmatched"] = within(whole, begin, end)
             rows[-1]["sent"] = within(transfers, begin, end)
             rows[-1]["excess"] = max(min(rows[-1]["sent"] - within(compute, begin, end), moved), 0)
-        found[rank] = {name: average(row[name] for row in rows) for name in rows[0]}
+        if rows:
+            found[rank] = rows
     return found
 
 
@@ -74,20 +97,25 @@ def exposed_communication(claim: Claim, raw: Raw) -> None:
     step = step_of(claim, raw)
     parts = exposed_parts(raw, steps, statistics.fmean if claim.of_mean else statistics.median)
     known = Exchanges.of(raw)
-    exposed = claim.is_near("exposed communication", mean({rank: row["all"] for rank, row in parts.items()}))
+    rows = [row for own in exposed_rows(raw, steps, usual=True).values() for row in own]
+    exposed = claim.is_near("exposed communication", statistics.fmean(row["all"] for row in rows))
     waits = claim.number("of which waiting for later ranks") if claim.has("of which waiting for later ranks") else 0.0
     unknown = claim.number("of which waiting and transfer") if claim.has("of which waiting and transfer") else 0.0
     # rankscope may match more than is matched here, or less.
-    here = mean({rank: row["unknown"] for rank, row in parts.items()})
-    wait = mean({rank: row["wait"] for rank, row in parts.items()})
+    here, wait = (statistics.fmean(row[name] for row in rows) for name in ("unknown", "wait"))
     claim.require(abs(waits - wait) <= max(here, unknown) + 0.02 * exposed + 2, f"the wait is {wait:.0f}")
     if claim.has("collective with the most time"):
         _heaviest(claim, known, steps)
     if claim.has("ranks without a complete trace, at least"):
         missing = missing_ranks(raw, known)
-        said = str(claim.take("ranks without a complete trace, at least").value)
-        claim.require(int(said.split()[0].replace(",", "")) == missing > 0, f"{missing} ranks are missing")
+        lacking = str(claim.take("ranks without a complete trace, at least").value)
+        claim.require(int(lacking.split()[0].replace(",", "")) == missing > 0, f"{missing} ranks are missing")
         claim.require(claim.finding.saving_ns is None and "is unknown" in claim.finding.title, "nobody knows")
+        of = claim.is_near("mean step time (all ranks)", statistics.fmean(row["window"] for row in rows))
+        said = re.match(r"(\d+) % of .* is exposed communication", claim.finding.title)
+        claim.require(said, "no share in the title")
+        assert said is not None
+        claim.same(float(said[1]), 100 * exposed / of, "the title's share", within=0.51)
         return
     claim.require(not missing_ranks(raw, known), "ranks are missing")
     name = next(each.name for each in claim.left if each.name.startswith("without waiting, rank "))
@@ -123,14 +151,17 @@ def _heaviest(claim: Claim, known: Exchanges, steps: tuple[int, ...]) -> None:
     largest = max(mine.values(), default=0) / max(sum(time.values()), 1)
     claim.require(abs(int(share[1]) / 100 - largest) < 0.06, f"it is {largest:.2f} of the transfer")
     claim.require(("most of it" in claim.finding.title) <= (int(share[1]) >= 50), "not most of it")
-    size = re.search(r" of ([\d.,e-]+) MB", said)
+    size = re.search(r" of ([\d.,e-]+) (B|kB|MB)\b", said)
     if size is not None:
         sizes = {b for _, b in mine if b is not None}
         if kind == "all_gather":
             # Gloo's ranges tell what a rank gives; what is gathered is as much of each rank.
             sizes |= {b * len(known.raw.ranks) for b in sizes}
         claim.require(
-            any(abs(b / 1e6 - number_in(size[1])) <= 0.006 * number_in(size[1]) for b in sizes),
+            any(
+                abs(b / {"B": 1, "kB": 1e3, "MB": 1e6}[size[2]] - number_in(size[1])) <= 0.006 * number_in(size[1])
+                for b in sizes
+            ),
             f"no {kind} has this size, but {set(mine)}",
         )
 

@@ -250,7 +250,7 @@ def stall(claim: Claim, raw: Raw) -> None:
     said, compared = claim.number("local time above its peers' median"), claim.number("steps compared")
     claim.same(said * compared, excess[step], "the excess", within=max(0.1 * excess[step], compared * ROOM_NS))
     claim.require(claim.number("steps in which it is late") == 1, "it is late more often")
-    _waited(claim, raw, claim.number("time other ranks waited for it"), set(claim.finding.ranks))
+    _waited(claim, raw, claim.number("time other ranks waited for it, all steps together"), set(claim.finding.ranks))
     claim.number("largest lateness per step, mean")
     claim.take("significance test")
     claim.left = [each for each in claim.left if not each.name.startswith(("cause: ", BY_NAME))]
@@ -315,7 +315,7 @@ def straggler(claim: Claim, raw: Raw) -> None:
         claim.same(said, usual, "the excess", within=max(0.1 * abs(usual), ROOM_NS))
         claim.require(sum(each > 0 for each in excess.values()) >= late, f"it is late in fewer steps: {excess}")
     lateness = claim.number("largest lateness per step, mean")
-    waited = claim.number("time other ranks waited for it")
+    waited = claim.number("time other ranks waited for it, all steps together")
     longest = sum(max(e - b for f in raw.files[r] for _, b, e in f.windows) for r in raw.ranks)
     claim.require(lateness <= longest, "it is later than the steps are long")
     _waited(claim, raw, waited, ranks)

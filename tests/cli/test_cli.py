@@ -21,6 +21,7 @@ from tests.analyses.reference import rank_events, write_reference
 import rankscope
 from rankscope.analyses import all_analyses
 from rankscope.cli import main
+from rankscope.pipeline.clock import clock_of, in_run_time
 from rankscope.results import Analysis, Parameter
 from rankscope.results.discovery import discovered
 
@@ -67,6 +68,12 @@ QUICK = ("device_time", "kernels", "memory", "mesh", "step_time")
 Patch = pytest.MonkeyPatch
 
 
+def written_rows(path: Path, name: str) -> pl.DataFrame:
+    """An analysis's rows as they are written: instants on the run's clock."""
+    opened = rankscope.open(path, executor="serial")
+    return in_run_time(opened.analyze(name)[name], clock_of(opened)).frame
+
+
 @pytest.mark.parametrize("name", sorted(all_analyses()))
 def test_json_is_the_contract(run: Path, capfdbinary: Capture, monkeypatch: Patch, name: str) -> None:
     found = json.loads(called(capfdbinary, monkeypatch, "analyze", name, run, "--format", "json"))
@@ -80,7 +87,7 @@ def test_json_is_the_contract(run: Path, capfdbinary: Capture, monkeypatch: Patc
     ]
     assert (found["schema_version"], found["analysis"]) == (1, name)
     assert all(set(column) == {"unit", "doc"} and column["doc"] for column in found["columns"].values())
-    frame = rankscope.open(run, executor="serial").analyze(name)[name].frame
+    frame = written_rows(run, name)
     assert [list(row) for row in found["rows"]] == [list(found["columns"])] * frame.height
     assert found["rows"] == frame.to_dicts()
 
@@ -92,7 +99,7 @@ def test_json_is_the_contract(run: Path, capfdbinary: Capture, monkeypatch: Patc
 def test_csv_and_parquet_hold_the_same_rows(
     run: Path, tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch, name: str
 ) -> None:
-    frame = rankscope.open(run, executor="serial").analyze(name)[name].frame
+    frame = written_rows(run, name)
     called(capfdbinary, monkeypatch, "analyze", name, run, "-f", "parquet", "-o", tmp_path / "out.parquet")
     assert pl.read_parquet(tmp_path / "out.parquet").equals(frame)
     written = called(capfdbinary, monkeypatch, "analyze", name, run, "--format", "csv")
@@ -120,7 +127,9 @@ def test_further_communication_names(run: Path, capfdbinary: Capture, monkeypatc
 def test_the_table_and_its_limit(run: Path, tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
     text = called(capfdbinary, monkeypatch, "analyze", "kernels", run, "--limit", "2").decode()
     answer, table = text.split("\n\n", 1)
-    assert answer.startswith("Top kernel: ampere_sgemm_128x64_nn, ") and answer.endswith(" over all ranks).")
+    assert answer.startswith("Top kernel: ampere_sgemm_128x64_nn, ") and answer.endswith(
+        " over all ranks) (entire recording)."
+    )
     assert table.splitlines()[0].split()[:4] == ["rank", "name", "category", "calls"]
     assert "… 10 more rows: --limit 0 shows all" in text
     called(capfdbinary, monkeypatch, "analyze", "kernels", run, "--limit", "0", "-o", tmp_path / "table.txt")

@@ -19,6 +19,7 @@ from rankscope.cli import main
 from rankscope.diagnosis.step_costs import StepWords, step_words
 from rankscope.diagnosis.verdict import _headline, diagnosis_of
 from rankscope.pipeline import Run
+from rankscope.pipeline.clock import clock_of
 from rankscope.report.formatting import sentence
 from rankscope.report.html_report import payload
 from rankscope.report.notebook import run_html
@@ -69,7 +70,7 @@ def test_the_analysis_says_of_stragglers_what_the_diagnosis_says(
     assert written["headline"] == run.diagnosis().stragglers.sentence.to_json()
     (finding,) = [each for each in written["findings"] if each["id"] == "straggler"]
     (merged,) = [each for each in run.diagnosis().findings if each.id == "straggler"]
-    assert finding == json.loads(json.dumps(merged.to_json()))
+    assert finding == json.loads(json.dumps(clock_of(run).finding(merged).to_json()))
 
 
 @pytest.mark.parametrize("lacking", ["no file", "a file that is cut"])

@@ -41,8 +41,12 @@ def ns(microseconds: float) -> int:
     return round(1000 * microseconds)
 
 
+ORIGIN = min(ns(event["ts"]) for own in EVENTS.values() for event in own if "ts" in event)
+"""The run's first event: instants count from it. The ranks have one clock."""
+
+
 def start(event: Event) -> int:
-    return ns(event["ts"])
+    return ns(event["ts"]) - ORIGIN
 
 
 def duration(event: Event) -> int:
@@ -171,9 +175,11 @@ def copies() -> Rows:
 
 
 def steps() -> Rows:
-    # 1 ms each, from 1 ms and 2 ms on.
+    # 1 ms each, from 1 ms and 2 ms of the traces on.
     return [
-        (rank, step, at, at + 1_000_000, 1_000_000) for step, at in ((10, 1_000_000), (11, 2_000_000)) for rank in RANKS
+        (rank, step, at, at + 1_000_000, 1_000_000)
+        for step, at in ((10, 1_000_000 - ORIGIN), (11, 2_000_000 - ORIGIN))
+        for rank in RANKS
     ]
 
 
@@ -227,7 +233,7 @@ def longest_waits() -> Rows:
     return reduced + sorted(late + gathered, key=lambda row: (row[0], row[3]))
 
 
-STEPS = ((10, 1_400_000), (11, 2_400_000))
+STEPS = ((10, 1_400_000 - ORIGIN), (11, 2_400_000 - ORIGIN))
 
 
 def step_spread() -> Rows:

@@ -203,19 +203,22 @@ def drifting(rank: int) -> list[Event]:
     ]
 
 
-def test_run_ns_is_on_the_timeline_s_clock(tmp_path: Path, engine: str) -> None:
+def test_instants_are_on_the_timeline_s_clock(tmp_path: Path, engine: str) -> None:
     run = open_run(write_ranks(tmp_path / "run", {rank: drifting(rank) for rank in (0, 1)}), executor="serial")
     clock = clock_of(run)
     assert clock.ranks[1].drift
-    rows = run.sql("SELECT rank, file, start_ns, run_ns FROM device_events ORDER BY run_ns, rank", engine=engine)
-    for rank, file, start, at in rows.iter_rows():
-        assert at == clock.ranks[rank].file_start(file, start)
-    assert rows["run_ns"].min() == 0
+    rows = run.sql("SELECT rank, start_ns, end_ns FROM device_events ORDER BY start_ns, rank", engine=engine)
+    for rank in (0, 1):
+        stored = run.loaded.ranks[rank][0].load("device_events", ("start_ns", "end_ns"))
+        of_rank = rows.filter(pl.col("rank") == rank)
+        for name in ("start_ns", "end_ns"):
+            assert of_rank[name].to_list() == clock.ranks[rank].run_time(0, stored[name].to_numpy()).tolist()
+    assert rows["start_ns"].min() == 0
     # The two of a collective are together, although their own times are milliseconds apart.
     assert rows["rank"].to_list() != sorted(rows["rank"])
-    assert rows["run_ns"].diff().gather_every(2, 1).max() < 1_000
-    late = run.sql("SELECT max(run_ns) AS last FROM device_events WHERE run_ns >= 5 AND rank = 1", engine=engine)
-    assert late.item() == rows.filter(pl.col("rank") == 1)["run_ns"].max()
+    assert rows["start_ns"].diff().gather_every(2, 1).max() < 1_000
+    late = run.sql("SELECT max(start_ns) AS last FROM device_events WHERE start_ns >= 5 AND rank = 1", engine=engine)
+    assert late.item() == rows.filter(pl.col("rank") == 1)["start_ns"].max()
 
 
 def test_the_documented_query_gives_the_spread_of_each_collective(tmp_path: Path, engine: str) -> None:
@@ -234,25 +237,14 @@ def test_the_documented_query_gives_the_spread_of_each_collective(tmp_path: Path
     ]
 
 
-def test_run_ns_waits_for_the_clock_where_nothing_may_be_computed(run: Run) -> None:
-    sql = "SELECT max(run_ns) AS last FROM device_events"
-    with pytest.raises(QueryError, match="not known yet"):
-        prepare_query(run, sql, results={})
+def test_instants_wait_for_the_clock_where_nothing_may_be_computed(run: Run) -> None:
+    sql = "SELECT max(start_ns) AS last FROM device_events"
+    for named in (sql, "SELECT * FROM device_events", "SELECT d.* FROM device_events AS d"):
+        with pytest.raises(QueryError, match="not known yet"):
+            prepare_query(run, named, results={})
+    assert prepare_query(run, "SELECT count(*), 2 * 3 AS six FROM device_events", results={}).run().frame.height == 1
     found = prepare_query(run, sql, results={}, clock=clock_of(run)).run()
     assert found.frame.equals(run.sql(sql))
-
-
-def test_run_ns_is_there_only_if_it_is_named(run: Run, engine: str) -> None:
-    for name, table in tables_of(()).items():
-        timed = bool({"start_ns", "time_ns"} & set(TABLES[name].schema))
-        assert [column.name for column in table.computed] == ["run_ns"] * timed
-        if timed:
-            found = run.sql(f"SELECT * FROM {name} ORDER BY run_ns", engine=engine)
-            assert found.columns == ["rank", "file", "row_index", *TABLES[name].schema, "run_ns"]
-            assert found["run_ns"].null_count() == found.height - found.drop_nulls("run_ns").height == 0
-        else:
-            with pytest.raises(QueryError, match="run_ns"):
-                run.sql(f"SELECT run_ns FROM {name}", engine=engine)
 
 
 def test_an_engine_reads_nothing_but_the_run(

@@ -18,6 +18,7 @@ from tests.report.reading import read_report
 import rankscope
 from rankscope.analyses import all_analyses
 from rankscope.errors import RankscopeError
+from rankscope.pipeline.clock import RankClock, RunClock, in_run_time
 from rankscope.report import html_report
 from rankscope.report import page as page_module
 from rankscope.report.embed.timeline import grid_of
@@ -161,9 +162,7 @@ def test_a_row_without_a_duration_is_not_among_the_longest(tmp_path: Path) -> No
         "collectives"
     ]
     assert result.frame["duration_ns"].null_count() == 1
-    shown = table_of(
-        result, pl.DataFrame(schema={"rank": pl.Int64, "window": pl.Int64, "origin": pl.Int64}), 2, headline=None
-    )
+    shown = table_of(result, 2, headline=None)
     assert shown["data"]["duration_ns"] == [5_000, 50_000]
 
 
@@ -199,13 +198,11 @@ def test_the_report_of_eight_h100_is_small_enough_for_a_ticket(shared_traces: Pa
     assert len(page) < 5_000_000
 
 
-@pytest.mark.parametrize(("window", "start"), [([0, 1], [5, 7]), (None, [5, 207])])
-def test_instants_are_relative_to_their_file_else_to_the_first_of_their_rank(
-    window: list[int] | None, start: list[int]
-) -> None:
+@pytest.mark.parametrize(("window", "start"), [([0, 1], [5, 257]), (None, [5, 207])])
+def test_instants_are_on_the_run_s_clock(window: list[int] | None, start: list[int]) -> None:
     own = {} if window is None else {"window": window}
     frame = pl.DataFrame({"rank": [3, 3], **own, "start_ns": [1_005, 1_207]})
     columns = tuple(Column(name, pl.Int64, "", "what", instant=name == "start_ns") for name in frame.columns)
-    origins = pl.DataFrame({"rank": [3, 3], "window": [0, 1], "origin": [1_000, 1_200]})
-    table = table_of(Result(Analysis("some", "Some.", columns), frame), origins, headline=None)
-    assert table["data"]["start_ns"] == start
+    clock = RunClock(0, 300, True, None, {3: RankClock((-1_000, -950), 0.0, 0, 0, None)})
+    moved = in_run_time(Result(Analysis("some", "Some.", columns), frame), clock)
+    assert table_of(moved, headline=None)["data"]["start_ns"] == start

@@ -79,7 +79,7 @@ def test_a_step_divides_into_what_the_device_did(tmp_path: Path) -> None:
         "waiting for data": "0.0",
         "otherwise idle": "19.9",
     }
-    assert line(lines, "overlap") == "overlap     33.3 % of all communication overlaps with compute"
+    assert line(lines, "overlap") == "overlap     33.3 % of communication overlaps with compute"
     assert "200 µs" in line(lines, "  exposed communication")
     assert line(lines, "step ") == "step        1.00 ms  median over 2 steps"
     assert line(lines, "stragglers") == "stragglers  one rank: nothing to compare it with"
@@ -223,8 +223,8 @@ def test_the_log_of_a_watched_job_adds_what_few_recorded_steps_cannot_tell(tmp_p
     assert "rank 1: it" not in without.stdout
     SimulatedJob(ranks=2, slow=slow).write(folder)
     text = " ".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
-    found = re.search(r"Rank 1 delays the other ranks: it takes longer in forward, (\S+) ms per step", text)
-    assert found is not None, text
-    assert 38 < float(found[1]) < 42
+    assert "Rank 1 delays the other ranks: it takes longer in forward (saves up to " in text
+    excess = rankscope.open(folder, executor="serial").diagnosis().findings[0].evidence[0].value
+    assert 38 * MS < float(excess) < 42 * MS
     (folder / "watch" / "rank0.jsonl").write_text("{")
     assert "rank 1: it" not in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -43,7 +43,7 @@ def test_the_mean_is_of_the_usual_steps(
     run = run_of(tmp_path, durations)
     row = run.analyze("overview")["overview"].frame.row(0, named=True)
     assert (row["averaged_steps"], row["mean_step_ns"]) == (averaged, mean)
-    parts = ("compute_ns", "exposed_communication_ns", "exposed_copies_ns", "data_loading_ns", "other_ns")
+    parts = ("compute_ns", "exposed_communication_ns", "exposed_copies_ns", "data_loading_ns", "otherwise_idle_ns")
     assert sum(row[name] for name in parts) == pytest.approx(mean, abs=2)
     text = " ".join(" ".join(shown(run)).split())
     assert ("mean over usual steps" in text) is (averaged < row["steps"])

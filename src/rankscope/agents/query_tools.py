@@ -65,7 +65,7 @@ def _rows(query: PreparedQuery, offset: int, run: Mapping[str, Any], page: Mappi
     columns = [column(each.name, each.unit, each.doc) for each in result.columns]
     data = {"run": run, "seconds": round(result.seconds, 3)}
     sources = (f"tables of docs/tables.md, schema version {SCHEMA_VERSION}", "command: rankscope query")
-    notes = ["Instants of events are on their file's clock: compare those of different ranks by the column run_ns."]
+    notes = ["Instants are on the run's clock, since its first event: those of different ranks can be compared."]
     part = Rows(columns, rows, None, offset, result.truncated)
     return Answer(data, part, sources, page, notes=notes)
 

@@ -21,9 +21,10 @@ from rankscope.analyses import all_analyses, get_analysis
 from rankscope.compare import diff_runs
 from rankscope.compare.rows import COLUMNS, SECTIONS
 from rankscope.errors import ConfigError
+from rankscope.pipeline.clock import clock_of, in_run_time
 from rankscope.report import summary as screen
 from rankscope.report.formatting import sentence
-from rankscope.report.html_report import located, origins_of, table_of
+from rankscope.report.html_report import located, table_of
 from rankscope.results import Analysis, Finding, Result
 from rankscope.rundir.ranges import as_ranges
 
@@ -179,8 +180,7 @@ def _analyze(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
     result = opened.run.analyze(name, parameters={name: parameters})[name]
     headline = opened.run.diagnosis().headline_of(result) if not parameters else result.headline
     frame, total = _chosen_rows(result, given)
-    # Instants are relative to the file's first event, as on the page: they are exact there.
-    table = table_of(replace(result, rows=frame), origins_of(opened.run), headline=headline)
+    table = table_of(in_run_time(replace(result, rows=frame), clock_of(opened.run)), headline=headline)
     shown = [each for each in given["columns"] or table["data"] if each in table["data"]]
     if missing := sorted(set(given["columns"] or ()) - set(shown)):
         raise ConfigError(f"{name} has no column {missing[0]!r}", hint=f"columns: {', '.join(table['data'])}")

@@ -29,6 +29,7 @@ import polars as pl
 from rankscope.primitives.activity import covered_time
 from rankscope.primitives.annotation_origin import TORCH, USER, annotation_origins, compiled_ranges
 from rankscope.primitives.call_stack import innermost, is_outermost, with_ancestors
+from rankscope.primitives.hashed_names import with_shared_names
 from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.steps import host_steps, step_at
 from rankscope.results import (
@@ -50,7 +51,7 @@ from rankscope.results import (
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("step", pl.Int64, "", "the step in which it starts; null unless `--by step`, and outside steps"),
-    Column("name", pl.String, "", "the range, as recorded"),
+    Column("name", pl.String, "", "the range, `…` for a hash in its name"),
     Column("origin", pl.String, "", "`user`, or `torch` for ranges of PyTorch and its libraries"),
     Column("calls", pl.Int64, "count", "number of times it was entered"),
     Column("host_total_ns", pl.Int64, "ns", "host time in it"),
@@ -131,7 +132,7 @@ def _dropped(lost: pl.DataFrame) -> list[Finding]:
 def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     """Figures of one window by key: sums that can be added to another window's."""
     annotations, device = window["annotations"], window["device_events"]
-    host = annotations.with_row_index("row").filter(~pl.col("on_device"))
+    host = with_shared_names(annotations.with_row_index("row").filter(~pl.col("on_device")))
     # Rows of the host's ranges alone, parents among them.
     host_row = np.full(annotations.height + 1, -1, dtype=np.int64)
     host_row[host["row"].to_numpy()] = np.arange(host.height)
@@ -228,7 +229,7 @@ def _launched_in(
 
 analysis = Analysis(
     name="annotations",
-    doc=__doc__,
+    doc=__doc__, whole_recording=True,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,

@@ -1,10 +1,11 @@
 """Order of arrival: which ranks arrive first and last at their collectives.
 
-One row per process group and rank, over the collectives that were matched on at least two ranks, without point-to-point
-operations. Arrivals are the collectives' starts on aligned clocks (`clock`). A rank is `first` if it arrived before
-the median of the others by more than the clocks' residual and no rank arrived before it, `last` if it arrived after the
-median by more than the residual and no rank arrived after it. Arrivals within the residual are neither, so the two need
-not sum to the number of collectives.
+One row per process group and rank, over the collectives that `stragglers` compares: of the recorded steps (all, if no
+step is marked), matched on at least two ranks, without point-to-point operations, the first of a group in a file, and
+incomplete files. Arrivals are the collectives' starts on aligned clocks (`clock`). A rank is `first` if it arrived
+before the median of the others by more than the clocks' residual and no rank arrived before it, `last` if it arrived
+after the median by more than the residual and no rank arrived after it. Arrivals within the residual are neither, so
+the two need not sum to the number of collectives.
 
     place     = 0 for the first arrival at a collective, 1 for the last, evenly spaced in between
     lateness  = arrival minus the median of the *other* ranks' arrivals, negative for early ranks
@@ -17,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 
-from rankscope.primitives.arrival_skew import median_of_others
-from rankscope.primitives.clocks import base_times, with_arrivals
+from rankscope.primitives.arrival_skew import arrivals_by_event
+from rankscope.primitives.clocks import base_times, with_clock
 from rankscope.primitives.communicators import POINT_TO_POINT
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, greatest, schema_of
+from rankscope.primitives.stragglers.waits import SETTLED, with_aligned_arrivals
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, greatest, incomplete_files, schema_of
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (
@@ -44,15 +47,15 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     rows = _arrivals(inputs)
     if not rows.height:
         return pl.DataFrame(schema=schema_of(COLUMNS)), []
-    event = (rows["match"].rank("dense").cast(pl.Int64) - 1).to_numpy()
-    arrival = rows["arrival_ns"].to_numpy()
+    found = arrivals_by_event(rows["event"].to_numpy(), rows["arrival_ns"].to_numpy())
+    latest = np.zeros(rows.height, dtype=np.bool_)
+    latest[found.last] = True
     others = pl.len().over("match") - 1
-    late = pl.Series("late", arrival - median_of_others(event, arrival))
     rows = rows.with_columns(
-        late,
+        pl.Series("late", found.late),
+        pl.Series("latest", latest),
         ((pl.col("arrival_ns").rank("average").over("match") - 1) / others).alias("place"),
         (pl.col("arrival_ns") == pl.col("arrival_ns").min().over("match")).alias("earliest"),
-        (pl.col("arrival_ns") == pl.col("arrival_ns").max().over("match")).alias("latest"),
     )
     first = pl.col("earliest") & (pl.col("late") < -pl.col("residual_ns"))
     last = pl.col("latest") & (pl.col("late") > pl.col("residual_ns"))
@@ -76,20 +79,13 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 
 def _arrivals(inputs: Inputs) -> pl.DataFrame:
-    """Matched collectives with their arrivals on the common clock: group, rank, match, arrival_ns, residual_ns."""
+    """The collectives that `stragglers` compares, with their arrivals on the common clock."""
     clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns")
-    rows = inputs.columns("collectives", "rank", "window", "group", "match", "collective", "start_ns")
+    rows = inputs.columns("collectives", "rank", "window", "group", "match", "collective", "step", "start_ns", "end_ns")
     known = pl.col("match").is_not_null() & pl.col("start_ns").is_not_null()
-    rows = rows.filter(known & ~pl.col("collective").is_in(POINT_TO_POINT))
-    return (
-        with_arrivals(rows, clock, base_times(inputs.traces))
-        # A rank with two parts in one collective, or alone in it, cannot be compared.
-        .filter(
-            (pl.col("rank").n_unique().over("match") > 1)
-            & (pl.col("rank").n_unique().over("match") == pl.len().over("match"))
-        )
-        .select("group", "rank", "match", "arrival_ns", "residual_ns")
-    )
+    rows = rows.filter(known & ~pl.col("collective").is_in(POINT_TO_POINT)).with_columns(SETTLED.alias("settled"))
+    rows = rows.join(incomplete_files(inputs.traces), on=["rank", "window"], how="anti", maintain_order="left")
+    return with_aligned_arrivals(with_clock(rows, clock, base_times(inputs.traces)))
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:

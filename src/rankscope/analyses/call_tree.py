@@ -4,7 +4,7 @@ One row per rank and path of calls, in tree order, the most total time first. Ca
 
     --by operators   operators, named ranges and runtime calls, nested as by torch's `key_averages()` (default)
     --by frames      Python frames                     --by modules   calls of nn.Modules
-    --steps 10       what ran in this step; or --from-ns and --to-ns, on the trace's clock, as `start_ns` elsewhere
+    --steps 10       what ran in this step; or --from-ns and --to-ns, on the clock of each rank's file
     --rank 1         only this rank; --against 0 adds the difference of each path from rank 0
     --merge          all ranks added up, in one tree: rank is null
     --invert         inverted: names at top level, and their callers below
@@ -202,6 +202,7 @@ def extra_columns(parameters: Parameters) -> dict[str, tuple[str, ...]]:
 analysis = Analysis(
     name="call_tree",
     doc=__doc__,
+    whole_recording=True,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
@@ -209,8 +210,8 @@ analysis = Analysis(
     reads_more=extra_columns,
     parameters=(
         Parameter("by", "what the calls are", default="operators", choices=("operators", "frames", "modules")),
-        Parameter("from_ns", "start of the range, on the trace's clock", kind="number"),
-        Parameter("to_ns", "end of the range, on the trace's clock", kind="number"),
+        Parameter("from_ns", "start of the range, on the clock of each rank's file", kind="number"),
+        Parameter("to_ns", "end of the range, on the clock of each rank's file", kind="number"),
         Parameter("rank", "only this rank", kind="number", of_reduce=True),
         Parameter("against", "the rank to compare with", kind="number", of_reduce=True),
         Parameter("merge", "add up the ranks", kind="flag", default=False, of_reduce=True),

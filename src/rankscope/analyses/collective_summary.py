@@ -163,6 +163,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
 analysis = Analysis(
     name="collective_summary",
     doc=__doc__,
+    whole_recording=True,
     columns=COLUMNS,
     across_ranks=across_ranks,
     requires=("collectives",),

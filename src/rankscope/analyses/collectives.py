@@ -12,7 +12,7 @@ contains calls but no kernel or Gloo range at all, the calls are listed (`source
 
 `bytes` is the full size S of the operation: elements out for all_gather, elements in for the others, times the width of
 the type; S is the total array for reduce_scatter and all_gather (as nccl-tests define it). `sequence` counts the
-collectives of a group and stream in device order; a recorded `Seq` takes precedence. Times are on each trace's clock.
+collectives of a group and stream in device order; a recorded `Seq` takes precedence.
 
 Rows with the same `match` are the same collective on different ranks: matched by equal recorded `Seq`, else by
 their end times, anchored by step numbers where they are known (`match_method`). Pairs follow the order of launches:
@@ -93,8 +93,8 @@ COLUMNS = (
     Column("bytes", pl.Int64, "bytes", "full size of the operation"),
     Column("stream", pl.Int64, "", "device stream; for Gloo the thread"),
     Column("launch_ns", pl.Int64, "ns", "start of its launch; null if the launch is not in the trace", instant=True),
-    Column("start_ns", pl.Int64, "ns", "arrival: start on this rank, on its trace's clock", instant=True),
-    Column("end_ns", pl.Int64, "ns", "end on this rank, on its trace's clock", instant=True),
+    Column("start_ns", pl.Int64, "ns", "arrival: start on this rank", instant=True),
+    Column("end_ns", pl.Int64, "ns", "end on this rank", instant=True),
     Column("duration_ns", pl.Int64, "ns", "from start to end on this rank: wait and transfer"),
     Column(
         "match", pl.Int64, "", "number shared by the same collective on all ranks; null if not found on another rank"

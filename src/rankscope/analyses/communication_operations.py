@@ -79,6 +79,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
 analysis = Analysis(
     name="communication_operations",
     doc=__doc__,
+    whole_recording=True,
     columns=COLUMNS,
     across_ranks=across_ranks,
     headline=headline,

@@ -250,6 +250,7 @@ def _with_call(events: pl.DataFrame, kinds: Sequence[str], names: Sequence[str] 
 analysis = Analysis(
     name="compile",
     doc=__doc__,
+    whole_recording=True,
     columns=COLUMNS,
     per_rank=per_rank,
     reads={

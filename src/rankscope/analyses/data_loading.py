@@ -45,7 +45,7 @@ COLUMNS = (
     Column("exposed_ns", pl.Int64, "ns", "exposed data loading: the device was idle"),
     Column("exposed_share", pl.Float64, "ratio", "share of the window"),
     Column("longest_ns", pl.Int64, "ns", "the longest wait for a batch that arrives in the window; null without one"),
-    Column("longest_start_ns", pl.Int64, "ns", "when it starts, on the trace's clock", instant=True),
+    Column("longest_start_ns", pl.Int64, "ns", "when it starts", instant=True),
 )
 
 

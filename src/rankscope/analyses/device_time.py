@@ -177,12 +177,13 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if not parts:
         return None
     shares = {name: (amount / span, "ratio") for name, amount in amounts.items() if amount}
-    return Headline.of(f"Device time over the complete traces: {listed(parts)}.", **shares)
+    return Headline.of(f"Device time: {listed(parts)}.", **shares)
 
 
 analysis = Analysis(
     name="device_time",
     doc=__doc__,
+    whole_recording=True,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,

@@ -3,19 +3,18 @@
 One row per rank and step, over the windows of `step_time` (without steps, the span of the device). Two breakdowns, each
 of which adds up exactly:
 
-    window        = computation + overlap + communication + other
-    overlap + communication = transfer + synchronizing + unmatched
+    window        = computation + overlap + exposed communication + neither
+    overlap + exposed communication = transfer + synchronizing + unmatched
 
-`computation` is compute without communication, `overlap` both at the same time, `communication` communication without
-compute, `other` neither. Of all communication, `transfer` is the union of the collectives' last `transfer_ns`
-(`collectives`: the shortest duration over a group's ranks), `synchronizing` the rest of the matched collectives: the
-rank waits for later ranks; `unmatched` is communication of which not all ranks are known, so it cannot be split.
-Where collectives overlap, an instant in which any of them transfers counts as transfer. The `exposed_…` columns split
-`communication` in the same way.
+`computation` is compute without communication, `overlap` both at the same time. Of all communication, `transfer` is the
+union of the collectives' last `transfer_ns` (`collectives`: the shortest duration over a group's ranks),
+`synchronizing` the rest of the matched collectives: the rank waits for later ranks; `unmatched` is communication of
+which not all ranks are known, so it cannot be split. Where collectives overlap, an instant in which any of them
+transfers counts as transfer. The other `exposed_…` columns split exposed communication in the same way.
 
 These are the two overviews of the TensorBoard plugin's Distributed view, which counted NCCL kernels as computation and
 matched collectives by their order over all groups. How to read it: much `synchronizing` on all ranks but one points
-at that rank (`stragglers`); much `transfer` in `communication` is bandwidth, or buckets that start too late.
+at that rank (`stragglers`); much exposed `transfer` is bandwidth, or buckets that start too late.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import polars as pl
 
 from rankscope.primitives.activity import activity
 from rankscope.primitives.intervals import IntervalSet
+from rankscope.primitives.steps import averaged_steps
 from rankscope.results import (
     RANK_AND_WINDOW,
     Analysis,
@@ -43,8 +43,8 @@ COLUMNS = (
     Column("window_ns", pl.Int64, "ns", "duration of the step's window"),
     Column("computation_ns", pl.Int64, "ns", "compute without communication"),
     Column("overlap_ns", pl.Int64, "ns", "compute and communication at the same time"),
-    Column("communication_ns", pl.Int64, "ns", "communication without compute"),
-    Column("other_ns", pl.Int64, "ns", "neither compute nor communication"),
+    Column("exposed_communication_ns", pl.Int64, "ns", "communication without compute"),
+    Column("neither_ns", pl.Int64, "ns", "neither compute nor communication"),
     Column("transfer_ns", pl.Int64, "ns", "communication that transfers data"),
     Column("synchronizing_ns", pl.Int64, "ns", "communication that waits for later ranks"),
     Column("unmatched_ns", pl.Int64, "ns", "communication of which not all ranks are known"),
@@ -90,8 +90,8 @@ def _window_steps(window: Tables, calls: pl.DataFrame, steps: pl.DataFrame, inpu
         "window_ns",
         pl.Series("computation_ns", compute - overlap),
         pl.Series("overlap_ns", overlap),
-        pl.Series("communication_ns", communication - overlap),
-        pl.Series("other_ns", (end - begin) - (compute + communication - overlap)),
+        pl.Series("exposed_communication_ns", communication - overlap),
+        pl.Series("neither_ns", (end - begin) - (compute + communication - overlap)),
         pl.Series("transfer_ns", moved),
         pl.Series("synchronizing_ns", matched_ns - moved),
         pl.Series("unmatched_ns", communication - matched_ns),
@@ -103,8 +103,9 @@ def _window_steps(window: Tables, calls: pl.DataFrame, steps: pl.DataFrame, inpu
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
+    frame = averaged_steps(frame)
     window = total_of(frame, "window_ns")
-    communication = total_of(frame, "communication_ns") + total_of(frame, "overlap_ns")
+    communication = total_of(frame, "exposed_communication_ns") + total_of(frame, "overlap_ns")
     if not window:
         return None
     if not communication:

@@ -74,7 +74,7 @@ COLUMNS = (
         "longest_start_ns",
         pl.Int64,
         "ns",
-        "start of the longest, or of the operator's call, on the trace's clock",
+        "start of the longest, or of the operator's call",
         instant=True,
     ),
     Column("window", pl.Int64, "", "index of the rank's trace file that has the longest, from 0"),
@@ -386,6 +386,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
 analysis = Analysis(
     name="idle",
     doc=__doc__,
+    whole_recording=True,
     columns=COLUMNS,
     per_rank=per_rank,
     headline=headline,

@@ -63,5 +63,11 @@ def headline(frame: pl.DataFrame) -> Headline | None:
 
 
 analysis = Analysis(
-    name="idle_causes", doc=__doc__, columns=COLUMNS, across_ranks=across_ranks, headline=headline, requires=("idle",)
+    name="idle_causes",
+    doc=__doc__,
+    whole_recording=True,
+    columns=COLUMNS,
+    across_ranks=across_ranks,
+    headline=headline,
+    requires=("idle",),
 )

@@ -23,6 +23,7 @@ import polars as pl
 
 from rankscope.primitives.activity import with_category
 from rankscope.primitives.call_stack import launching_operators
+from rankscope.primitives.hashed_names import names_without_hashes, with_shared_names
 from rankscope.primitives.unfilled import unfilled_time
 from rankscope.results import (
     Analysis,
@@ -62,12 +63,17 @@ COLUMNS = (
         "time on SMs without a block while it ran alone, in complete steps; null where blocks are not recorded",
     ),
     Column("occupancy", pl.Float64, "%", "estimated achieved occupancy, weighted by duration"),
+    Column("longest_ns", pl.Int64, "ns", "duration of the longest call that a step launched; of any, if none did"),
+    Column("longest_start_ns", pl.Int64, "ns", "when that call starts", instant=True),
+    Column("window", pl.Int64, "", "index of the rank's trace file with that call, from 0"),
     Column("launched_by", pl.String, "", "the operator with most of its time; with `--by operator` the operator"),
     Column("grid", pl.String, "", "launch grid, as compact JSON; null unless `--by shape`"),
     Column("block", pl.String, "", "launch block; null unless `--by shape`"),
     Column("registers", pl.Int64, "", "registers per thread; null unless `--by shape`"),
     Column("shared_memory", pl.Int64, "bytes", "shared memory per block; null unless `--by shape`"),
 )
+_FIRST = 1 << 60
+"""More than any duration: calls in steps come before others."""
 _SHAPE = ("grid", "block", "registers", "shared_memory")
 _KEYS: dict[object, tuple[str, ...]] = {"name": (), "shape": _SHAPE, "operator": ("launched_by",)}
 
@@ -80,6 +86,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     )
     keys = ("name", "category", *_KEYS[by])
     duration = pl.col("duration")
+    longest = (duration + pl.col("step_key").is_not_null().cast(pl.Int64) * _FIRST).arg_max()
     by_operator = device.group_by(*keys, "launched_by", maintain_order=True) if by != "operator" else None
     frame = device.group_by(keys, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("calls"),
@@ -96,6 +103,9 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         .cast(pl.Int64)
         .alias("unfilled_ns"),
         _weighted("occupancy"),
+        duration.get(longest).alias("longest_ns"),
+        pl.col("start_ns").get(longest).alias("longest_start_ns"),
+        pl.col("window").get(longest).cast(pl.Int64),
     )
     if by_operator is not None:
         launchers = (
@@ -122,10 +132,10 @@ def _with_launcher(window: Tables, number: int, inputs: Inputs) -> pl.DataFrame:
     device = chosen_launches(_with_unfilled(window), window["annotations"], inputs)
     operators = window["host_ops"]
     owner = pl.Series(launching_operators(device, window["runtime_calls"], operators))
-    return with_category(device, inputs.options.communication).with_columns(
+    return with_shared_names(with_category(device, inputs.options.communication)).with_columns(
         step_keys(device["launch_ns"], window["annotations"], number).alias("step_key"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
-        operators["name"].gather(owner.set(owner < 0, None)).alias("launched_by"),
+        names_without_hashes(operators["name"].gather(owner.set(owner < 0, None))).alias("launched_by"),
     )
 
 
@@ -161,6 +171,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
 analysis = Analysis(
     name="kernels",
     doc=__doc__,
+    whole_recording=True,
     columns=COLUMNS,
     per_rank=per_rank,
     reads={

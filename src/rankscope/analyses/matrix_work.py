@@ -143,7 +143,7 @@ def _narrow_peak(device: str | None) -> float | None:
 
 analysis = Analysis(
     name="matrix_work",
-    doc=__doc__,
+    doc=__doc__, whole_recording=True,
     columns=COLUMNS,
     per_rank=per_rank,
     reads={

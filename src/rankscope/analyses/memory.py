@@ -59,7 +59,7 @@ COLUMNS = (
         "peak_at_ns",
         pl.Int64,
         "ns",
-        "time of the peak, on the trace's clock; without totals, of the largest change",
+        "time of the peak; without totals, of the largest change",
         instant=True,
     ),
     Column("peak_step", pl.Int64, "", "step of the peak; null outside steps"),
@@ -177,6 +177,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
 analysis = Analysis(
     name="memory",
     doc=__doc__,
+    whole_recording=True,
     columns=COLUMNS,
     per_rank=per_rank,
     headline=headline,

@@ -104,5 +104,11 @@ def headline(frame: pl.DataFrame) -> Headline | None:
 
 
 analysis = Analysis(
-    name="memory_categories", doc=__doc__, columns=COLUMNS, per_rank=per_rank, headline=headline, reads=CATEGORY_TABLES
+    name="memory_categories",
+    doc=__doc__,
+    whole_recording=True,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    headline=headline,
+    reads=CATEGORY_TABLES,
 )

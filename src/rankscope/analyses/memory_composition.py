@@ -22,7 +22,7 @@ COLUMNS = (
     *RANK_AND_WINDOW,
     Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
     Column("at_ns", pl.Int64, "ns", "start of the interval, from the trace's first memory event"),
-    Column("time_ns", pl.Int64, "ns", "the instant with the most memory in it, on the trace's clock", instant=True),
+    Column("time_ns", pl.Int64, "ns", "the instant with the most memory in it", instant=True),
     Column("step", pl.Int64, "", "the step of that instant; null outside steps"),
     Column("total", pl.Int64, "bytes", "memory that was live then: the sum of the next columns"),
     *(Column(name, pl.Int64, "bytes", doc) for name, doc in CATEGORIES.items()),

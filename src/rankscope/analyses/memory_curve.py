@@ -7,7 +7,7 @@ so it exists even in older traces without totals:
 
     change(i) = Σ bytes(j), j ≤ i, on the same device
 
-Between two rows nothing changes: draw steps, not slopes. Times are on the trace's clock.
+Between two rows nothing changes: draw steps, not slopes.
 
 How to read it: a training step is a rise through the forward and a fall through the backward. Step ends that keep
 rising are growth (`memory_steps`); a single spike is one operator's workspace, named by `operator`. Where `reserved`
@@ -24,7 +24,7 @@ from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Inputs, Tables,
 COLUMNS = (
     *RANK_AND_WINDOW,
     Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
-    Column("time_ns", pl.Int64, "ns", "time of the event, on the trace's clock", instant=True),
+    Column("time_ns", pl.Int64, "ns", "time of the event", instant=True),
     Column("step", pl.Int64, "", "the step it is in; null outside steps"),
     Column("bytes", pl.Int64, "bytes", "positive for an allocation, negative for a release"),
     Column("allocated", pl.Int64, "bytes", "allocated on the device after the event; null if the trace has no totals"),

@@ -51,6 +51,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
 analysis = Analysis(
     name="memory_modules",
     doc=__doc__,
+    whole_recording=True,
     columns=COLUMNS,
     per_rank=per_rank,
     headline=headline,

@@ -49,6 +49,7 @@ from rankscope.primitives.call_stack import (
 )
 from rankscope.primitives.device_peaks import device_model, peak_flops
 from rankscope.primitives.flops import operator_flops
+from rankscope.primitives.hashed_names import with_shared_names
 from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.profiler_overhead import profiler_overhead
 from rankscope.primitives.shapes import floating_point_type
@@ -72,7 +73,7 @@ from rankscope.rundir.plurals import plural
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("kind", pl.String, "", "operator; with `--include` also annotation, runtime, overhead or python"),
-    Column("name", pl.String, "", "the operator, as recorded; steps are one: `ProfilerStep*`"),
+    Column("name", pl.String, "", "the operator; steps are one: `ProfilerStep*`, `…` is a hash"),
     Column("input_shapes", pl.String, "", "shapes of its inputs, as compact JSON; null unless `--by shape`"),
     Column(
         "stack", pl.String, "", "its callers, innermost first; null unless `--by stack`, or where nothing was recorded"
@@ -252,14 +253,14 @@ def _window_operators(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _included(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The operators, nested with other host events if requested; and the device events with their rows in it."""
-    operators = window["host_ops"].with_columns(pl.lit("operator").alias("kind"))
+    operators = with_shared_names(window["host_ops"]).with_columns(pl.lit("operator").alias("kind"))
     device, ranges = window["device_events"], [operators]
     tables = _INCLUDED_TABLES[str(inputs.parameters.get("include", "operators"))]
     asynchronous = pl.col("name").str.contains(ASYNCHRONOUS)
     if not tables and not operators.select(asynchronous.any()).item():
         return operators, device
     for table in tables:
-        rows = window[table]
+        rows = with_shared_names(window[table])
         if table == "annotations":
             name = pl.col("name").str.replace(r"^ProfilerStep#\d+$", "ProfilerStep*")
             rows = rows.filter(~pl.col("on_device")).with_columns(name)
@@ -378,7 +379,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
 
 analysis = Analysis(
     name="operators",
-    doc=__doc__,
+    doc=__doc__, whole_recording=True,
     columns=COLUMNS,
     per_rank=per_rank,
     headline=headline,

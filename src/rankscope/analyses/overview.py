@@ -3,14 +3,12 @@
 Step time is the median over steps of the slowest rank's window. The parts of a step are means over all ranks and
 steps, and shares are of the mean step, Σ windows / their number, because parts add up to a mean and not to a median:
 
-    mean step      = compute + exposed communication + exposed copies + data loading + other
+    mean step      = compute + exposed communication + exposed copies + data loading + otherwise idle
     exposed share  = exposed communication / mean step
 
 A cold step counts in the median and not in these means: one that takes more than twice the median, if no other does, or
 if all that do are the first of their windows. `averaged_steps` is how many are left. What recurs in other steps stays.
-
-Overlap covers the complete traces, over all ranks together, Σ overlap / Σ communication; `distributed` has the overlap
-within steps.
+Overlap is of the same steps, over all ranks together: Σ overlap / Σ communication (`distributed`).
 
 The slowest rank is the one with the most local time: its window − its exposed communication. In a synchronous job the
 other ranks spend the difference waiting inside their collectives. The margin is to the median of the other ranks; below
@@ -19,7 +17,7 @@ next. Ranks with truncated or damaged traces only count in the number of ranks; 
 are included, and no rank is the slowest.
 
 How to read it: the largest share says where to look next. Exposed communication: `collectives` and `stragglers`.
-Copies: `copies`. Data loading: `data_loading`. Other: `idle`. Compute: `kernels` and `operators`.
+Copies: `copies`. Data loading: `data_loading`. Otherwise idle: `idle`. Compute: `kernels` and `operators`.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.primitives.steps import cold_steps, count_steps
+from rankscope.primitives.steps import averaged_steps, count_steps, marked_steps
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, of_judged_ranks, schema_of
 
 COLUMNS = (
@@ -62,15 +60,15 @@ COLUMNS = (
         "exposed copies and fills (not overlapped by kernels), mean per rank and step",
     ),
     Column("data_loading_ns", pl.Int64, "ns", "time the device waited for data, mean per rank and step"),
-    Column("other_ns", pl.Int64, "ns", "the rest of the mean step: the device was idle for another reason"),
-    Column("communication_ns", pl.Int64, "ns", "communication time in the complete traces, mean per rank and step"),
+    Column("otherwise_idle_ns", pl.Int64, "ns", "the rest of the mean step: the device was idle for another reason"),
+    Column("communication_ns", pl.Int64, "ns", "communication, exposed or not, mean per rank and step"),
     Column(
         "overlap_ratio",
         pl.Float64,
         "ratio",
-        "share of all communication in the traces that overlaps with compute; null without communication",
+        "share of the communication in these steps that overlaps with compute; null without communication",
     ),
-    Column("busy_share", pl.Float64, "ratio", "share of the devices' spans in which they were busy"),
+    Column("busy_share", pl.Float64, "ratio", "share of the mean step in which a device is busy"),
     Column("slowest_rank", pl.Int64, "", "the rank with the most local time; null with a single rank"),
     Column(
         "slowest_own_ns", pl.Int64, "ns", "its local time (window minus exposed communication), mean over its steps"
@@ -88,28 +86,26 @@ _PARTS = {
     "exposed_communication_ns": ("exposed_communication_ns",),
     "exposed_copies_ns": ("exposed_memcpy_ns", "exposed_memset_ns"),
     "data_loading_ns": ("data_loading_ns",),
-    "other_ns": ("runtime_ns", "host_op_ns", "other_ns"),
+    "otherwise_idle_ns": ("runtime_ns", "host_op_ns", "other_ns"),
 }
 """Parts of the mean step, from the mutually exclusive columns of `step_time`."""
+_BUSY = ("compute_ns", "exposed_communication_ns", "exposed_copies_ns")
+"""Those in which a device works."""
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """One row, from the ranks' steps and device times."""
-    steps, device = (_complete_ranks(inputs.results[name], inputs) for name in ("step_time", "device_time"))
-    if steps["step"].drop_nulls().len():
-        # Where other ranks have steps, a file without any is not one step.
-        steps = steps.filter(pl.col("step").is_not_null())
-        device = device.filter(pl.col("rank").is_in(steps["rank"].unique().implode()))
+    steps = marked_steps(_complete_ranks(inputs.results["step_time"], inputs))
     slowest = steps.group_by("step", "window").agg(pl.col("window_ns").max())
     longest = slowest.drop_nulls("step").sort("window_ns", "step", "window", descending=[True, False, False])
     recorded = count_steps(steps)
-    known = steps.filter(pl.col("compute_ns").is_not_null())
-    all_rows, steps = max(known.height, 1), known.join(cold_steps(slowest), on=["step", "window"], how="anti")
+    steps = averaged_steps(steps.filter(pl.col("compute_ns").is_not_null()))
     rows = max(steps.height, 1)
-    communication = int(device["communication_ns"].sum())
+    same = inputs.results["distributed"].join(steps, on=["rank", "window", "step"], how="semi", nulls_equal=True)
+    overlap = int(same["overlap_ns"].sum())
+    communication = int(same["exposed_communication_ns"].sum()) + overlap
     window = int(steps["window_ns"].sum())
     parts_ns = {name: sum(int(steps[column].sum()) for column in columns) for name, columns in _PARTS.items()}
-    span = int(device["span_ns"].sum())
     row = {
         "world_size": inputs.world_size,
         "ranks": inputs.results["device_time"].height,
@@ -119,11 +115,11 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         "longest_step_ns": longest["window_ns"].first(),
         "averaged_steps": count_steps(steps),
         "mean_step_ns": round(window / rows) if steps.height else None,
-        "communication_ns": communication // all_rows if steps.height else None,
-        "overlap_ratio": int(device["overlap_ns"].sum()) / communication if communication else None,
+        "communication_ns": round(communication / rows) if steps.height else None,
+        "overlap_ratio": overlap / communication if communication else None,
         **{name: round(total / rows) if steps.height else None for name, total in parts_ns.items()},
         "exposed_share": parts_ns["exposed_communication_ns"] / window if window else None,
-        "busy_share": int(device["busy_ns"].sum()) / span if span else None,
+        "busy_share": sum(parts_ns[name] for name in _BUSY) / window if window else None,
         **_slowest(of_judged_ranks(steps, inputs.traces), window / rows),
     }
     return pl.DataFrame([row], schema=schema_of(COLUMNS)), []
@@ -169,7 +165,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         if row["busy_share"] is None:
             return Headline.of(f"{text}.", **values)
         values["busy"] = (row["busy_share"], "ratio")
-        return Headline.of(f"{text}; over the complete traces the devices are busy {{busy}} of the time.", **values)
+        return Headline.of(f"{text}; the devices are busy {{busy}} of the time.", **values)
     if not row["exposed_communication_ns"]:
         return Headline.of(f"{text}; all communication overlaps with compute.", **values)
     values |= {"exposed": (row["exposed_communication_ns"], "ns"), "share": (row["exposed_share"], "ratio")}
@@ -192,7 +188,7 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     across_ranks=across_ranks,
-    requires=("device_time", "step_time"),
+    requires=("device_time", "step_time", "distributed"),
     headline=headline,
     shown_empty=True,
 )

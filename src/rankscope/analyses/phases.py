@@ -46,14 +46,14 @@ _OTHER = "other"
 COLUMNS = (
     *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for a trace without steps"),
-    Column("start_ns", pl.Int64, "ns", "start of the step's range, on the trace's clock", instant=True),
+    Column("start_ns", pl.Int64, "ns", "start of the step's range", instant=True),
     Column("wall_ns", pl.Int64, "ns", "duration on the host: the sum of the next six"),
     Column("forward_ns", pl.Int64, "ns", "the host in the forward"),
     Column("backward_ns", pl.Int64, "ns", "the host in the backward"),
     Column("optimizer_ns", pl.Int64, "ns", "the host in the optimizer's step"),
-    Column("data_loading_ns", pl.Int64, "ns", "the host waiting for data"),
+    Column("in_loader_ns", pl.Int64, "ns", "the host waiting for data"),
     Column("sync_ns", pl.Int64, "ns", "the host waiting for the device; with Gloo, exposed communication"),
-    Column("other_ns", pl.Int64, "ns", "the host in none of these"),
+    Column("no_phase_ns", pl.Int64, "ns", "the host in none of these"),
     Column(
         "device_ns",
         pl.Int64,
@@ -104,7 +104,9 @@ def _host(window: Tables, sets: dict[str, IntervalSet], start: Int64, end: Int64
     for phase in PHASES:
         times[phase] = (sets[phase] - waiting).within(start, end)
     rest = (end - start) - sum(times.values(), np.zeros(start.size, dtype=np.int64))
-    return {f"{name}_ns": value for name, value in times.items()} | {"other_ns": rest}
+    # In `step_time`, data loading is the device's: the host may load while the device works.
+    times["in_loader"] = times.pop("data_loading")
+    return {f"{name}_ns": value for name, value in times.items()} | {"no_phase_ns": rest}
 
 
 def _device(

@@ -159,7 +159,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
 
 analysis = Analysis(
     name="recompute",
-    doc=__doc__,
+    doc=__doc__, whole_recording=True,
     columns=COLUMNS,
     per_rank=per_rank,
     headline=headline,

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from rankscope.primitives.hashed_names import with_shared_names, without_hashes
 from rankscope.primitives.steps import host_steps, step_at
 from rankscope.results import Analysis, Column, Finding, Inputs, Parameter, Parameters, Tables, by_window
 
@@ -27,8 +28,8 @@ COLUMNS = (
     Column("rank", pl.Int64, "", "the rank; null by name"),
     Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null outside steps, by rank and by name"),
     Column("kind", pl.String, "", "operator, kernel, memcpy, memset, runtime, range or python"),
-    Column("name", pl.String, "", "the event's name, as recorded"),
-    Column("start_ns", pl.Int64, "ns", "start, on the trace's clock; null unless by event", instant=True),
+    Column("name", pl.String, "", "the event's name, `…` for a hash in it"),
+    Column("start_ns", pl.Int64, "ns", "start; null unless by event", instant=True),
     Column("window", pl.Int64, "", "index of the rank's trace file, from 0; null unless by event"),
     Column("track", pl.Int64, "", "its thread, for a device event its stream; null unless by event"),
     Column("calls", pl.Int64, "count", "number of events"),
@@ -97,8 +98,9 @@ def _events_of(window: Tables, number: int, inputs: Inputs) -> list[pl.DataFrame
 
 def _matching(events: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
     name, match = inputs.parameters.get("name"), inputs.parameters.get("match")
+    events = with_shared_names(events)
     if name is not None:
-        events = events.filter(pl.col("name") == name)
+        events = events.filter(pl.col("name") == without_hashes(str(name)))
     return events if match is None else events.filter(pl.col("name").str.contains(f"(?i){match}"))
 
 

@@ -46,7 +46,7 @@ CATEGORIES = (
 COLUMNS = (
     *RANK_AND_WINDOW,
     Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for a trace without steps"),
-    Column("start_ns", pl.Int64, "ns", "start of the window, on the trace's clock", instant=True),
+    Column("start_ns", pl.Int64, "ns", "start of the window", instant=True),
     Column("window_ns", pl.Int64, "ns", "duration of the window: the sum of the categories"),
     Column(
         "gap_before_ns",

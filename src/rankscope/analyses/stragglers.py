@@ -96,7 +96,7 @@ from rankscope.primitives.stragglers.timeline import (
     programs_of,
     step_work,
 )
-from rankscope.primitives.stragglers.waits import attribute_waits, with_aligned_arrivals
+from rankscope.primitives.stragglers.waits import SETTLED, attribute_waits, with_aligned_arrivals
 from rankscope.primitives.stragglers.with_log import judged, of_log
 from rankscope.results import (
     Analysis,
@@ -107,6 +107,7 @@ from rankscope.results import (
     Parameter,
     Tables,
     by_window,
+    incomplete_files,
     recorded_of,
     schema_of,
     together,
@@ -162,6 +163,7 @@ _MOST_PEERS = 32
 """Of a late rank: with whom what it does is compared, by name."""
 _CERTAINTY = ("rank", "log_steps", "least_delay_ns", "steps_needed")
 EXCESS = "local time above its peers' median, mean over steps"
+WAITED = "time other ranks waited for it, all steps together"
 EXCESS_LATE = "local time above its peers' median in its late steps, mean over all steps"
 # The rows of all ranks take much memory: of a collective that they ran together, its ranks' rows have these in common.
 _OF_COLLECTIVES = (
@@ -192,8 +194,7 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     until = cumulative_parts(window, np.concatenate([end, at]), extra)
     by_end = {part: each[: end.size] for part, each in until.items()}
     collectives = own.select("match", "step", "start_ns", "end_ns", "cut_ns").with_columns(
-        # How much was recorded before the first collective of a group differs between ranks.
-        (pl.col("start_ns") >= own.select(pl.col("end_ns").min().over("group")).to_series()).alias("settled"),
+        own.select(SETTLED.alias("settled")).to_series(),
         pl.Series("count", np.searchsorted(ended, end, side="right"), pl.Int64),
         pl.lit(on_host).alias("on_host"),
         *(pl.Series(name, by_end[part], pl.Int64) for name, part in zip(ENDED, PARTS, strict=True)),
@@ -227,7 +228,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     narrow, on_host = narrow_parts(together(parts), inputs.results["clock"], base_times(inputs.traces))
     named, (_, collectives, stretches, work, paces) = distinct_steps([recorded, shared, *narrow.values()])
     del narrow, recorded, shared
-    cut = _cut(inputs)
+    cut = incomplete_files(inputs.traces)
     if cut.height:
         stretches, work, paces = (
             each.join(cut, on=["rank", "window"], how="anti", maintain_order="left")
@@ -320,13 +321,6 @@ def _of_log(log: StepLog) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={name: schema_of(COLUMNS)[name] for name in _CERTAINTY}, orient="row")
 
 
-def _cut(inputs: Inputs) -> pl.DataFrame:
-    """Incomplete traces: rank, window. Any event of their steps can be missing, which looks like less or other work."""
-    files = base_times(inputs.traces).select("rank", "window")
-    broken = pl.Series([info.is_incomplete for info in inputs.traces if info.rank is not None], dtype=pl.Boolean)
-    return files.filter(broken)
-
-
 def _left_out(cut: pl.DataFrame) -> list[Finding]:
     ranks = tuple(cut["rank"].unique().sort())
     if not ranks:
@@ -402,7 +396,7 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame, inputs: Inputs) -
                 evidence=(
                     Evidence(_excess_name(each), each.excess_ns, "ns"),
                     *_largest("largest lateness per step, mean", "lateness_ns", mine),
-                    *_largest("time other ranks waited for it", "waited_ns", mine),
+                    *_largest(WAITED, "waited_ns", mine),
                     Evidence("steps in which it is late", each.late_steps, "count"),
                     Evidence("steps compared", each.compared, "count"),
                     Evidence("significance test", f"{each.verdict.test}, {counted(each.compared, 'step')}"),

@@ -25,6 +25,7 @@ from rankscope.diagnosis.verdict import JUDGED
 from rankscope.errors import ConfigError
 from rankscope.export.formats import FORMATS
 from rankscope.pipeline import Run
+from rankscope.pipeline.clock import clock_of, in_run_time
 from rankscope.report.formatting import plain, sentence
 from rankscope.report.key_averages import key_averages
 from rankscope.report.terminal import findings_list, result_table
@@ -148,7 +149,7 @@ def write_result(
         check(opened_run, result)
         if result.name in JUDGED:
             result = opened_run.diagnosis().answered(result)
-        result = _sorted(change(result), table)
+        result = _sorted(in_run_time(change(result), clock_of(opened_run)), table)
         about = opened_run.about()
         findings = tuple(by_severity([*opened_run.loaded.findings, *result.findings]))
     if table.form is Format.table:

@@ -17,6 +17,7 @@ from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import TextFormat, show, write
 from rankscope.export.formats import as_json
+from rankscope.pipeline.clock import clock_of
 from rankscope.report.formatting import sentence
 from rankscope.report.terminal import findings_list, not_judged_list
 from rankscope.results import RESULT_SCHEMA_VERSION
@@ -50,7 +51,7 @@ def findings(
     a step.
     """
     with opened(source, options) as opened_run:
-        found = opened_run.diagnose()
+        found = list(map(clock_of(opened_run).finding, opened_run.diagnose()))
         diagnosis = opened_run.diagnosis()
         about = opened_run.about()
     if form is TextFormat.json:

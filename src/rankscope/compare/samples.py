@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from rankscope.primitives.hashed_names import names_without_hashes
 from rankscope.primitives.modules import TOP
 
 PLACE = ("rank", "window", "step")
@@ -69,7 +70,9 @@ def samples_of(frames: Frames) -> Samples:
             parts.append(found)
             # Each rank's snapshot is a place, with or without stacks.
             places.append(found.select("section", *PLACE).unique(maintain_order=True))
-    return Samples(pl.concat(places), pl.concat(parts))
+    values = pl.concat(parts)
+    values = values.with_columns(names_without_hashes(values[name]) for name in ("name", "operator"))
+    return Samples(pl.concat(places), values)
 
 
 def _measures(frame: pl.DataFrame, section: str) -> pl.DataFrame:

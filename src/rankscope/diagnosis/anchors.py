@@ -12,6 +12,7 @@ from dataclasses import replace
 import polars as pl
 
 from rankscope.primitives.communicators import POINT_TO_POINT
+from rankscope.primitives.hashed_names import names_without_hashes
 from rankscope.results import Anchor, Finding, Inputs
 
 _REASONS = {
@@ -128,7 +129,7 @@ def collective_anchor(
 
 
 def exposed_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
-    """The collective of a rank with most exposed transfer, in the step with the median.
+    """The collective of a rank with most exposed transfer, in the step with the median; none that is mostly waiting.
 
     Args:
         inputs: of a rule that requires `evidence_events` and `collectives`.
@@ -144,7 +145,9 @@ def exposed_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
     rows = own.select(*same, "step", "cost_ns", "total_ns").join(
         collectives.select(*same, "end_ns", "match", "transfer_ns"), on=same, how="inner"
     )
-    # Waiting is no transfer: where it is known, only the rest can overlap.
+    # Waiting is no transfer: where it is known, only the rest can overlap, and what mostly waits shows none of it.
+    mostly_waits = 2 * pl.col("transfer_ns") < pl.col("end_ns") - pl.col("start_ns")
+    rows = rows.filter(~mostly_waits.fill_null(False))
     rows = rows.with_columns(pl.min_horizontal("cost_ns", "transfer_ns").alias("exposed"))
     chosen = _typical(rows.unique(_STEP, maintain_order=True), rows, "total_ns")
     if chosen.is_empty():
@@ -155,20 +158,23 @@ def exposed_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
 
 def imbalance_anchor(inputs: Inputs, rank: int, reason: str) -> Anchor | None:
     """The kernel, or operator, with which a rank exceeds the others most; its peers are the same on other ranks."""
-    rows = _events(inputs, pl.col("kind") == "compute")
-    if rows is None:
+    found = _events(inputs, pl.col("kind") == "compute")
+    if found is None:
         return None
+    rows = found.with_columns(names_without_hashes(found["name"]).alias("shared_name"))
     own, others = rows.filter(pl.col("rank") == rank), rows.filter(pl.col("rank") != rank)
-    mean = others.group_by(*_STEP, "name").agg(pl.col("total_ns").mean().alias("mean"))
-    more = own.join(mean, on=[*_STEP, "name"], nulls_equal=True).with_columns(
+    mean = others.group_by(*_STEP, "shared_name").agg(pl.col("total_ns").mean().alias("mean"))
+    more = own.join(mean, on=[*_STEP, "shared_name"], nulls_equal=True).with_columns(
         (pl.col("total_ns") - pl.col("mean")).alias("more")
     )
-    worst = more.group_by("name").agg(pl.col("more").median()).filter(pl.col("more") > 0).sort("more", "name")
+    worst = more.group_by("shared_name").agg(pl.col("more").median()).filter(pl.col("more") > 0)
+    worst = worst.sort("more", "shared_name")
     if worst.is_empty():
         return None
-    of_name = more.filter(pl.col("name") == worst["name"][-1])
+    of_name = more.filter(pl.col("shared_name") == worst["shared_name"][-1])
     row = _typical(of_name, of_name, "more").row(0, named=True)
-    same = others.filter(pl.col("name") == row["name"], *(pl.col(name).eq_missing(row[name]) for name in _STEP))
+    is_same = pl.col("shared_name") == row["shared_name"]
+    same = others.filter(is_same, *(pl.col(name).eq_missing(row[name]) for name in _STEP))
     peers = same.sort("total_ns", "rank").head(PEERS).iter_rows(named=True)
     return _at(row, reason, [_at(peer, "the same on a rank with less to compute") for peer in peers])
 

@@ -148,8 +148,10 @@ def unrecorded_ranks(inputs: Inputs) -> int:
     return max(0, size - len({info.rank for info in inputs.traces} - cut))
 
 
-def megabytes(size: float) -> str:
-    """A size, bytes, for a title: `4.19 MB`, `1,074 MB`."""
+def shown_size(size: float) -> str:
+    """A size, bytes, for a title: `160 B`, `4.19 MB`, `1,074 MB`."""
+    if size < 1e5:
+        return f"{size / 1e3:.3g} kB" if size >= 1e3 else f"{size:.0f} B"
     shown = size / 1e6
     return f"{shown:,.0f} MB" if shown >= 99.5 else f"{shown:.3g} MB"
 
@@ -183,7 +185,7 @@ class StepWords:
     per: str
     length: str
 
-    def share(self, amount: float, step: int) -> str:
+    def share(self, amount: float, step: float) -> str:
         """An amount relative to a step or span: `26 % of a step`.
 
         Args:

@@ -279,11 +279,10 @@ def _headline(
         )
         return Headline.of(text, step=values["step"], finding=values["finding"], share=values["share"])
     text = f"up to {{saving}} of the {{step}} {unit.noun} ({{share}}) can be saved."
-    if top.id != STRAGGLER or top.weight_ns <= 2 * saving:
+    if top.id != STRAGGLER or saving:
         return Headline.of("{finding}. U" + text[1:], **values)
+    # Fixing it alone saves nothing: another rank is as late.
     values["waited"] = (top.weight_ns, "ns")
-    if saving:
-        return Headline.of(f"{{finding}}. Other ranks wait up to {{waited}} {unit.per} for it; {text}", **values)
     del values["saving"]
     values["share"] = (top.weight_ns / step, "ratio")
     return Headline.of(
@@ -321,12 +320,12 @@ def _straggler_sentence(found: Sequence[Finding], unit: StepWords) -> Headline:
     values: dict[str, tuple[int | float | str, str]] = {"finding": (first.title, "")}
     text = "{finding}"
     saving = first.saving_ns or 0
-    if first.weight_ns > saving:
-        text += f"; other ranks wait up to {{waited}} {unit.per} for it"
-        values["waited"] = (first.weight_ns, "ns")
-    elif saving:
+    if saving:
         text += f"; up to {{saving}} {unit.per} can be saved"
         values["saving"] = (saving, "ns")
+    elif first.weight_ns:
+        text += f"; other ranks wait up to {{waited}} {unit.per} for it"
+        values["waited"] = (first.weight_ns, "ns")
     more = [str(rank) for each in others for rank in each.ranks]
     if more:
         shown = ", ".join(more[:8]) + (", …" if len(more) > 8 else "")

@@ -21,7 +21,7 @@ import polars as pl
 from rankscope import __version__
 from rankscope.errors import RankscopeError
 from rankscope.pipeline import Run
-from rankscope.pipeline.clock import run_clock
+from rankscope.pipeline.clock import clock_of
 from rankscope.primitives.communicators import parse_group_ranks
 from rankscope.rundir.atomic import write_atomic
 
@@ -56,11 +56,9 @@ def write_chakra(run: Run, folder: Path) -> Written:
     Raises:
         RankscopeError: the files cannot be written.
     """
-    results = run.analyze("collectives", "clock")
+    results = run.analyze("collectives")
     rows = _completed(results["collectives"].frame)
-    clock = run_clock(
-        {rank: [trace.info for trace in traces] for rank, traces in run.loaded.ranks.items()}, results["clock"].frame
-    )
+    clock = clock_of(run)
     groups = _Groups()
     written = Written()
     try:

@@ -20,7 +20,7 @@ import polars as pl
 from rankscope import __version__
 from rankscope.errors import ConfigError, RankscopeError
 from rankscope.pipeline import Run
-from rankscope.pipeline.clock import RankClock, run_clock
+from rankscope.pipeline.clock import RankClock, clock_of
 from rankscope.primitives.intervals import Int64
 from rankscope.results import Inputs, chosen_starts
 from rankscope.rundir.atomic import atomic_file
@@ -66,8 +66,7 @@ def write_speedscope(run: Run, path: Path, *, ranks: Sequence[int] | None = None
     chosen = run.ranks if ranks is None else [rank for rank in ranks if rank in run.ranks]
     if ranks is not None and (missing := sorted(set(ranks) - set(chosen))):
         raise ConfigError(f"there is no trace of rank {missing[0]}", hint=f"ranks with a trace: {run.ranks}")
-    infos = {rank: [trace.info for trace in traces] for rank, traces in run.loaded.ranks.items()}
-    clock = run_clock(infos, pl.DataFrame())
+    clock = clock_of(run)
     frames = _Frames()
     written = Written()
     try:

@@ -42,9 +42,9 @@ def summarize_trace(folder: Path, result_folder: Path) -> tuple[TraceSummary | N
     try:
         ranks = len(list(folder.glob("*.trace.json*")))
         run = open_run(folder, executor="processes" if ranks > _MANY_RANKS else "serial")
-        results = run.attempt("step_time", "device_time", "collectives", "clock")
+        results = run.attempt("step_time", "distributed", "collectives", "clock")
         steps = results["step_time"].frame.filter(pl.col("step").is_not_null())
-        device = results["device_time"].frame
+        exchanged = results["distributed"].frame.filter(pl.col("step").is_not_null())
     except RankscopeError as error:
         return None, f"the recorded window cannot be read: {error}"
     except KeyError:
@@ -55,7 +55,9 @@ def summarize_trace(folder: Path, result_folder: Path) -> tuple[TraceSummary | N
     worst = means.sort(pl.col("exposed_communication_ns") / pl.col("window_ns"), "rank", descending=True).row(
         0, named=True
     )
-    device_row = device.filter(pl.col("rank") == worst["rank"]).row(0, named=True)
+    of_worst = exchanged.filter(pl.col("rank") == worst["rank"])
+    hidden = int(of_worst["overlap_ns"].sum())
+    communication = int(of_worst["exposed_communication_ns"].sum()) + hidden
     waits, reduces = None, None
     if "collectives" in results:
         of_rank = results["collectives"].frame.filter((pl.col("rank") == worst["rank"]) & pl.col("step").is_not_null())
@@ -82,9 +84,9 @@ def summarize_trace(folder: Path, result_folder: Path) -> tuple[TraceSummary | N
             steps=worst["steps"],
             window_ns=round(window),
             compute_ns=round(worst["compute_ns"]),
-            communication_ns=round(device_row["communication_ns"] / worst["steps"]),
+            communication_ns=round(communication / worst["steps"]),
             exposed_communication_ns=round(exposed),
-            overlap_ratio=device_row["overlap_ratio"],
+            overlap_ratio=hidden / communication if communication else None,
             exposed_share=exposed / window if window else 0.0,
             wait_ns=None if waits is None else round(waits.length / worst["steps"]),
             exposed_wait_ns=None if exposed_wait is None else round(exposed_wait / worst["steps"]),

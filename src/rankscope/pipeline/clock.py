@@ -2,12 +2,14 @@
 
     common = wall + offset_ns + drift_ppm · 10⁻⁶ · (wall − at_ns),   wall = trace clock + baseTimeNanoseconds
 
-with the columns of the analysis `clock`. Times of the timeline are `common` minus the run's origin, its earliest event.
+with the columns of the analysis `clock`. The run's clock is `common` minus the run's origin, its earliest event. The
+timeline, the page, the terminal, files, queries and agents have all instants on it (`in_run_time`, `sql`); only results
+in Python, of which analyses are made, have those of the files.
 Ranks without shared collectives keep their wall clock; if that puts groups of linked ranks too far apart to be seen
 together, each group starts at the origin, and the timeline is marked as not aligned. The clock is cached next to the
 tables, so that the timeline need not wait for the analyses.
 
-In: the result of `clock`, and the traces' own clocks. Out: a shift and drift per rank and file.
+In: the result of `clock`, and the traces' own clocks. Out: a shift and drift per rank and file, and results on it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +27,7 @@ import rankscope
 from rankscope.errors import describe_error
 from rankscope.pipeline.load import Loaded
 from rankscope.primitives.intervals import Int64
-from rankscope.results import Options, Result
+from rankscope.results import Anchor, Finding, Options, Result
 from rankscope.results.failures import FAILURES
 from rankscope.store.sidecar import read_sidecar, write_sidecar
 from rankscope.store.trace_info import TraceInfo
@@ -37,6 +39,7 @@ _FILE = "clock.bin"
 
 # Unlinked sets of ranks that are further apart than this many times their length are shown from the same start.
 APART = 20
+_BASE, _DRIFT, _AT = "_base", "_drift", "_at"
 
 
 @dataclass(frozen=True)
@@ -64,10 +67,6 @@ class RankClock:
             moved = moved + np.rint(self.drift * (moved - self.at)).astype(np.int64)
         return moved.astype(np.int64)
 
-    def file_start(self, window: int, start: int | None) -> int | None:
-        """The first instant of one of the rank's files on the run's clock; None for a file without events."""
-        return None if start is None else int(self.run_time(window, np.array([start], dtype=np.int64))[0])
-
 
 @dataclass(frozen=True)
 class RunClock:
@@ -86,6 +85,66 @@ class RunClock:
     aligned: bool
     residual_ns: int | None
     ranks: Mapping[int, RankClock]
+
+    def moved(self, frame: pl.DataFrame, instants: Sequence[str]) -> pl.DataFrame:
+        """A table with its instants on the run's clock.
+
+        Args:
+            frame: rank, window, the instants on the clock of the row's file, and any others; without a window, the
+                file is the rank's first.
+        """
+        if not instants or frame.is_empty() or "rank" not in frame.columns:
+            return frame
+        if "window" not in frame.columns:
+            return self.moved(frame.with_columns(pl.lit(0, pl.Int64).alias("window")), instants).drop("window")
+        files = pl.DataFrame(
+            [
+                (rank, window, base, own.drift, own.at)
+                for rank, own in self.ranks.items()
+                for window, base in enumerate(own.bases)
+            ],
+            schema={"rank": pl.Int64, "window": pl.Int64, _BASE: pl.Int64, _DRIFT: pl.Float64, _AT: pl.Int64},
+            orient="row",
+        )
+        placed = frame.join(files, on=["rank", "window"], how="left", maintain_order="left")
+        times = {name: pl.col(name) + pl.col(_BASE) for name in instants}
+        drifted = (
+            (time + (pl.col(_DRIFT) * (time - pl.col(_AT))).round(mode="half_to_even").cast(pl.Int64)).alias(name)
+            for name, time in times.items()
+        )
+        return placed.with_columns(drifted).drop(_BASE, _DRIFT, _AT)
+
+    def finding(self, finding: Finding) -> Finding:
+        """A finding with its event on the run's clock, and those of its symptoms."""
+        return replace(
+            finding,
+            anchor=None if finding.anchor is None else self._anchor(finding.anchor),
+            symptoms=tuple(map(self.finding, finding.symptoms)),
+        )
+
+    def _anchor(self, anchor: Anchor) -> Anchor:
+        own = self.ranks.get(anchor.rank)
+        if own is None:
+            return anchor
+
+        def at(time: int) -> int:
+            return int(own.run_time(anchor.window, np.array([time], dtype=np.int64))[0])
+
+        since = None if anchor.since_ns is None else at(anchor.since_ns)
+        return replace(
+            anchor,
+            start_ns=at(anchor.start_ns),
+            end_ns=at(anchor.end_ns),
+            since_ns=since,
+            peers=tuple(map(self._anchor, anchor.peers)),
+        )
+
+
+def in_run_time(result: Result, clock: RunClock) -> Result:
+    """A result with its instants, and its findings' events, on the run's clock."""
+    instants = result.analysis.instants
+    rows = clock.moved(result.frame, instants) if instants else result.rows
+    return replace(result, rows=rows, findings=tuple(map(clock.finding, result.findings)))
 
 
 def run_clock(ranks: Mapping[int, Sequence[TraceInfo]], clock: pl.DataFrame) -> RunClock:

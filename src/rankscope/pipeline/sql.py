@@ -1,12 +1,13 @@
 """SQL over a run: `run.sql("SELECT …")`.
 
-Analyses are computed if the query names their tables.
+Analyses are computed if the query names their tables, and the run's clock if it names an instant.
 
 In: a run and a query. Out: a Polars frame, and how it was made.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -17,13 +18,13 @@ import polars as pl
 
 from rankscope.analyses import all_analyses
 from rankscope.errors import ConfigError
-from rankscope.pipeline.clock import AnalyzedRun, RunClock, clock_of
+from rankscope.pipeline.clock import AnalyzedRun, RunClock, clock_of, in_run_time
 from rankscope.pipeline.methods import AnalysisMethods
 from rankscope.query.answer import answer
 from rankscope.query.engines import ENGINES, Request, Shift, TraceFiles
 from rankscope.query.process import run_apart
 from rankscope.query.statement import QueryError, parse_statement
-from rankscope.query.tables import PREFIX, RUN_TIME, SqlTable, sql_tables, trace_tables, traces_of
+from rankscope.query.tables import PREFIX, SqlTable, sql_tables, trace_tables, traces_of
 from rankscope.results import Analysis, Result
 from rankscope.store.schema import SCHEMA_VERSION, Column
 
@@ -56,6 +57,8 @@ class QueryOptions:
 
 
 DEFAULT_OPTIONS = QueryOptions()
+_ALL_COLUMNS = re.compile(r"(?<!\()\s*\*\s*(?:,|\bFROM\b|\bEXC|\bREPLACE|\bRENAME|$)", re.IGNORECASE)
+"""`*` or `t.*` in a list of columns: instants may be among them."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ def prepare_query(
 
     Args:
         results: the results that it may name; None to compute those that it names.
-        clock: the run's clock; None to compute it if the query needs it, and if results may be computed.
+        clock: the run's clock; None to compute it if the query names an instant, and if results may be computed.
 
     Raises:
         QueryError: it is not one query that only reads.
@@ -184,23 +187,28 @@ def prepare_query(
     named = {name.lower() for name in statement.names}
     wanted = [name.removeprefix(PREFIX) for name, table in known.items() if table.kind == "result" and name in named]
     found = run.analyze(*wanted) if results is None and wanted else (results or {})
+    instants = {
+        column.name for name, table in known.items() if name in named for column in table.columns if column.instant
+    }
     shifts = {}
-    if RUN_TIME.name in named:
+    if instants & named or (instants and _ALL_COLUMNS.search(statement.sql)):
         if clock is None and results is not None:
-            raise QueryError(f"{RUN_TIME.name} is not known yet", hint="wait until the run is analyzed")
-        shifts = _shifts(clock or clock_of(run))
+            raise QueryError("the run's clock is not known yet", hint="wait until the run is analyzed")
+        clock = clock or clock_of(run)
+        shifts = _shifts(clock)
+        found = {name: in_run_time(found[name], clock) for name in wanted}
     tables = {
         name: [
             TraceFiles(
                 rank,
                 file,
                 tuple(trace.files(name)),
-                shifts.get((rank, file)) if RUN_TIME in table.computed else None,
+                shifts.get((rank, file)),
                 trace.incomplete_steps if name == "annotations" else (),
             )
             for rank, file, trace in traces_of(run.loaded.ranks)
         ]
-        for name, table in trace_tables().items()
+        for name in trace_tables()
         if name in named
     }
     request = Request(
@@ -239,22 +247,19 @@ def _known_columns() -> dict[str, Column]:
     for table in tables_of().values():
         for column in table.columns:
             found.setdefault(column.name, []).append(column)
-    events = {column.name for table in trace_tables().values() for column in table.columns}
+    events = {column.name for table in trace_tables().values() for column in table.columns if column.instant}
     return {
         name: Column(
             name,
             columns[0].dtype,
             columns[0].unit,
             columns[0].doc if len({column.doc for column in columns}) == 1 else "",
-            (name in events and name in INSTANTS) or all(column.instant for column in columns),
+            name in events or all(column.instant for column in columns),
         )
         for name, columns in found.items()
         if len({column.unit for column in columns}) == 1
     }
 
-
-INSTANTS = ("start_ns", "end_ns", "time_ns", "launch_ns")
-"""Points in time on the clock of the row's trace file, in the tables of events."""
 
 __all__ = [
     "SCHEMA_VERSION",

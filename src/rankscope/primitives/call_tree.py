@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.primitives.call_stack import with_ancestors
+from rankscope.primitives.hashed_names import without_hashes
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import Int32, nest
 from rankscope.primitives.phases import MODULE_FRAME
@@ -45,10 +46,10 @@ class CallTree:
 
 def shared_name(name: str) -> str:
     """The name without what differs between ranks and steps: all steps are `ProfilerStep*`, addresses of objects and
-    the prefix of modules are dropped."""
+    the prefix of modules are dropped, and hashes are `…`."""
     if STEP.match(name):
         return "ProfilerStep*"
-    return _ADDRESS.sub("", name).removeprefix(MODULE_FRAME)
+    return without_hashes(_ADDRESS.sub("", name).removeprefix(MODULE_FRAME))
 
 
 def within(start: Int64, end: Int64, from_ns: int, to_ns: int) -> Int64:

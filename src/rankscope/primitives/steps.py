@@ -213,6 +213,27 @@ def cold_steps(slowest: pl.DataFrame) -> pl.DataFrame:
     return (long if is_cold else long.clear()).select("step", "window")
 
 
+def averaged_steps(steps: pl.DataFrame) -> pl.DataFrame:
+    """The rows that means and shares of steps are of: where any step is marked those of steps, without cold ones.
+
+    Args:
+        steps: step, window, window_ns and any others: how long each rank took for each step.
+    """
+    marked = marked_steps(steps)
+    slowest = marked.group_by("step", "window").agg(pl.col("window_ns").max())
+    return marked.join(cold_steps(slowest), on=["step", "window"], how="anti", maintain_order="left")
+
+
+def marked_steps(steps: pl.DataFrame) -> pl.DataFrame:
+    """The rows of steps. A file without any is not one step where others have some; if none has, each is one.
+
+    Args:
+        steps: step (null for a file without steps) and any others.
+    """
+    marked = steps.filter(pl.col("step").is_not_null())
+    return marked if marked.height else steps
+
+
 def count_steps(frame: pl.DataFrame) -> int:
     """The number of recorded steps. Windows may repeat a number: it counts as often as one rank has it.
 

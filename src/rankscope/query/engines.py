@@ -17,7 +17,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from rankscope.query.statement import TABLE_FUNCTIONS, QueryError, parse_statement
-from rankscope.query.tables import FILE, RANK, ROW, RUN_TIME, time_of, trace_tables
+from rankscope.query.tables import FILE, INSTANTS, RANK, ROW, trace_tables
 from rankscope.store.cache import without_steps
 from rankscope.store.schema import TABLES
 
@@ -40,7 +40,7 @@ class TraceFiles:
     """One table of one trace file: its Parquet files, in the order of its rows; none if it has no rows.
 
     Attributes:
-        shift: for the column `run_ns`; None if the query does not name it, or the table has no times.
+        shift: for its instants; None if the query names none.
         incomplete: of the ranges, the numbers of steps that are incomplete.
     """
 
@@ -136,9 +136,8 @@ def _source(name: str, files: Sequence[TraceFiles]) -> pl.LazyFrame:
 
 
 def _schema(name: str, files: Sequence[TraceFiles]) -> dict[str, Any]:
-    """The columns of a table of all ranks, with `run_ns` if it was asked for."""
-    schema: dict[str, Any] = dict(trace_tables()[name].table.schema)
-    return schema | ({RUN_TIME.name: RUN_TIME.dtype} if any(each.shift is not None for each in files) else {})
+    """The columns of a table of all ranks."""
+    return dict(trace_tables()[name].table.schema)
 
 
 def _file(name: str, each: TraceFiles) -> pl.LazyFrame:
@@ -154,10 +153,14 @@ def _file(name: str, each: TraceFiles) -> pl.LazyFrame:
     )
     if each.shift is None:
         return lazy
-    moved = pl.col(time_of(TABLES[name]) or "") + each.shift.base
-    if each.shift.drift:
-        moved = moved + (each.shift.drift * (moved - each.shift.at)).round(mode="half_to_even").cast(pl.Int64)
-    return lazy.with_columns(moved.alias(RUN_TIME.name))
+    return lazy.with_columns(_moved(instant, each.shift) for instant in INSTANTS if instant in TABLES[name].schema)
+
+
+def _moved(instant: str, shift: Shift) -> pl.Expr:
+    moved = pl.col(instant) + shift.base
+    if shift.drift:
+        moved = moved + (shift.drift * (moved - shift.at)).round(mode="half_to_even").cast(pl.Int64)
+    return moved.alias(instant)
 
 
 def _of_ranks(files: Sequence[TraceFiles], predicate: pl.Expr | None) -> list[TraceFiles]:
@@ -265,11 +268,11 @@ def _view(name: str, files: Sequence[TraceFiles]) -> str:
     parts = []
     for each in files:
         if each.paths:
-            columns = ", ".join(_column(column, each.incomplete) for column in TABLES[name].schema)
+            columns = ", ".join(_column(column, each) for column in TABLES[name].schema)
             row = f"file_row_number{_offsets(each.paths)}"
             parts.append(
                 f"SELECT {each.rank}::BIGINT AS rank, {each.file}::BIGINT AS file, ({row})::BIGINT AS row_index,"
-                f" {columns}{_run_time(name, each.shift)}"
+                f" {columns}"
                 f" FROM read_parquet({_list(each.paths)}, file_row_number = true, filename = true)"
             )
     if parts:
@@ -280,21 +283,17 @@ def _view(name: str, files: Sequence[TraceFiles]) -> str:
     return f"SELECT {nulls} WHERE false"
 
 
-def _column(name: str, incomplete: Sequence[int]) -> str:
-    """A column of a file, as `without_steps` gives it."""
+def _column(name: str, file: TraceFiles) -> str:
+    """A column of a file, as `without_steps` gives it; instants on the run's clock."""
+    incomplete, shift = file.incomplete, file.shift
+    if name in INSTANTS and shift is not None:
+        moved = f"({_identifier(name)} + {shift.base})"
+        drift = f" + round_even({shift.drift!r}::DOUBLE * ({moved} - {shift.at}), 0)::BIGINT" if shift.drift else ""
+        return f"({moved}{drift})::BIGINT AS {_identifier(name)}"
     kind = {"step": "NOT IN", "incomplete_step": "IN"}.get(name) if incomplete else None
     if kind is None:
         return _identifier(name)
     return f"CASE WHEN step {kind} ({', '.join(map(str, incomplete))}) THEN step END AS {name}"
-
-
-def _run_time(name: str, shift: Shift | None) -> str:
-    """The column `run_ns`, after the others."""
-    if shift is None:
-        return ""
-    moved = f"({time_of(TABLES[name])} + {shift.base})"
-    drift = f" + round_even({shift.drift!r}::DOUBLE * ({moved} - {shift.at}), 0)::BIGINT" if shift.drift else ""
-    return f", ({moved}{drift})::BIGINT AS {RUN_TIME.name}"
 
 
 def _offsets(paths: Sequence[str]) -> str:

@@ -152,12 +152,12 @@ WHERE step IS NOT NULL AND NOT on_device
 ORDER BY step, rank""",
     ),
     "step_starts": Example(
-        "When each rank starts each step, on one clock: `run_ns` compares ranks, `start_ns` does not.",
+        "When each rank starts each step, on the run's clock, which compares ranks.",
         """\
-SELECT step, rank, run_ns, end_ns - start_ns AS duration_ns
+SELECT step, rank, start_ns, end_ns - start_ns AS duration_ns
 FROM annotations
 WHERE step IS NOT NULL AND NOT on_device
-ORDER BY step, run_ns, rank""",
+ORDER BY step, start_ns, rank""",
     ),
     "largest_allocations": Example(
         "The largest allocations (recorded with `profile_memory`).",

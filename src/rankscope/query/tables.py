@@ -9,7 +9,7 @@ In: the cached tables of each rank, and results. Out: tables with their columns,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -26,13 +26,9 @@ ROW = Column(
     "row_index", I64, "", "the row's number in its file's table: `*_row` columns refer to it, within one rank and file"
 )
 ADDED = (RANK, FILE, ROW)
-RUN_TIME = Column(
-    "run_ns",
-    I64,
-    "ns",
-    "when it starts, on the run's clock, since the run's first event: instants of different ranks can be compared",
-)
-"""Not stored: computed for a query that names it."""
+INSTANTS = ("start_ns", "end_ns", "time_ns", "launch_ns")
+"""Columns of events that are points in time: in queries on the run's clock, since its first event, so that those of
+different ranks can be compared."""
 
 Kind = Literal["trace", "result"]
 
@@ -43,12 +39,10 @@ class SqlTable:
 
     Attributes:
         kind: `trace` for events of all ranks, `result` for what an analysis computes from them.
-        computed: columns that a query has to name: they are not part of `*`.
     """
 
     table: Table
     kind: Kind
-    computed: tuple[Column, ...] = ()
 
     @property
     def name(self) -> str:
@@ -57,24 +51,23 @@ class SqlTable:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Its columns, in order, those that are computed last."""
-        return (*self.table.columns, *self.computed)
+        """Its columns, in order."""
+        return self.table.columns
 
 
 @cache
 def trace_tables() -> dict[str, SqlTable]:
     """The tables of events, by name."""
     return {
-        name: SqlTable(
-            Table(name, table.doc, (*ADDED, *table.columns)), "trace", (RUN_TIME,) if time_of(table) is not None else ()
-        )
+        name: SqlTable(Table(name, table.doc, (*ADDED, *map(_on_run_clock, table.columns))), "trace")
         for name, table in TABLES.items()
     }
 
 
-def time_of(table: Table) -> str | None:
-    """The column that `run_ns` is made from; None for a table without times."""
-    return next((name for name in ("start_ns", "time_ns") if name in table.schema), None)
+def _on_run_clock(column: Column) -> Column:
+    if column.name not in INSTANTS:
+        return column
+    return replace(column, doc=column.doc.replace("the trace's clock", "the run's clock"), instant=True)
 
 
 def result_table_of(analysis: Analysis) -> SqlTable:

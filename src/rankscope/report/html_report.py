@@ -12,13 +12,11 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
-import polars as pl
-
 import rankscope
 from rankscope.analyses import all_analyses
 from rankscope.errors import describe_error
 from rankscope.pipeline import Run
-from rankscope.pipeline.clock import RunClock, clock_of
+from rankscope.pipeline.clock import RunClock, clock_of, in_run_time
 from rankscope.report.anonymize import Anonymizer
 from rankscope.report.embed.encoding import json_block
 from rankscope.report.embed.timeline import embed_run, grid_of, size_of
@@ -35,7 +33,6 @@ MAX_BYTES = 20_000_000
 # Tables of more characters than this are compressed.
 PACKED_FROM = 1 << 18
 BLOCK = '<script type="application/octet-stream" data-rankscope="{}">'
-SINCE_START = "; on this page relative to the first event of its file"
 # Characters that could end the script element, or start a comment or an entity, are escaped inside JSON's strings.
 _INERT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
@@ -96,13 +93,12 @@ def payload(run: Run, analyses: Sequence[str] | None = None, grid: Mapping[str, 
     if not analyses:
         results = {name: each for name, each in results.items() if each.analysis.shown_empty or each.frame.height}
         results |= measured(run.path, lambda name, error: lost.append(not_shown(f"The table {name}", error)))
-    origins = origins_of(run)
     diagnosis = run.diagnosis()
-    clock = None if grid is None else clock_of(run)
+    clock = clock_of(run)
     tables = {}
     for name, result in results.items():
         try:
-            tables[name] = table_of(result, origins, headline=diagnosis.headline_of(result))
+            tables[name] = table_of(in_run_time(result, clock), headline=diagnosis.headline_of(result))
         except FAILURES as error:
             lost.append(not_shown(f"The table {name}", error))
     return {
@@ -153,48 +149,16 @@ def shown_analyses() -> dict[str, Analysis]:
     return dict(sorted(all_analyses().items(), key=lambda each: not each[1].shown_empty))
 
 
-def origins_of(run: Run) -> pl.DataFrame:
-    """The first instant of each file on its own clock: rank, window, origin."""
-    return pl.DataFrame(
-        [
-            (rank, window, trace.info.start_ns)
-            for rank, files in run.loaded.ranks.items()
-            for window, trace in enumerate(files)
-        ],
-        schema={"rank": pl.Int64, "window": pl.Int64, "origin": pl.Int64},
-        orient="row",
-    )
-
-
-def _since_start(result: Result, origins: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Instants since the first event of their own file, or of their rank's first one if there is no `window` column.
-
-    Nanoseconds since 1970 exceed the integers that a browser's numbers represent exactly.
-    """
-    frame = result.finite()
-    instants = result.analysis.instants
-    if not instants or "rank" not in frame.columns:
-        return frame, []
-    keys = [key for key in ("rank", "window") if key in frame.columns]
-    # Without a window: since the start of the rank's first file.
-    first = origins.group_by(keys).agg(pl.col("origin").min())
-    joined = frame.join(first, on=keys, how="left", maintain_order="left")
-    return joined.with_columns(pl.col(instants) - pl.col("origin")).drop("origin"), instants
-
-
-def table_of(
-    result: Result, origins: pl.DataFrame, most: int | None = None, *, headline: Headline | None
-) -> Mapping[str, Any]:
+def table_of(result: Result, most: int | None = None, *, headline: Headline | None) -> Mapping[str, Any]:
     """One analysis as the page reads it: title, doc, columns, data by column, and how much was truncated.
 
     Args:
-        result: the analysis's result.
-        origins: from `origins_of`: instants are relative to them.
+        result: the analysis's result, its instants on the run's clock (`in_run_time`).
         most: rows beyond which it is truncated; None for the limit of a file.
         headline: its answer in one sentence (`Diagnosis.headline_of`, else the result's own).
     """
     most = MAX_ROWS if most is None else most
-    frame, instants = _since_start(result, origins)
+    frame, instants = result.finite(), result.analysis.instants
     truncated = None
     if frame.height > most:
         weight = "duration_ns" if "duration_ns" in frame.columns else "total_ns"
@@ -211,7 +175,7 @@ def table_of(
         "doc": result.analysis.doc.strip(),
         "headline": headline.to_json() if headline else None,
         "columns": {
-            c.name: {"unit": c.unit, "doc": c.doc + SINCE_START, "instant": True}
+            c.name: {"unit": c.unit, "doc": c.doc, "instant": True}
             if c.name in instants
             else {"unit": c.unit, "doc": c.doc}
             for c in result.analysis.columns

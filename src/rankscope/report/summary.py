@@ -41,9 +41,8 @@ PARTS = (
     ("exposed_communication_ns", "exposed communication", "red", "▒"),
     ("exposed_copies_ns", "copies", "magenta", "▓"),
     ("data_loading_ns", "waiting for data", "yellow", "▚"),
-    ("other_ns", "otherwise idle", "bright_black", "·"),
+    ("otherwise_idle_ns", "otherwise idle", "bright_black", "·"),
 )
-_AMOUNT = re.compile(r", [\d.]+ (?:µs|ms|s) per step$")
 _UNITS = "(?:%|ns|µs|ms|s|B|kB|MB|GB|TB|GB/s)"
 _TOGETHER = "\N{NO-BREAK SPACE}"
 LABEL = 12
@@ -173,9 +172,7 @@ def _step(overview: Mapping[str, Any], *, recorded: bool) -> list[Text]:
         lines.append(line)
     if overview["overlap_ratio"] is not None:
         hidden = overview["overlap_ratio"]
-        share = (
-            [(percent(hidden), "bold"), " of all communication overlaps"] if hidden else ["no communication overlaps"]
-        )
+        share = [(percent(hidden), "bold"), " of communication overlaps"] if hidden else ["no communication overlaps"]
         lines.append(_line("overlap", *share, " with compute"))
     return lines
 
@@ -193,8 +190,7 @@ def slowest(diagnosis: Diagnosis, steps: Sequence[int]) -> Text:
         saving = f", costs up to {number_of(first.saving_ns, 'ns')} {per_step(steps)}" if first.saving_ns else ""
         others = [rank for rank in verdict.ranks if rank not in first.ranks]
         more = f"; also {numbered('rank', others, limit=40)}" if others else ""
-        # How much of it the cause is stands in the finding.
-        cause = plain(_AMOUNT.sub("", first.title.partition(": ")[2]), limit=120)
+        cause = plain(first.title.partition(": ")[2], limit=120)
         who = numbered("rank", first.ranks, limit=40)
         return _line("stragglers", (who, "bold red"), f": {cause}{saving}{more}")
     if verdict.longest is None or verdict.state == "none":

@@ -43,6 +43,7 @@ from rankscope.results.frames import RANK_AND_WINDOW, concat_ranks, finite, sche
 from rankscope.results.headline import Headline, greatest, over_ranks, top_group, total_of
 from rankscope.results.judged import (
     files_without_steps,
+    incomplete_files,
     incomplete_ranks,
     of_judged_ranks,
     ranks_without_steps,
@@ -106,6 +107,7 @@ __all__ = [
     "finite",
     "greatest",
     "in_steps",
+    "incomplete_files",
     "incomplete_ranks",
     "judged_by_log",
     "late_unexplained",

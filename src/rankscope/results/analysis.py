@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 RESULT_SCHEMA_VERSION = 1
 _RANKS_SHOWN = 8
+ENTIRE_RECORDING = "entire recording"
+"""Of figures that include what is recorded outside of steps."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,8 @@ class Analysis:
         on_page: whether `serve` computes its table for the page.
         shown_empty: whether the report shows it even without rows. The report and the page begin with these.
         charts: charts above its table on the page and in the report.
+        whole_recording: whether its figures include what is recorded outside of steps. All others are of the recorded
+            steps, or have a row for each step or event: then title and headline say that.
 
     Raises:
         ValueError: a chart names a column that is not declared.
@@ -171,6 +175,7 @@ class Analysis:
     on_page: bool = True
     shown_empty: bool = False
     charts: tuple[Bars, ...] = ()
+    whole_recording: bool = False
 
     def __post_init__(self) -> None:
         known = {column.name for column in self.columns}
@@ -218,8 +223,9 @@ class Analysis:
 
     @property
     def title(self) -> str:
-        """The first line of the doc, without the full stop."""
-        return inspect.cleandoc(self.doc).split("\n", 1)[0].rstrip(".")
+        """The first line of the doc, without the full stop, and whether it is of more than the steps."""
+        title = inspect.cleandoc(self.doc).split("\n", 1)[0].rstrip(".")
+        return f"{title} ({ENTIRE_RECORDING})" if self.whole_recording else title
 
     @property
     def instants(self) -> list[str]:
@@ -317,7 +323,11 @@ class Result:
         complete = headline is not None and all(
             isinstance(e.value, str) or (e.value is not None and math.isfinite(e.value)) for e in headline.values
         )
-        return self._with_ranks_left_out(headline) if headline is not None and complete else None
+        if headline is None or not complete:
+            return None
+        if self.analysis.whole_recording:
+            headline = replace(headline, text=f"{headline.text.removesuffix('.')} ({ENTIRE_RECORDING}).")
+        return self._with_ranks_left_out(headline)
 
     def _with_ranks_left_out(self, headline: Headline) -> Headline:
         """The sentence with the ranks that it is not about."""

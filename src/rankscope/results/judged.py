@@ -5,10 +5,11 @@ In: the metadata of trace files, and results. Out: these ranks, or rows without 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import polars as pl
 
+from rankscope.primitives.clocks import base_times
 from rankscope.store.trace_info import TraceInfo
 
 
@@ -48,6 +49,13 @@ def ranks_without_steps(step_time: pl.DataFrame, traces: Iterable[TraceInfo]) ->
     if not with_steps:
         return frozenset()
     return frozenset(info.rank for info in traces if info.rank is not None) - with_steps
+
+
+def incomplete_files(traces: Sequence[TraceInfo]) -> pl.DataFrame:
+    """The incomplete files: rank, window. Any event of their steps can be missing, which looks like less or other
+    work."""
+    broken = pl.Series([info.is_incomplete for info in traces if info.rank is not None], dtype=pl.Boolean)
+    return base_times(traces).select("rank", "window").filter(broken)
 
 
 def of_judged_ranks(frame: pl.DataFrame, traces: Iterable[TraceInfo]) -> pl.DataFrame:

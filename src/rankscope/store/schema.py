@@ -25,7 +25,8 @@ class Column:
         dtype: its Polars type.
         unit: `ns`, `bytes`, `ratio`, `count`, `GB/s`, …; empty if it has none.
         doc: what it means, for the docs, the page and the reports.
-        instant: whether it is a point in time on the clock of the row's trace file, not a duration.
+        instant: whether it is a point in time, not a duration: here on the clock of the row's trace file, and on the
+            run's clock wherever it is shown (`pipeline.clock`).
     """
 
     name: str

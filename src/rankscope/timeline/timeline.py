@@ -173,8 +173,6 @@ class Timeline:
                     "mesh": dict(info.mesh),
                     "offset_ns": own.offset_ns,
                     "residual_ns": own.residual_ns,
-                    "drift": own.drift,
-                    "files_ns": [own.file_start(window, file.info.start_ns) for window, file in enumerate(files)],
                     "steps": drawn_rank.lanes.steps if drawn_rank else [],
                     "tracks": [drawn_rank.first_track, len(drawn_rank.lanes.tracks)] if drawn_rank else [0, 0],
                     "counters": drawn_rank.lanes.counters if drawn_rank else [],

@@ -9,8 +9,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import polars as pl
-
 from rankscope.compare import Diff, diff_runs
 from rankscope.errors import ConfigError
 from rankscope.report.html_report import table_of
@@ -22,7 +20,6 @@ MOST = 20_000
 KEPT = 8
 _Shown = tuple[str, int]
 _Key = tuple[_Shown, _Shown | None, tuple[int, ...]]
-_NO_ORIGINS = pl.DataFrame(schema={"rank": pl.Int64, "window": pl.Int64, "origin": pl.Int64})
 
 
 class Comparisons:
@@ -71,7 +68,7 @@ def _to_json(diff: Diff) -> dict[str, Any]:
     return {
         "a": dict(diff.a),
         "b": dict(diff.b),
-        "table": table_of(diff.result(), _NO_ORIGINS, MOST, headline=None),
+        "table": table_of(diff.result(), MOST, headline=None),
         "gained": [finding.to_json() for finding in diff.gained],
         "lost": [finding.to_json() for finding in diff.lost],
     }

@@ -12,13 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rankscope.export.formats import to_parquet
+from rankscope.pipeline.clock import RunClock, in_run_time
 from rankscope.results import Result
 from rankscope.web.responses import RefusedError, answer
 
 PARQUET = "application/vnd.apache.parquet"
 
 
-def parquet_answer(request: Request, results: Mapping[str, Result], tag: str) -> Response:
+def parquet_answer(request: Request, results: Mapping[str, Result], clock: RunClock | None, tag: str) -> Response:
     """The table that the address names, to be saved.
 
     Raises:
@@ -26,8 +27,8 @@ def parquet_answer(request: Request, results: Mapping[str, Result], tag: str) ->
     """
     name = request.path_params["name"]
     result = results.get(name)
-    if result is None:
+    if result is None or clock is None:
         raise RefusedError(404, "there is no such table, or it is not ready yet", "api/summary lists the tables")
     file = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     headers = {"Content-Disposition": f'attachment; filename="rankscope_{file}.parquet"'}
-    return answer(request, to_parquet(result, {}), PARQUET, tag, headers)
+    return answer(request, to_parquet(in_run_time(result, clock), {}), PARQUET, tag, headers)

@@ -124,7 +124,7 @@ def _respond(request: Request, run: ServedRun, asked: dict[str, Any], stopped: C
     options = QueryOptions(str(asked.get("engine", ENGINES[0])), limit, seconds)
     result = prepare_query(loaded.run, asked["sql"], options, loaded.results, loaded.clock).run(stopped)
     if form == "json":
-        return json_answer(request, shown_rows(result, _origins(run)))
+        return json_answer(request, shown_rows(result))
     name = {"Content-Disposition": f'attachment; filename="rankscope_query.{form}"'}
     return answer(request, QUERY_FORMATS[form](result, loaded.about), _KINDS[form], None, name)
 
@@ -175,28 +175,23 @@ def _names_in(folder: Path) -> list[str]:
 # -- the rows as the page shows them ----------------------------------------------------------------------------------
 
 
-def shown_rows(result: QueryResult, origins: pl.DataFrame) -> dict[str, Any]:
-    """Rows for the page: columns, data by column, the place of each row in the timeline.
-
-    Args:
-        origins: the first instant of each file on its own clock: rank, file, origin.
-    """
+def shown_rows(result: QueryResult) -> dict[str, Any]:
+    """Rows for the page: columns, data by column, the place of each row in the timeline."""
     frame, truncated = result.frame, result.truncated
     columns = {column.name: column for column in result.columns}
     instants = [name for name, column in columns.items() if column.instant and frame.schema[name].is_integer()]
-    frame, places = _since_start(frame, instants, origins)
+    places = _places(frame, instants)
     frame = _exact(shortened(simple(finite(frame)), LONGEST_TEXT))
     size = frame.estimated_size()
     if size > MAX_BYTES:
         frame, truncated = frame.head(max(1, int(frame.height * MAX_BYTES / size))), True
-    relative = set(instants) if places is not None else set()
     return {
         "columns": {
             name: {
                 "unit": column.unit if frame.schema[name].is_numeric() else "",
                 "doc": column.doc,
                 "type": str(result.frame.schema[name]),
-                **({"instant": True} if name in relative else {}),
+                **({"instant": True} if name in instants else {}),
             }
             for name, column in columns.items()
         },
@@ -219,59 +214,16 @@ def _exact(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(pl.col(large).cast(pl.String)) if large else frame
 
 
-def _since_start(
-    frame: pl.DataFrame, instants: list[str], origins: pl.DataFrame
-) -> tuple[pl.DataFrame, list[list[int] | None] | None]:
-    """Instants relative to the first event of their file, and each row's place: rank, file, start, end.
-
-    Nanoseconds since 1970 exceed the integers that a browser's numbers represent exactly. Without a column for the
-    file, it is the rank's last one that begins before.
-    """
+def _places(frame: pl.DataFrame, instants: list[str]) -> list[list[int] | None] | None:
+    """The place of each row in the timeline: rank, start, end; None where no row can have one."""
     if "rank" not in frame.columns or not frame.schema["rank"].is_integer() or not instants:
-        return frame, None
-    keys = next(
-        (name for name in ("file", "window") if name in frame.columns and frame.schema[name].is_integer()), None
-    )
-    rows = frame.with_row_index(_ROWS).select(
-        _ROWS,
-        pl.col("rank").cast(pl.Int64),
-        (pl.lit(None, pl.Int64) if keys is None else pl.col(keys).cast(pl.Int64)).alias("file"),
-        pl.min_horizontal(pl.col(instants).cast(pl.Int64)).alias("at"),
-    )
-    if keys is None:
-        known = origins.sort("origin").with_columns(pl.col("origin").alias("since"))
-        by_time = (
-            rows.drop("file")
-            .sort("at", nulls_last=True)
-            .join_asof(known, left_on="at", right_on="since", by="rank", strategy="backward", check_sortedness=False)
-        )
-        rows = by_time.sort(_ROWS)
-    else:
-        rows = rows.join(origins, on=["rank", "file"], how="left", maintain_order="left")
-    origin = rows["origin"]
-    moved = frame.with_columns((pl.col(name) - origin).alias(name) for name in instants)
+        return None
     if "start_ns" not in instants:
-        return moved, []
+        return []
     end = (
         pl.col("end_ns")
         if "end_ns" in instants
         else pl.col("start_ns") + (pl.col("duration_ns") if "duration_ns" in frame.columns else _LONG_NS)
     )
-    places = moved.select(
-        rows["rank"], rows["file"], pl.col("start_ns").alias("start"), end.cast(pl.Int64).alias("end")
-    ).rows()
-    return moved, [list(place) if None not in place else None for place in places]
-
-
-def _origins(run: ServedRun) -> pl.DataFrame:
-    """The first instant of each file on its own clock."""
-    ranks = run.loaded.run.loaded.ranks if run.loaded.run is not None else {}
-    return pl.DataFrame(
-        [
-            (rank, file, trace.info.start_ns)
-            for rank, file, trace in traces_of(ranks)
-            if trace.info.start_ns is not None
-        ],
-        schema={"rank": pl.Int64, "file": pl.Int64, "origin": pl.Int64},
-        orient="row",
-    )
+    rows = frame.select("rank", pl.col("start_ns").alias("start"), end.cast(pl.Int64).alias("end")).rows()
+    return [list(place) if None not in place else None for place in rows]

@@ -19,8 +19,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 import rankscope
+from rankscope.pipeline.clock import in_run_time
 from rankscope.report.experiments.tables import measured
-from rankscope.report.html_report import PAYLOAD_SCHEMA_VERSION, located, not_shown, origins_of, table_of
+from rankscope.report.html_report import PAYLOAD_SCHEMA_VERSION, located, not_shown, table_of
 from rankscope.results import Finding, Result, by_severity
 from rankscope.results.failures import FAILURES
 from rankscope.timeline.call_trees import CALLS, call_trees
@@ -235,14 +236,15 @@ def _summary(request: Request, run: ServedRun) -> Response:
 
 def _table(request: Request, run: ServedRun) -> Response:
     result = _results(run).get(request.path_params["name"])
-    if result is None or run.loaded.run is None:
+    clock = run.loaded.clock
+    if result is None or clock is None:
         raise RefusedError(404, "there is no such table, or it is not ready yet", "api/summary lists the tables")
-    table = table_of(result, origins_of(run.loaded.run), MAX_ROWS, headline=run.loaded.headline_of(result))
+    table = table_of(in_run_time(result, clock), MAX_ROWS, headline=run.loaded.headline_of(result))
     return json_answer(request, table, _tag(request))
 
 
 def _parquet(request: Request, run: ServedRun) -> Response:
-    return parquet_answer(request, _results(run), _tag(request))
+    return parquet_answer(request, _results(run), run.loaded.clock, _tag(request))
 
 
 def _results(

@@ -95,9 +95,7 @@ def test_a_rank_behind_a_later_one_and_a_single_stall_are_no_stragglers() -> Non
 
 def test_in_some_steps() -> None:
     (found,), _ = judged(comparison(*THREE), NONE, log(late(1, 8, kind=late_at_times.__name__)))
-    assert (
-        found.title == "Rank 1 delays the other ranks in some steps: it sleeps or is blocked at job.py:9, 8 ms per step"
-    )
+    assert found.title == "Rank 1 delays the other ranks in some steps: it sleeps or is blocked at job.py:9"
 
 
 def test_a_place_in_each_of_three_steps_of_two_ranks() -> None:
@@ -107,7 +105,7 @@ def test_a_place_in_each_of_three_steps_of_two_ranks() -> None:
     assert judged(slow, NONE, None)[0] == []
     (found,), verdicts = judged(slow, items, None)
     assert found.ranks == (1,)
-    assert found.title.endswith("nothing is recorded between SGD.step and aten::randn, 29.7 ms per step")
+    assert found.title.endswith("nothing is recorded between SGD.step and aten::randn")
     assert str(verdicts[1]) == "significant (at one place in every step, where no other rank is, 3 steps)"
     # It is not late by that: something else made up for it.
     assert judged(comparison([50.0, 51, 50], [52.0, 53, 51]), items, None)[0] == []

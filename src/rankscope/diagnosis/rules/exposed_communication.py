@@ -1,6 +1,7 @@
 """Exposed communication: compute does not overlap with it.
 
-Fires on a step's exposed transfer (`distributed`). Waiting for later ranks is covered by `stragglers`; overlap cannot
+Fires on a step's exposed transfer (`distributed`). What is exposed in all, and the waiting in it, are the means over
+ranks and usual steps that `overview` has. Waiting for later ranks is covered by `stragglers`; overlap cannot
 shorten it. The saving is what could overlap at most: the exposed transfer, but no more than the compute of the step,
 median over steps, on the rank with the least. More overlap on the other ranks alone does not shorten a step. If fewer
 than half of the steps communicate (gradients that are accumulated over several), the figures are means over all steps,
@@ -29,9 +30,9 @@ from rankscope.diagnosis.step_costs import (
     StepWords,
     mean_of,
     mean_step_ns,
-    megabytes,
     on_device,
     severity_of,
+    shown_size,
     step_ns,
     step_words,
     steps_of,
@@ -39,6 +40,7 @@ from rankscope.diagnosis.step_costs import (
     usual,
 )
 from rankscope.primitives.job_kind import CONTEXT, DDP, EXPERT, FSDP, STAGES, TENSOR, JobKind
+from rankscope.primitives.steps import averaged_steps
 from rankscope.results import Evidence, Finding, Inputs, Rule, Severity
 from rankscope.rundir.plurals import counted
 
@@ -49,6 +51,7 @@ _OF_ACTIVATIONS = ("all_to_all", "send", "recv", "send_recv", "dispatch", "combi
 """Collectives of tokens, embeddings and activations."""
 _MOST = 0.5
 """Of the transfer time: a collective with so much of it is in the title."""
+MEAN_OF_RANKS = "mean step time (all ranks)"
 _KNOWN = 0.5
 """Of what the saving is taken from: if less is known to be transfer, the finding is an info."""
 
@@ -66,7 +69,7 @@ def find(inputs: Inputs) -> list[Finding]:
     missing = unrecorded_ranks(inputs)
     averages = _averages(rows, inputs)
     if missing:
-        return _not_known(averages[-1], missing, inputs)
+        return _not_known(averages[-1], averaged_steps(rows), missing, inputs)
     average = max(averages, key=lambda each: each.saving_ns / each.step_ns)
     least, saving, unit = average.least, average.saving_ns, average.unit
     severity = severity_of(saving, average.step_ns)
@@ -92,7 +95,7 @@ def find(inputs: Inputs) -> list[Finding]:
         severity if certain else "info",
         title,
         ranks,
-        _evidence(average, of_lowest, inputs),
+        _evidence(average, averaged_steps(rows), of_lowest, inputs),
         saving,
         inputs,
         _advice(job_of(inputs), heaviest, half_precision_of(inputs)),
@@ -115,7 +118,7 @@ class _Heaviest:
     def named(self) -> str:
         """What they are, in words."""
         named = "collectives of an unknown kind" if self.kind == "unknown" else self.kind
-        named += f" of {megabytes(self.bytes)}" if self.bytes else ""
+        named += f" of {shown_size(self.bytes)}" if self.bytes else ""
         return named + (f" over {self.ranks} ranks" if self.ranks else "")
 
 
@@ -145,10 +148,12 @@ class _Average:
 
 def _averages(rows: pl.DataFrame, inputs: Inputs) -> list[_Average]:
     """The median step; and if fewer than half of them communicate, but at least two, the mean step."""
-    names = ("communication_ns", "exposed_synchronizing_ns", "exposed_transfer_ns", "exposed_unmatched_ns")
+    names = ("exposed_communication_ns", "exposed_synchronizing_ns", "exposed_transfer_ns", "exposed_unmatched_ns")
     columns = (*names, "open", "saving")
     found = [_Average(usual(rows, *columns), step_ns(inputs) or 1, step_words(inputs))]
-    some = rows.group_by("rank").agg((pl.col("communication_ns") > 0).sum().alias("with"), pl.len().alias("steps"))
+    some = rows.group_by("rank").agg(
+        (pl.col("exposed_communication_ns") > 0).sum().alias("with"), pl.len().alias("steps")
+    )
     seldom = in_some_steps(pl.col("with"), pl.col("steps"))
     mean = mean_step_ns(inputs)
     if mean is not None and some.select(seldom.all()).item():
@@ -157,35 +162,45 @@ def _averages(rows: pl.DataFrame, inputs: Inputs) -> list[_Average]:
     return found
 
 
-def _not_known(average: _Average, missing: int, inputs: Inputs) -> list[Finding]:
-    """What is exposed, where waiting for a rank without a trace looks like transfer."""
+def _not_known(average: _Average, rows: pl.DataFrame, missing: int, inputs: Inputs) -> list[Finding]:
+    """What is exposed, where waiting for a rank without a trace looks like transfer.
+
+    Args:
+        rows: of the steps that means are of.
+    """
     costs, step = average.costs, average.step_ns
-    exposed = mean_of(costs["communication_ns"])
     if severity_of(round(mean_of(costs["open"])), step) is None:
         return []
-    share = average.unit.share(exposed, step)
+    unit = MEAN_STEP if steps_of(inputs) else average.unit
+    mean = mean_of(rows["window_ns"])
+    share = unit.share(mean_of(rows["exposed_communication_ns"]), mean)
     title = f"{share} is exposed communication; how much of it is waiting for other ranks is unknown"
     lacking = Evidence("ranks without a complete trace, at least", counted(missing, "rank"))
-    evidence = _evidence(average, [lacking], inputs)
+    evidence = _evidence(average, rows, [lacking, Evidence(MEAN_OF_RANKS, round(mean), "ns")], inputs)
     together = "Record all ranks at the same steps and put their traces into one directory"
     if inputs.left_out is not None and missing <= len(inputs.left_out.ranks):
         together = inputs.left_out.record_all.rstrip(".")
     advice = f"{together}: the rank that waits least then shows the transfer. Only that could overlap with compute."
     ranks = tuple(costs["rank"].to_list())
-    most = costs.sort("communication_ns", "rank", descending=[True, False])["rank"][0]
+    most = costs.sort("exposed_communication_ns", "rank", descending=[True, False])["rank"][0]
     found = _finding("info", title, ranks, evidence, None, inputs, advice)
     return [replace(found, anchor=exposed_anchor(inputs, most, _REASON))]
 
 
-def _evidence(average: _Average, more: list[Evidence], inputs: Inputs) -> list[Evidence]:
-    unit, costs = average.unit, average.costs
-    per = f"per rank and {unit.noun}"
-    evidence = [Evidence(f"exposed communication, {per}", round(mean_of(costs["communication_ns"])), "ns")]
+def _evidence(average: _Average, rows: pl.DataFrame, more: list[Evidence], inputs: Inputs) -> list[Evidence]:
+    """What is exposed in all, as in `overview`, and its parts.
+
+    Args:
+        rows: of the steps that means are of.
+    """
+    unit = average.unit
+    per = "mean per rank and step" if steps_of(inputs) else f"per rank and {unit.noun}"
+    evidence = [Evidence(f"exposed communication, {per}", round(mean_of(rows["exposed_communication_ns"])), "ns")]
     parts = (
         ("exposed_synchronizing_ns", "of which waiting for later ranks"),
         ("exposed_unmatched_ns", "of which waiting and transfer cannot be separated"),
     )
-    evidence += [Evidence(text, round(value), "ns") for name, text in parts if (value := mean_of(costs[name]))]
+    evidence += [Evidence(text, round(value), "ns") for name, text in parts if (value := mean_of(rows[name]))]
     evidence += [*more, Evidence(unit.length, average.step_ns, "ns")]
     heaviest = _heaviest(inputs)
     if heaviest is None:

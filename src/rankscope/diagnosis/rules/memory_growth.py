@@ -12,7 +12,7 @@ import polars as pl
 
 from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.anchors import event_anchor
-from rankscope.diagnosis.step_costs import megabytes
+from rankscope.diagnosis.step_costs import shown_size
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _STEPS = 3
@@ -62,7 +62,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             "warning",
-            f"Memory grows by {megabytes(worst['growth'])} with every step",
+            f"Memory grows by {shown_size(worst['growth'])} with every step",
             ranks=tuple(grown["rank"].unique().sort().to_list()),
             steps=tuple(sorted(worst["numbers"])),
             evidence=tuple(evidence),

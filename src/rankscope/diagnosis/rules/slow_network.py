@@ -17,10 +17,10 @@ from rankscope.diagnosis.anchors import collective_anchor, collectives_of
 from rankscope.diagnosis.effects import SLOW_TRANSFERS
 from rankscope.diagnosis.step_costs import (
     average_step,
-    megabytes,
     number_of_steps,
     on_device,
     severity_of,
+    shown_size,
     step_counts,
     steps_of,
     within_available,
@@ -85,7 +85,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"{worst['collective']} of {megabytes(worst['bytes'])} in group {worst['group']} moves "
+            f"{worst['collective']} of {shown_size(worst['bytes'])} in group {worst['group']} moves "
             f"{worst['bus_bandwidth']:.3g} GB/s where smaller ones reach {worst['best']:.3g} GB/s",
             ranks=ranks,
             steps=steps_of(inputs),
@@ -105,7 +105,9 @@ def find(inputs: Inputs) -> list[Finding]:
 
 def _is_exposed(inputs: Inputs) -> bool:
     """Whether most of the communication is exposed: one that overlaps is as slow as the cores that it gets."""
-    overlap, exposed = inputs.results["distributed"].select(pl.col("overlap_ns", "communication_ns").sum()).row(0)
+    overlap, exposed = (
+        inputs.results["distributed"].select(pl.col("overlap_ns", "exposed_communication_ns").sum()).row(0)
+    )
     return bool(exposed >= overlap)
 
 

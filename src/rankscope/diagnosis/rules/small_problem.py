@@ -37,7 +37,7 @@ def find(inputs: Inputs) -> list[Finding]:
     unit = step_words(inputs)
     if times is None or step is None or frame is None or frame.is_empty() or unrecorded_ranks(inputs):
         return []
-    of_all = frame.select(pl.col("communication_ns") + pl.col("overlap_ns")).to_series().to_numpy().sum()
+    of_all = frame.select(pl.col("exposed_communication_ns") + pl.col("overlap_ns")).to_series().to_numpy().sum()
     if frame["unmatched_ns"].to_numpy().sum() > _UNKNOWN * of_all:
         return []
     # Concurrent collectives add up to more than their union: never more than what is exposed.

@@ -20,6 +20,7 @@ import polars as pl
 
 from rankscope.primitives.activity import computing_operators, gloo_ranges
 from rankscope.primitives.annotation_origin import garbage_collections
+from rankscope.primitives.hashed_names import with_shared_names
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.steps import host_steps
 from rankscope.rundir.code_places import is_library
@@ -90,7 +91,9 @@ def _operators_and_gaps(tables: Mapping[str, pl.DataFrame], steps: pl.DataFrame)
         )
     ]
     timed = pl.concat([computing.select("start_ns", "end_ns", "name"), calls])
-    timed = timed.with_columns(pl.col("name").fill_null("").str.strip_prefix(_NODE), timed=pl.lit(True))
+    timed = with_shared_names(timed).with_columns(
+        pl.col("name").fill_null("").str.strip_prefix(_NODE), timed=pl.lit(True)
+    )
     events = pl.concat([timed, *(each.with_columns(timed=pl.lit(False)) for each in edges)]).sort(
         "start_ns", pl.col("end_ns") - pl.col("start_ns"), maintain_order=True
     )

@@ -108,9 +108,13 @@ class Straggler:
 
     @property
     def _named(self) -> str:
-        """The cause by the name of what takes longer, and how much; empty if it has none."""
-        if not self.cause.named:
-            return ""
+        """The cause by the name of what takes longer; empty if it has none.
+
+        What it costs is the saving, which follows a title. Only what need not happen again has none: then the title
+        has how long it took.
+        """
+        if not self.cause.named or not self.is_past:
+            return self.cause.named
         excess = self.excess_ns * (self.compared if self.once else 1)
         took, all_of_it = duration(self.cause.share * excess), duration(excess)
         if self.cause.share < NEARLY_ALL:

@@ -29,6 +29,7 @@ from rankscope.primitives.activity import (
 )
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.communicators import POINT_TO_POINT
+from rankscope.primitives.hashed_names import names_without_hashes
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE
 from rankscope.primitives.mesh import Mesh
@@ -217,7 +218,7 @@ def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataF
         {
             "step": number[owned],
             "ranged": (owner >= 0)[owned].astype(np.int64),
-            "name": done["name"].filter(pl.Series(owned)),
+            "name": names_without_hashes(done["name"].filter(pl.Series(owned))),
             "text": text.filter(pl.Series(owned)),
             "work_ns": (done["end_ns"] - done["start_ns"]).filter(pl.Series(owned)),
         }

@@ -25,6 +25,9 @@ from rankscope.primitives.arrival_skew import Arrivals, WaitAttribution, arrival
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.stragglers.stragglers import Comparison
 
+SETTLED = pl.col("start_ns") >= pl.col("end_ns").min().over("rank", "window", "group")
+"""Whether a collective is not the first of its group in its file: how much was recorded before that differs by rank."""
+
 
 def arrivals_within_programs(event: Int64, arrival: Int64, role: Int64, found: Arrivals) -> tuple[Arrivals, Int64]:
     """Compare the last rank of each event with those of its program, if the event has at least two of them and others.

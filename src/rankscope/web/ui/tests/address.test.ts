@@ -21,7 +21,7 @@ test("a view goes into the URL and comes back", () => {
     flags: [{ at: -5, text: "" }, { at: 1234567, text: "slow ~ here! 100 % & <b>" }],
     nameTracks: [{ name: "void f<int>(a&, b) [x] ~0!~ 100 %", ranks: null }, { name: "gemm", ranks: new Set([0, 1, 2, 40]) }],
   };
-  expect(roundTrip(address)).toEqual({ ...address, rank: null, step: null, event: null, fileEvent: null, fileRange: null, name: "", track: false });
+  expect(roundTrip(address)).toEqual({ ...address, rank: null, step: null, event: null, range: null, name: "", track: false });
 });
 
 test("how calls are shown goes into the URL and comes back", () => {

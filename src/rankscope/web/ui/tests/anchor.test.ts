@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import type { Api } from "../src/data/api.ts";
 import type { Finding } from "../src/data/payload.ts";
 import { readAddress, writeAddress } from "../src/timeline/address.ts";
-import { eventParams, fileEvent, findEvent, onRunClock, readEventTime, readFileEvent, saidOf } from "../src/timeline/anchor.ts";
+import { eventParams, eventTime, findEvent, readEventTime, saidOf } from "../src/timeline/anchor.ts";
 import type { Layout } from "../src/timeline/layout.ts";
 
 const EVENT = { rank: 2, start_ns: 1000, end_ns: 1200, reason: "Rank 2 arrives here", since_ns: null, peers: [0, 3], from_ns: 200, to_ns: 1200 };
@@ -56,13 +56,9 @@ describe("the event of a finding", () => {
 });
 
 describe("the event of a table's row", () => {
-  const layout = { ranks: [{ rank: 3, files: [null, 5_000_000], drift: 1e-6 }] } as unknown as Layout;
-
-  it("is on its file's clock, which is shifted and stretched", () => {
-    const event = readFileEvent(fileEvent({ rank: 3, window: 1, start: 2_000_000, end: 3_000_000 }))!;
-    expect(onRunClock(layout, event)).toEqual({ rank: 3, start: 7_000_002, end: 8_000_003 });
-    expect(onRunClock(layout, { ...event, window: 0 })).toBeNull();
-    expect(onRunClock(layout, { ...event, rank: 4 })).toBeNull();
+  it("is read back from the address", () => {
+    const event = { rank: 3, start: 2_000_000, end: 3_000_000 };
+    expect(readEventTime(eventTime(event))).toEqual(event);
   });
 
   it("is found where rounding moved it, and not further away", async () => {

@@ -9,9 +9,9 @@ const make = (data: Record<string, Cell[]>): Table =>
 
 test("an idle row leads to its longest gap, and one of an operator to the call that has it", () => {
   const table = make({ rank: [3, 3], window: [1, 1], stream: [null, 7], cause: ["operator", "host_wait"], detail: ["aten::to", null], max_ns: [500, 40], longest_start_ns: [1200, 90] });
-  expect(eventParamsOf("idle", table, 0, "cause")).toEqual({ fev: "3_1_1200_1000000001200", rank: 3 });
+  expect(eventParamsOf("idle", table, 0, "cause")).toEqual({ ev: "3_1200_1000000001200", rank: 3 });
   expect(eventParamsOf("idle", table, 0, "detail")).toEqual({ name: "aten::to", rank: 3 });
-  expect(eventParamsOf("idle", table, 1, "cause")).toEqual({ fr: "3_1_90_130", rank: 3 });
+  expect(eventParamsOf("idle", table, 1, "cause")).toEqual({ range: "3_90_130", rank: 3 });
   expect(eventParamsOf("idle", table, 1, "detail")).toBeNull();
   expect(linkColumn("idle", table, 1)).toBe("cause");
 });

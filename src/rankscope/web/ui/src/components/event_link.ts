@@ -1,7 +1,7 @@
 /** From a row of a table to its events in the timeline, and back to the row. */
 import type { Table } from "../data/table.ts";
 import { exactly } from "../format/pattern.ts";
-import { fileEvent } from "../timeline/anchor.ts";
+import { eventTime } from "../timeline/anchor.ts";
 import { hasTimeline, type ViewContext } from "../views/view.ts";
 import { h, type Child } from "./dom.ts";
 import { leftRows, walkParams, type ShownRows } from "./row_walk.ts";
@@ -23,7 +23,7 @@ const LONG_NS = 1e12;
 
 /** By analysis, the columns with links, the best first. */
 const ROWS: Readonly<Record<string, readonly Rows[]>> = {
-  kernels: [{ column: "name" }], operators: [{ column: "name" }], annotations: [{ column: "name" }], memory_operators: [{ column: "name" }], recompute: [{ column: "name" }], copies: [{ column: "name" }], synchronization: [{ column: "call" }],
+  kernels: [{ column: "name", time: { start: "longest_start_ns", duration: "longest_ns" } }], operators: [{ column: "name" }], annotations: [{ column: "name" }], memory_operators: [{ column: "name" }], recompute: [{ column: "name" }], copies: [{ column: "name" }], synchronization: [{ column: "call" }],
   idle: [{ column: "cause", place: longestGap }, { column: "detail" }],
   modules: [{ column: "module", name: (table, row) => (table.number(row, "calls") === null || !text(table, row, "module") ? null : `nn.Module: ${text(table, row, "module")}`) }], // else only operators name modules
   memory_modules: [{ column: "module", name: (table, row) => innermost(text(table, row, "module")) }], memory_sites: [{ column: "call_site" }],
@@ -42,8 +42,7 @@ const ROWS: Readonly<Record<string, readonly Rows[]>> = {
 function longestGap(table: Table, row: number): Record<string, string | number> | null {
   const [rank, start, longest] = ["rank", "longest_start_ns", "max_ns"].map((column) => table.number(row, column));
   if (rank == null || start == null || longest == null) return null;
-  const window = table.number(row, "window") ?? 0;
-  return table.cell(row, "cause") === "operator" ? { fev: fileEvent({ rank, window, start, end: start + LONG_NS }), rank } : { fr: fileEvent({ rank, window, start, end: start + longest }), rank };
+  return table.cell(row, "cause") === "operator" ? { ev: eventTime({ rank, start, end: start + LONG_NS }), rank } : { range: eventTime({ rank, start, end: start + longest }), rank };
 }
 
 /** `Model_0/Block_1`: the event is that of the innermost module. */
@@ -96,7 +95,7 @@ export function eventParamsOf(analysis: string, table: Table, row: number, colum
   const [end, duration] = [time.end, time.duration].map((name) => (name === undefined ? null : table.number(row, name)));
   const until = end ?? (start === null || duration == null ? null : start + duration);
   if (rank === null || start === null || until === null) return null;
-  return { fev: fileEvent({ rank, window: table.number(row, "window") ?? 0, start, end: until }), ...place };
+  return { ev: eventTime({ rank, start, end: until }), ...place };
 }
 
 /** The column of a row’s best link; null where it has none. */
@@ -137,7 +136,7 @@ export function eventLink(context: ViewContext, analysis: string, table: Table, 
   const href = (more: Record<string, string>): string => context.router.href("timeline", { ...params, ...walkParams(analysis, row, column, shown), ...more });
   const left = (): void => { context.router.note({ [rowParam(analysis)]: String(row) }); leftRows(analysis, table, shown.rows); };
   const link = h("a", { class: "row-link", href: href({}), "data-testid": "row-events", click: left }, content);
-  if (!("name" in params) && !("fev" in params)) return link;
+  if (!("name" in params) && !("ev" in params)) return link;
   return h("span", { class: "row-links" }, link, " ",
     h("a", { class: "row-track", href: href({ track: "1" }), "data-testid": "row-track", title: "All events with this name as a track of the timeline", click: left }, ["track", h("span", { class: "unseen" }, " of all events with this name")]));
 }

@@ -38,7 +38,7 @@ export function headline(overview: Table, diagnosis: Diagnosis | null): HTMLElem
     },
     {
       id: "overlap", title: "Overlap", value: overlap, text: overlap === null ? MISSING : formatRatio(overlap), exact: overlap === null ? null : String(overlap), doc: doc("overlap_ratio"),
-      sentence: overlap === null ? silent : overlap === 0 ? "None of the communication in the traces overlaps with compute." : "Share of all communication that overlaps with compute.",
+      sentence: overlap === null ? silent : overlap === 0 ? "No communication overlaps with compute." : `Share of communication that overlaps with compute${steps === 0 || steps === null ? "" : ", in the same steps"}.`,
       share: { value: overlap, tone: "good" },
     },
     {

@@ -27,7 +27,7 @@ export interface QuerySchema {
 }
 
 /** Where a row is in the timeline: rank, file, start, end; null where it is nowhere. */
-export type RowPlace = readonly [number, number, number, number] | null;
+export type RowPlace = readonly [number, number, number] | null;
 
 export interface QueryRows {
   readonly columns: Readonly<Record<string, { readonly unit: string; readonly doc: string; readonly type: string; readonly instant?: boolean }>>;

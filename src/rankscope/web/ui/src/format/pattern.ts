@@ -30,7 +30,7 @@ export function searchParams(text: string): { readonly q: string; readonly match
   return source === null ? { q: text.trim(), match: "text" } : { q: source, match: "regex" };
 }
 
-/** The expression that only one name matches, in JavaScript and in Rust's syntax. */
+/** The expression that only one name matches, in JavaScript and in Rust's syntax; `…` in it stands for a hash. */
 export function exactly(name: string): string {
-  return `^${name.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&")}$`;
+  return `^${name.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&").replace(/…/g, "(?:…|[0-9A-Za-z]+)")}$`;
 }

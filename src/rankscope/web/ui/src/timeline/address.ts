@@ -1,6 +1,6 @@
 /** The timeline's state in the URL, and back: a link opens the same window, rows, selection and range. */
 import { readChoice, writeChoice, type CallsChoice } from "../calls/choice.ts";
-import { readEventTime, readFileEvent, type EventTime, type FileEvent } from "./anchor.ts";
+import { readEventTime, type EventTime } from "./anchor.ts";
 import { readFlags, writeFlags, type Flag } from "./flags.ts";
 import { isOrder, type Order } from "./order.ts";
 import { readNumbers, writeNumbers } from "./lists.ts";
@@ -38,12 +38,10 @@ export interface Address {
   /** A place named in words: the page's other views lead here. */
   readonly rank: number | null;
   readonly step: number | null;
-  /** An event named by its rank and time: findings lead here. */
+  /** An event named by its rank and time: findings and rows of tables lead here. */
   readonly event: EventTime | null;
-  /** Likewise, on the clock of one of its files: rows of tables lead here. */
-  readonly fileEvent: FileEvent | null;
-  /** A stretch of time on the clock of one of its files: rows of tables about gaps lead here. */
-  readonly fileRange: FileEvent | null;
+  /** A stretch of time of a rank: rows of tables about gaps lead here. */
+  readonly range: EventTime | null;
   /** The name of events, or an expression between slashes, the first of which is selected (on the rank, if there is one): rows of tables lead here. */
   readonly name: string;
   /** How far down: the rank at the top, and how many pixels of it are above. */
@@ -58,7 +56,7 @@ export interface AtFirst {
 }
 
 /** What a view has, as the address keeps it. */
-export type Written = Omit<Address, "rank" | "step" | "event" | "fileEvent" | "fileRange" | "name" | "track" | "pinned" | "groupBy"> & { readonly pinned: Named; readonly groupBy: string };
+export type Written = Omit<Address, "rank" | "step" | "event" | "range" | "name" | "track" | "pinned" | "groupBy"> & { readonly pinned: Named; readonly groupBy: string };
 
 export function readAddress(params: ReadonlyMap<string, string>): Address {
   return {
@@ -84,8 +82,7 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
     rank: whole(params.get("rank")),
     step: whole(params.get("step")),
     event: readEventTime(params.get("ev")),
-    fileEvent: readFileEvent(params.get("fev")),
-    fileRange: readFileEvent(params.get("fr")),
+    range: readEventTime(params.get("range")),
     name: params.get("name") ?? "",
     at: below(params.get("at")),
   };
@@ -112,7 +109,7 @@ export function writeAddress(address: Written, first: AtFirst): Record<string, s
     flags: writeFlags(address.flags),
     names: writeNameTracks(address.nameTracks),
     at: address.at === null ? "" : `${address.at.rank}.${address.at.by}`,
-    rank: "", step: "", ev: "", fev: "", fr: "", name: "", track: "",
+    rank: "", step: "", ev: "", range: "", name: "", track: "",
   };
 }
 

@@ -10,11 +10,6 @@ export interface EventTime {
   readonly end: number;
 }
 
-/** The same in a table: its times count from the start of one of the rank's files. */
-export interface FileEvent extends EventTime {
-  readonly window: number;
-}
-
 /** Clocks of files are shifted and stretched: rounding, ns. */
 const ROUNDED = 2;
 const ROOM = 0.1;
@@ -33,35 +28,21 @@ export function eventParams(event: FindingEvent): Record<string, string> {
   const ranks = [event.rank, ...event.peers].join(".");
   return {
     t: `${Math.max(0, Math.floor(event.from_ns - room))}_${Math.ceil(event.to_ns + room)}`, open: String(event.rank), pin: ranks,
-    ev: `${event.rank}_${event.start_ns}_${event.end_ns}`,
+    ev: eventTime({ rank: event.rank, start: event.start_ns, end: event.end_ns }),
   };
 }
 
 /** What the address of another place must lose. */
-export const ELSEWHERE: Readonly<Record<string, string>> = { ev: "", fev: "", fr: "", sel: "", m: "", calls: "", rank: "", step: "", at: "", lanes: "", name: "", row: "", gap: "" };
+export const ELSEWHERE: Readonly<Record<string, string>> = { ev: "", range: "", sel: "", m: "", calls: "", rank: "", step: "", at: "", lanes: "", name: "", row: "", gap: "" };
 
 export function readEventTime(text: string | undefined): EventTime | null {
   const found = /^(\d{1,9})_(-?\d{1,16})_(-?\d{1,16})$/.exec(text ?? "");
   return found ? { rank: Number(found[1]), start: Number(found[2]), end: Number(found[3]) } : null;
 }
 
-/** An event of a file as a parameter of the address. */
-export function fileEvent({ rank, window, start, end }: FileEvent): string {
-  return `${rank}_${window}_${start}_${end}`;
-}
-
-export function readFileEvent(text: string | undefined): FileEvent | null {
-  const found = /^(\d{1,9})_(\d{1,6})_(-?\d{1,16})_(-?\d{1,16})$/.exec(text ?? "");
-  return found ? { rank: Number(found[1]), window: Number(found[2]), start: Number(found[3]), end: Number(found[4]) } : null;
-}
-
-/** The event on the run’s clock; null where the run has no such file. */
-export function onRunClock(layout: Layout, { rank, window, start, end }: FileEvent): EventTime | null {
-  const own = layout.ranks.find((each) => each.rank === rank);
-  const first = own?.files[window];
-  if (first === null || first === undefined) return null;
-  const at = (time: number): number => first + time + Math.round((own?.drift ?? 0) * time);
-  return { rank, start: at(start), end: at(end) };
+/** An event, or a stretch of time, as a parameter of the address. */
+export function eventTime({ rank, start, end }: EventTime): string {
+  return `${rank}_${start}_${end}`;
 }
 
 /** The event of a rank that starts at an instant; of several the one that ends then, else the longest. Null where it is not there. */

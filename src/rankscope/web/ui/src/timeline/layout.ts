@@ -32,10 +32,6 @@ export interface RankRow {
   readonly firstTrack: number;
   readonly tracks: number;
   readonly counters: readonly string[];
-  /** The first instant of each of its files; null for one without events. */
-  readonly files: readonly (number | null)[];
-  /** By how much its clock is stretched, ns per ns. */
-  readonly drift: number;
 }
 
 /** An event: its number within a lane. */
@@ -81,7 +77,7 @@ export function readLayout(json: any): Layout {
     ranks: (json.ranks ?? []).map((raw: any, index: number): RankRow => ({
       index, rank: Number(raw.rank), host: text(raw.host), device: text(raw.device), mesh: meshText(raw.mesh), residual: raw.residual_ns ?? null,
       steps: (raw.steps ?? []).map(([step, start, end]: [number | null, number, number]) => ({ step, start, end })),
-      firstTrack: raw.tracks[0], tracks: raw.tracks[1], counters: (raw.counters ?? []).map(text), files: raw.files_ns ?? [], drift: Number(raw.drift ?? 0),
+      firstTrack: raw.tracks[0], tracks: raw.tracks[1], counters: (raw.counters ?? []).map(text),
     })),
     tracks,
     laneTrack: Uint32Array.from(lanes.track ?? []),

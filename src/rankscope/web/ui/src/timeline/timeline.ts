@@ -7,7 +7,7 @@ import { onThemeChange } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { FIRST } from "../calls/choice.ts";
 import { readAddress, sameNumbers, type Address } from "./address.ts";
-import { ELSEWHERE, eventParams, findEvent, onRunClock, type EventTime } from "./anchor.ts";
+import { ELSEWHERE, eventParams, findEvent, type EventTime } from "./anchor.ts";
 import { Counters } from "./counters.ts";
 import { FlagEditor } from "./flag_editor.ts";
 import { RULER } from "./frame.ts";
@@ -187,10 +187,8 @@ export class Timeline {
     this.#applyNamed(address);
     // A link to the calls of a step names no range: the step is the range.
     if (address.calls && !model.measured && address.step !== null) model.measured = stepRange(model.layout, address.step, address.rank);
-    const gap = address.fileRange && onRunClock(model.layout, address.fileRange);
-    if (gap) this.#showGap(gap);
-    const event = address.event ?? (address.fileEvent && onRunClock(model.layout, address.fileEvent));
-    if (event) void this.#selectEvent(event, address.event === null).then(() => this.#trackOf(address));
+    if (address.range) this.#showGap(address.range);
+    if (address.event) void this.#selectEvent(address.event, address.window === null).then(() => this.#trackOf(address));
     else if (address.name !== "") void this.#selectNamed(address).then(() => this.#trackOf(address));
     else if (!address.selected) this.#selection.clear({ history: false });
     else if (model.selected?.lane !== address.selected.lane || model.selected.row !== address.selected.row) void this.#selection.select(address.selected, { history: false, show: address.window === null });

@@ -1,5 +1,5 @@
 /** Where the rows of a diff have their events, on either side. */
-import { fileEvent } from "../timeline/anchor.ts";
+import { eventTime } from "../timeline/anchor.ts";
 import type { Table } from "../data/table.ts";
 import type { ViewContext } from "./view.ts";
 
@@ -57,7 +57,7 @@ export function firstName(names: string): string {
 }
 
 /** The longest call of a row's collective, or the one that waits longest. */
-function longestCall(calls: Table, table: Table, row: number, rank: number | null): { fev: string; rank: number } | null {
+function longestCall(calls: Table, table: Table, row: number, rank: number | null): { ev: string; rank: number } | null {
   const name = /^(.+?)(?: of (\d+) ranks)?: (\w+)$/.exec(String(table.cell(row, "name")));
   if (!name) return null;
   const [, collective, size, what] = name;
@@ -73,5 +73,5 @@ function longestCall(calls: Table, table: Table, row: number, rank: number | nul
   }
   const number = (of: string): number | null => (best === null ? null : calls.number(best, of));
   const [of, start, end] = [number("rank"), number("start_ns"), number("end_ns")];
-  return of === null || start === null || end === null ? null : { fev: fileEvent({ rank: of, window: number("window") ?? 0, start, end }), rank: of };
+  return of === null || start === null || end === null ? null : { ev: eventTime({ rank: of, start, end }), rank: of };
 }

@@ -11,7 +11,7 @@ import { formatBytes } from "../format/units.ts";
 import { present, type View, type ViewContext } from "./view.ts";
 
 const HIDING: readonly Part[] = [
-  ["computation_ns", "compute", "Computation"], ["overlap_ns", "overlap", "Overlap"], ["communication_ns", "communication", "Communication"], ["other_ns", "other", "Other"],
+  ["computation_ns", "compute", "Computation"], ["overlap_ns", "overlap", "Overlap"], ["exposed_communication_ns", "communication", "Exposed communication"], ["neither_ns", "other", "Neither"],
 ];
 const WAITING: readonly Part[] = [
   ["transfer_ns", "transfer", "Transfer"], ["synchronizing_ns", "waiting", "Synchronizing"], ["unmatched_ns", "other", "Some ranks unknown"],
@@ -32,7 +32,7 @@ export const distributed: View = {
     if (!table) {
       return present([emptyState("No steps recorded.", "Both overviews need steps and collectives: record with `rankscope.Profiler` on every rank, and include the backward pass in the recorded steps."), tables(context, [{ name: "devices", open: true }])]);
     }
-    if (!table.hasAny("communication_ns", "overlap_ns")) return present([operations(context), tables(context, [{ name: "distributed" }, { name: "devices" }])]);
+    if (!table.hasAny("exposed_communication_ns", "overlap_ns")) return present([operations(context), tables(context, [{ name: "distributed" }, { name: "devices" }])]);
     const known = table.hasAny("transfer_ns", "synchronizing_ns");
     return present([
       byStep(context, "distributed", table, [

@@ -80,16 +80,12 @@ function rangeControls(context: ViewContext, shown: Shown, times: readonly numbe
   for (const input of [from, to]) input.addEventListener("keydown", (event) => { if (event.key === "Enter") apply(); });
   const words = h("span", { class: "muted", role: "status", "data-testid": "memory-range" }, range === null ? "Drag over the picture to choose a range." : `Range: ${formatDuration(range.from)} to ${formatDuration(range.to)}. The tables below show its events only.`);
   return h("div", { class: "controls range-controls" }, h("span", {}, from, " to ", to, " ms "), button({ class: "quiet", "data-testid": "memory-range-apply" }, apply, "Choose range"),
-    range !== null && hasTimeline(context) && button({ class: "quiet", "data-testid": "memory-range-timeline" }, () => void toTimeline(context, shown, range), "Show in the timeline"),
+    range !== null && hasTimeline(context) && button({ class: "quiet", "data-testid": "memory-range-timeline" }, () => toTimeline(context, shown, range), "Show in the timeline"),
     range !== null && button({ class: "quiet", "data-testid": "memory-range-clear" }, () => context.router.update({ [RANGE]: "" }), "Clear range"), words);
 }
 
-/** Tables count from the start of a rank's file, the timeline from the run's first event. */
-async function toTimeline(context: ViewContext, shown: Shown, range: RangeSpec): Promise<void> {
-  const layout = await context.served!.api.json<{ ranks: { rank: number; files_ns: (number | null)[] }[] }>("timeline");
-  const start = layout.ranks.find(({ rank }) => rank === shown.rank)?.files_ns[shown.window] ?? null;
-  if (start === null) return;
-  const span = `${start + range.from}_${start + range.to}`;
+function toTimeline(context: ViewContext, shown: Shown, range: RangeSpec): void {
+  const span = `${range.from}_${range.to}`;
   location.hash = context.router.href("timeline", { t: span, m: span, open: String(shown.rank), pin: String(shown.rank) });
 }
 

@@ -34,7 +34,7 @@ export const overview: View = {
       h("div", { class: "overview-columns" },
         h("section", { "aria-labelledby": "findings-title" }, h("div", { class: "section-head" }, h("h3", { id: "findings-title" }, "Findings"), savings(context)), findingsList(context), notJudged(context)),
         h("div", {}, heat?.map ?? null, h("section", { "aria-labelledby": "ranks-title" },
-          h("div", { class: "section-head" }, h("h3", { id: "ranks-title" }, "Time per rank"), ranks && h("a", { href: context.router.href("ranks") }, "Table and definitions")),
+          h("div", { class: "section-head" }, h("h3", { id: "ranks-title" }, "Time per rank, entire recording"), ranks && h("a", { href: context.router.href("ranks") }, "Table and definitions")),
           ranks ?? (comes ? h("p", { class: "quiet-box" }, "Device time is still being computed.") : emptyState("No device time recorded.", "No trace in this run contains device events. See Steps for the host’s activity."))))),
       heat?.times ?? null,
       utilization(context),

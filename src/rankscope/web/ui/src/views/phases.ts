@@ -14,7 +14,7 @@ import { present, type View, type ViewContext } from "./view.ts";
 
 const HOST: readonly Part[] = [
   ["forward_ns", "forward", "Forward"], ["backward_ns", "backward", "Backward"], ["optimizer_ns", "optimizer", "Optimizer"],
-  ["data_loading_ns", "data_loading", "Data loading"], ["sync_ns", "waiting", "Waiting"], ["other_ns", "other", "Other"],
+  ["in_loader_ns", "data_loading", "Data loading"], ["sync_ns", "waiting", "Waiting"], ["no_phase_ns", "other", "Other"],
 ];
 const DEVICE: readonly Part[] = [
   ["forward_device_ns", "forward", "Forward"], ["backward_device_ns", "backward", "Backward"], ["optimizer_device_ns", "optimizer", "Optimizer"],

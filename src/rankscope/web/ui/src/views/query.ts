@@ -11,7 +11,7 @@ import { counted } from "../format/ranks.ts";
 import { readQuery, readSaved, writeQuery, writeSaved } from "../query/address.ts";
 import { rowsChart } from "../query/rows_chart.ts";
 import { schemaList } from "../query/schema_list.ts";
-import { fileEvent } from "../timeline/anchor.ts";
+import { eventTime } from "../timeline/anchor.ts";
 import { hasTimeline, isLive, type View, type ViewContext } from "./view.ts";
 
 const NAME = "query";
@@ -169,8 +169,8 @@ function links(context: ViewContext, rows: QueryRows, table: Table): { eventsOf?
     eventsOf: (row, column) => {
       const place = column === linked ? places[row] : null;
       if (!place) return null;
-      const [rank, window, start, end] = place;
-      return context.router.href("timeline", { fev: fileEvent({ rank, window, start, end }), rank });
+      const [rank, start, end] = place;
+      return context.router.href("timeline", { ev: eventTime({ rank, start, end }), rank });
     },
   };
 }

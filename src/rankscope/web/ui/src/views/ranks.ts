@@ -131,7 +131,7 @@ export function stackedDeviceTime(context: ViewContext, tall?: number): HTMLElem
   const pick = (column: string): (number | null)[] => rows.map((row) => table.number(row, column));
   const leads = leadTo(context, 0) !== null;
   return stackedChart(context, {
-    label: "Device time by rank.",
+    label: "Device time by rank, entire recording.",
     testId: "chart-device-time",
     axis: "Rank",
     ...(tall === undefined ? {} : { tall }),

@@ -44,11 +44,14 @@ export async function callsOf(run: EmbeddedRun, from: number, to: number, by: st
   return written(top, names, { from_ns: from, to_ns: to, by, ranks: plans.map(({ rank }) => rank), left_out: [] });
 }
 
-/** Steps are one name; addresses of objects and the prefix of modules are left out. */
+/** Hashes, and what Triton knows of its arguments, as `primitives.hashed_names` has them. */
+const HASHED = /(?<![A-Za-z0-9])(?:[a-z2-7]{50,52}|[A-Z2-7]{50,52}|[0-9a-f]{32,64})(?![A-Za-z0-9])|(?<=_)\d+(?:de?|c|e)(?:\d+(?:de?|c|e)?)+$/g;
+
+/** Steps are one name; addresses of objects and the prefix of modules are left out, and hashes are `…`. */
 export function sharedName(name: string): string {
   if (/^ProfilerStep#\d+$/.test(name)) return "ProfilerStep*";
   const bare = name.replace(/ at 0x[0-9a-fA-F]+/g, "");
-  return bare.startsWith(MODULE) ? bare.slice(MODULE.length) : bare;
+  return (bare.startsWith(MODULE) ? bare.slice(MODULE.length) : bare).replace(HASHED, "…");
 }
 
 /** A rank's calls that touch the range, cut to it: by thread, in the order of lanes. */
