@@ -103,9 +103,8 @@ class Outcome:
 
 def error_of(run: rankscope.Run) -> float:
     """The replay's error on a run's mean step; infinite if it cannot be replayed."""
-    findings = run.analyze("whatif")["whatif"].findings
-    errors = [each.value for finding in findings for each in finding.evidence if each.name == "error of the mean step"]
-    return float(errors[0]) if errors else float("inf")
+    explained = run.whatif()["explained"][0]
+    return float("inf") if explained is None else 1 - float(explained)
 
 
 def outcome_of(seed: int, job: Job, folder: Path) -> Outcome:

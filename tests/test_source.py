@@ -17,6 +17,7 @@ PUBLIC_OPTIONS = {
     "capture/profiler.py: __init__",
     "cli/measure/scaling.py: scaling",
     "cli/serve.py: serve",
+    "cli/whatif.py: whatif",
     "jobs/run.py: launch",
 }
 """Each parameter is an option that users give by name."""

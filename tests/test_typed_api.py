@@ -38,7 +38,7 @@ def test_every_analysis_has_a_signature_a_doc_and_completion(run: Run) -> None:
     for name, analysis in all_analyses().items():
         method = getattr(run, name)
         assert [*inspect.signature(method).parameters] == [each.name for each in analysis.parameters]
-        assert inspect.getdoc(method).startswith(analysis.title)
+        assert inspect.getdoc(method).startswith(analysis.doc.split(".\n", 1)[0])
         assert method.__name__ == name
         assert name in dir(run)
 
@@ -58,7 +58,7 @@ def test_the_class_lists_the_analyses_too() -> None:
     text = pydoc.plain(pydoc.render_doc(Run))
     for name, analysis in all_analyses().items():
         assert name in dir(Run)
-        assert analysis.title in " ".join(text.replace("|", " ").split())
+        assert analysis.doc.split(".\n", 1)[0] in " ".join(text.replace("|", " ").split())
         assert [*inspect.signature(getattr(Run, name)).parameters] == [
             "self",
             *(each.name for each in analysis.parameters),

@@ -16,7 +16,6 @@ from tests.analyses.random_traces import traces
 
 import rankscope
 from rankscope.errors import ConfigError
-from rankscope.results import Finding
 
 SCENARIOS: tuple[dict[str, Any], ...] = (
     {}, {"fix": "rank=0"}, {"fix": "rank=0:host; rank=1:compute@3"}, {"fix": "group=0,1"}, {"network": "2x"},
@@ -48,10 +47,8 @@ def opened(folder: Path, by_rank: dict[int, Sequence[kineto.Event]]) -> rankscop
     return rankscope.open(kineto.write_ranks(folder, by_rank), executor="serial")
 
 
-def fidelity(run: rankscope.Run, **options: Any) -> Finding:
-    (finding,) = (each for each in run.analyze("whatif", parameters={"whatif": options})["whatif"].findings)
-    assert finding.id == "replay-error"
-    return finding
+def as_recorded(run: rankscope.Run, **options: Any) -> dict[str, Any]:
+    return run.whatif(**options).row(0, named=True)
 
 
 def test_by_hand(tmp_path: Path) -> None:
@@ -87,8 +84,7 @@ def test_the_waterfall_leads_with_the_late_rank(tmp_path: Path) -> None:
 def test_steps_are_chosen(tmp_path: Path) -> None:
     kineto.write_ranks(tmp_path, {0: events(0), 1: events(100)})
     run = rankscope.open(tmp_path, steps="3", executor="serial")
-    evidence = {each.name: each.value for each in fidelity(run).evidence}
-    assert evidence["steps"] == 1
+    assert as_recorded(run)["steps"] == 1
     assert run.whatif(fix="rank=1")["gain_ns"][1] == pytest.approx(100_000, abs=3_000)
 
 
@@ -103,11 +99,12 @@ def test_what_is_not_explained_is_not_judged(tmp_path: Path) -> None:
             kineto.kernel("gemm", at + 10 + 240 * number, 20, correlation=number + 1),
         ]
     run = opened(tmp_path, {0: made})
-    finding = fidelity(run)
-    assert run.whatif().is_empty()
-    assert finding.severity == "warning"
-    assert "is not judged" in finding.title
-    assert {each.name: each.value for each in finding.evidence}["error of the mean step"] > 0.05
+    result = run.analyze("whatif")["whatif"]
+    assert result.frame.height == 1
+    assert result.frame["explained"][0] < 0.95
+    assert result.frame["note"][0]
+    assert result.headline is not None
+    assert "is not judged" in result.headline.text
 
 
 def test_one_rank_of_two(tmp_path: Path) -> None:
@@ -125,16 +122,17 @@ def test_without_steps(tmp_path: Path) -> None:
         rank: [each for each in events(late) if "ProfilerStep" not in each["name"]] for rank, late in ((0, 0), (1, 100))
     }
     run = opened(tmp_path, by_rank)
-    evidence = {each.name: each.value for each in fidelity(run).evidence}
-    assert evidence["steps"] == 1
+    assert as_recorded(run)["steps"] == 1
     # Three steps are one.
     assert run.whatif(fix="rank=1")["gain_alone_ns"][1] == pytest.approx(300_000, abs=9_000)
 
 
 def test_without_anything_on_the_host(tmp_path: Path) -> None:
     run = opened(tmp_path, {0: [kineto.kernel("gemm", 0, 10)]})
-    assert run.whatif().is_empty()
-    assert "cannot be replayed" in fidelity(run).title
+    result = run.analyze("whatif")["whatif"]
+    assert result.frame["step_ns"].to_list() == [None]
+    assert result.headline is not None
+    assert "cannot be replayed" in result.headline.text
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -152,12 +150,12 @@ def test_no_scenario_raises(made: list[kineto.Trace]) -> None:
             except ConfigError as error:
                 assert str(error).startswith("--")
                 continue
-            fidelity(run, **options)
-            assert frame["alone_ns"].null_count() == 0
+            assert frame["scenario"][0] == "as recorded"
+            assert frame.height == 1 or frame["alone_ns"].null_count() == 0
 
 
 def recorded_error(run: rankscope.Run) -> float:
-    return float({each.name: each.value for each in fidelity(run).evidence}["error of the mean step"])
+    return 1 - float(as_recorded(run)["explained"])
 
 
 def test_h100(shared_traces: Path, shared_cache: Path) -> None:

@@ -176,7 +176,7 @@ def test_steps_of_npus_have_their_parts(tmp_path: Path) -> None:
     run = rankscope.open(tmp_path, executor="serial")
     row = run.overview().row(0, named=True)
     assert (row["steps"], row["step_ns"], row["compute_ns"]) == (4, 1_000_000, 800_000)
-    assert (row["exposed_communication_ns"], row["other_ns"]) == (100_000, 100_000)
+    assert (row["exposed_communication_ns"], row["otherwise_idle_ns"]) == (100_000, 100_000)
     assert run.about()["devices"] == []
 
 

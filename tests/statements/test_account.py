@@ -169,7 +169,7 @@ def test_parts_are_unknown_where_the_device_was_not_recorded(tmp_path: Path) -> 
     results = run.analyze("overview", "step_time", "device_time")
     row = results["overview"].frame.row(0, named=True)
     assert row["step_ns"] == 1_000_000
-    assert [row[name] for name in ("mean_step_ns", "compute_ns", "other_ns", "busy_share")] == [None] * 4
+    assert [row[name] for name in ("mean_step_ns", "compute_ns", "otherwise_idle_ns", "busy_share")] == [None] * 4
     assert results["step_time"].frame["compute_ns"].null_count() == 4
     assert results["device_time"].frame["compute_ns"].to_list() == [None]
     assert run.diagnosis().headline.text.startswith("The device was not recorded")

@@ -26,9 +26,10 @@ choose other scenarios, in any combination, in the order in which `--help` lists
 - compute balanced: the same total of compute, shared equally in each step by ranks with one program, or by the stages
   of a pipeline
 
-How to read it: trust the table as far as the replay explains the recording. The finding `replay-error` gives the error
-of the mean step; above 5 % nothing is claimed. A step is measured from the end of the step before to its own end, over
-all ranks; a file's first step, whose beginning is not recorded, counts only if there is no other.
+How to read it: trust the table as far as the replay explains the recording. `explained` and `largest_error` give its
+error; where it explains less than 95 % of the mean step nothing is claimed, and `note` gives the reason. A step is
+measured from the end of the step before to its own end, over all ranks; a file's first step, whose beginning is not
+recorded, counts only if there is no other.
 """
 
 from __future__ import annotations
@@ -45,7 +46,6 @@ from rankscope.results import (
     RANK_AND_WINDOW,
     Analysis,
     Column,
-    Evidence,
     Finding,
     Headline,
     Inputs,
@@ -55,6 +55,7 @@ from rankscope.results import (
     concat_ranks,
     schema_of,
 )
+from rankscope.rundir.plurals import counted
 from rankscope.rundir.ranges import named_ranks
 from rankscope.whatif.gains import Gain, candidates, in_order, waterfall
 from rankscope.whatif.graph import Graph, graph_of
@@ -78,12 +79,13 @@ COLUMNS = (
         "of ranks: where most of the gain is: `compute`, `copies`, `data_loading`, `allocation` or `host`",
     ),
     Column("command", pl.String, "", "how to ask for it alone; null for the recorded step"),
+    Column("explained", pl.Float64, "ratio", "how much of the recorded mean step the replay explains"),
+    Column("largest_error", pl.Float64, "ratio", "the replay's largest error of a step"),
+    Column("steps", pl.Int64, "count", "steps that were replayed"),
+    Column("note", pl.String, "", "what limits the answer, or why there is none"),
 )
 _ROWS = (*RANK_AND_WINDOW, *(Column(name, dtype, "", "") for name, dtype in SCHEMA.items()))
 _INSTANTS = ("at_ns", "start_ns", "end_ns")
-_MORE_STEPS = (
-    "Record whole steps of every rank, without stacks and shapes, and let `rankscope doctor` check the clocks."
-)
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -102,25 +104,23 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     """Replay the run as recorded, and with each scenario."""
     scenarios = scenarios_of(inputs.parameters)
     rows, left_out = _on_one_clock(concat_ranks(parts, _ROWS), inputs)
-    empty = pl.DataFrame(schema=schema_of(COLUMNS))
     if rows.is_empty():
-        return empty, [_refused("no rank recorded a launch, a collective or a step on the host", left_out)]
+        return _refused("no step, collective or launch of recorded work to replay", left_out), []
     mesh = infer_mesh(inputs.traces, named_group_ranks(inputs.distinct("collectives", *NAMED_BY)))
     roles = programs_of(mesh, inputs.distinct("collectives", "rank", "collective", "peers"))
     graph = graph_of(rows, roles)
     steps = Steps.of(graph, _chosen(inputs))
     if not steps.index.size:
-        return empty, [_refused("no step was recorded by most of the ranks", left_out)]
+        return _refused("no step was recorded by most of the ranks", left_out), []
     for scenario in scenarios:
         costs_of(graph, [scenario])  # an error names the option
     replayed = fidelity(graph, steps)
-    finding = _fidelity_finding(replayed, graph, left_out)
-    if not replayed.is_judged:
-        return empty, [finding]
-    gains = (
-        in_order(graph, steps, scenarios) if scenarios else waterfall(graph, steps, candidates(graph, _late(inputs)))
-    )
-    return _table(replayed, gains), [finding]
+    gains: Sequence[Gain] = []
+    if replayed.is_judged and scenarios:
+        gains = in_order(graph, steps, scenarios)
+    elif replayed.is_judged:
+        gains = waterfall(graph, steps, candidates(graph, _late(inputs)))
+    return _table(replayed, gains, _notes(replayed, graph, left_out)), []
 
 
 def _late(inputs: Inputs) -> set[int]:
@@ -165,7 +165,7 @@ def _on_one_clock(rows: pl.DataFrame, inputs: Inputs) -> tuple[pl.DataFrame, lis
     return rows.select(column.name for column in _ROWS), left_out
 
 
-def _table(replayed: Fidelity, gains: Sequence[Gain]) -> pl.DataFrame:
+def _table(replayed: Fidelity, gains: Sequence[Gain], note: str | None) -> pl.DataFrame:
     step = replayed.replayed.mean()
     rows: list[tuple[object, ...]] = [
         (0, AS_RECORDED, round(step), None, round(replayed.recorded_ns), None, None, None)
@@ -183,52 +183,51 @@ def _table(replayed: Fidelity, gains: Sequence[Gain]) -> pl.DataFrame:
         )
         for gain in gains
     ]
-    return pl.DataFrame(rows, schema=schema_of(COLUMNS), orient="row")
-
-
-def _fidelity_finding(replayed: Fidelity, graph: Graph, left_out: Sequence[int]) -> Finding:
-    judged = replayed.is_judged
-    text = f"The replay explains {replayed.explained:.0%} of the step"
-    evidence = [
-        Evidence("error of the mean step", replayed.error, "ratio"),
-        Evidence("largest error of a step", float(replayed.errors.max()), "ratio"),
-        Evidence("recorded step", round(replayed.recorded_ns), "ns"),
-        Evidence("steps", int(replayed.recorded.size), "count"),
-        *([Evidence("where it is off most", replayed.reason)] if replayed.reason else []),
-        *([Evidence("waits that contradict the order of others", graph.dropped, "count")] if graph.dropped else []),
-        *([Evidence("left out, as no collective links their clocks", named_ranks(left_out))] if left_out else []),
-    ]
-    return Finding(
-        id="replay-error",
-        severity="info" if judged else "warning",
-        title=text if judged else f"{text}: what changes would save is not judged",
-        evidence=tuple(evidence),
-        advice="" if judged else _MORE_STEPS,
-        all_clear=judged,
+    frame = pl.DataFrame(rows, schema=schema_of(COLUMNS[: len(rows[0])]), orient="row")
+    about = (replayed.explained, float(replayed.errors.max()), int(replayed.recorded.size), note)
+    first = pl.col("order") == 0
+    return frame.with_columns(
+        pl.when(first).then(pl.lit(value, column.dtype)).alias(column.name)
+        for column, value in zip(COLUMNS[-len(about) :], about, strict=True)
     )
 
 
-def _refused(reason: str, left_out: Sequence[int]) -> Finding:
-    evidence = [Evidence("left out, as no collective links their clocks", named_ranks(left_out))] if left_out else []
-    return Finding(
-        id="replay-error",
-        severity="warning",
-        title=f"The run cannot be replayed: {reason}",
-        evidence=tuple(evidence),
-        advice=_MORE_STEPS,
-    )
+def _notes(replayed: Fidelity, graph: Graph, left_out: Sequence[int]) -> str | None:
+    """What limits the answer."""
+    notes = [replayed.reason] if replayed.reason else []
+    if graph.dropped:
+        notes.append(f"{counted(graph.dropped, 'wait')} left out that contradict the order of others")
+    return "; ".join([*notes, *_without(left_out)]) or None
+
+
+def _without(ranks: Sequence[int]) -> list[str]:
+    return [f"without {named_ranks(ranks)}: no collective links their clocks"] if ranks else []
+
+
+def _refused(reason: str, left_out: Sequence[int]) -> pl.DataFrame:
+    """The recorded step alone, with the reason."""
+    row = {"order": 0, "scenario": AS_RECORDED, "note": "; ".join([reason, *_without(left_out)])}
+    return pl.DataFrame([row], schema=schema_of(COLUMNS))
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     in_waterfall = frame.filter(pl.col("order").is_not_null()).sort("order")
+    recorded = in_waterfall.row(0, named=True)
+    if recorded["explained"] is None:
+        return Headline.of("The run cannot be replayed: {reason}.", reason=(recorded["note"] or "unknown", ""))
+    if recorded["explained"] < 1 - LARGEST_ERROR:
+        text = "The replay explains {explained} of the step: what changes would save is not judged ({reason})."
+        reason = (recorded["note"] or "unknown", "")
+        return Headline.of(text, explained=(recorded["explained"], "ratio"), reason=reason)
     if in_waterfall.height < 2:
-        return None
+        text = "No scenario shortens the step of {step}, of which the replay explains {explained}."
+        return Headline.of(text, step=(recorded["alone_ns"], "ns"), explained=(recorded["explained"], "ratio"))
     first, last = in_waterfall.row(0, named=True), in_waterfall.row(-1, named=True)
     best = in_waterfall.row(1, named=True)
     values: Mapping[str, tuple[int | float | str, str]] = {
         "step": (first["alone_ns"], "ns"),
-        "explained": (1 - abs(first["step_ns"] / max(first["alone_ns"], 1) - 1), "ratio"),
+        "explained": (first["explained"], "ratio"),
         "scenario": (best["scenario"], ""),
         "first": (best["step_ns"], "ns"),
     }

@@ -104,6 +104,7 @@ class Experiment:
         sampling: blocks, repeats and limits.
         on_progress: called with the progress.
         settings: other settings that must not change, by option; None if an option was not given.
+        enough: whether to stop, asked after each job, the reused ones too: the same jobs give the same answer.
 
     Raises:
         ConfigError: ``out`` holds an experiment with different settings.
@@ -118,10 +119,12 @@ class Experiment:
         sampling: Sampling,
         on_progress: ProgressCallback,
         settings: Mapping[str, Any],
+        enough: Callable[[Jobs], bool] = lambda _: False,
     ) -> None:
         self.out = out
         self.sampling = sampling
         self._measurement = measurement
+        self._enough = enough
         self.target = target
         self._on_progress = on_progress
         self._folder = out / "jobs" / measurement
@@ -146,7 +149,6 @@ class Experiment:
         job: Callable[[str, int, Path], Job],
         *,
         on_result: Callable[[Jobs], object] = lambda _: None,
-        enough: Callable[[Jobs], bool] = lambda _: False,
         check: Callable[[str, Outcome], object] = lambda _name, _outcome: None,
         label: Callable[[str], str] = str,
         go_on_after_failure: bool = True,
@@ -158,7 +160,6 @@ class Experiment:
             order: (repeat, name) of each job, in the order to run them.
             job: makes a job from its name, its repeat and its directory.
             on_result: called with the results so far after each new job except the last.
-            enough: whether to stop, asked after each job, the reused ones too: the same jobs give the same answer.
             check: raises if a job did not run as its name states.
             label: the text for a name in progress messages.
             go_on_after_failure: whether to run the other jobs after one failed.
@@ -197,7 +198,7 @@ class Experiment:
                 refuse_mixed(outcome, jobs.all_outcomes, self.out)
                 (outcome.folder / _DONE).touch()
                 jobs.outcomes[name].append(outcome)
-                jobs.enough = enough(jobs)
+                jobs.enough = self._enough(jobs)
                 if (repeat, name) not in kept:
                     self._new_jobs.add(outcome.folder)
                     if number + 1 < len(order) and not jobs.enough:

@@ -88,7 +88,11 @@ def measure_overhead(
         LaunchError: the job failed, or synchronizes nothing.
     """
     looks = max(1, sampling.repeats - LEAST_JOBS + 1) if precision > 0 else 1
-    experiment = Experiment("overhead", target, out, sampling, on_progress, settings_of(start))
+
+    def enough(jobs: Jobs) -> bool:
+        return precision > 0 and is_enough(jobs.all_outcomes, sampling, looks, precision)
+
+    experiment = Experiment("overhead", target, out, sampling, on_progress, settings_of(start), enough)
 
     def job(_name: str, repeat: int, folder: Path) -> Job:
         return Job(start, plan_of(sampling, folder, repeat, traced=repeat == 0))
@@ -102,14 +106,10 @@ def measure_overhead(
         save(overhead, out)
         return overhead
 
-    def enough(jobs: Jobs) -> bool:
-        return precision > 0 and is_enough(jobs.all_outcomes, sampling, looks, precision)
-
     jobs = experiment.run(
         sampling.job_order(["job"]),
         job,
         on_result=lambda jobs: on_result(result(jobs)),
-        enough=enough,
         go_on_after_failure=False,
     )
     return result(jobs)
