@@ -113,7 +113,7 @@ def test_the_accessibility_tree_has_names_and_roles(opened: Opener, late: Path) 
         'navigation "Views"',
         'heading "Ranks" [level=2]',
         'combobox "Show:"',
-        'application "Device time by rank. Stacked bars',
+        'application "Device time by rank, entire recording. Stacked bars',
         'button "Download CSV"',
         'table "Where each rank',
         'columnheader "Compute"',

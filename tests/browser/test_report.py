@@ -15,7 +15,7 @@ from tests.report.reading import inflated, read_report
 
 import rankscope
 from rankscope.export.formats import to_json
-from rankscope.pipeline.clock import clock_of
+from rankscope.pipeline.clock import clock_of, in_run_time
 from rankscope.report.embed.timeline import size_of
 from rankscope.report.html_report import write_report
 from rankscope.timeline.build import draw_run
@@ -115,7 +115,7 @@ def test_numbers_are_those_of_analyze(opened: Opener, files: Any, h100: rankscop
                     .map((td) => [td.dataset.column, td.dataset.value]))])])"""
         )
         for name, rows in shown:
-            expected = json.loads(to_json(h100.analyze(name)[name], h100.about()))["rows"]
+            expected = json.loads(to_json(in_run_time(h100.analyze(name)[name], clock_of(h100)), h100.about()))["rows"]
             for row, cells in rows:
                 for column, text in cells.items():
                     wanted = expected[row][column]

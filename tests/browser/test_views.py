@@ -16,9 +16,9 @@ from tests.browser.page import Page
 from tests.kineto import small_step, step, trace, write
 
 import rankscope
-from rankscope.analyses import get_analysis
 from rankscope.export.formats import to_json
 from rankscope.pipeline import Run
+from rankscope.pipeline.clock import clock_of, in_run_time
 
 pytestmark = pytest.mark.browser
 
@@ -86,7 +86,8 @@ class Truth:
 
     def of(self, name: str) -> dict[str, Any]:
         if name not in self._made:
-            self._made[name] = json.loads(to_json(self._run.analyze(name)[name], self._run.about()))
+            result = in_run_time(self._run.analyze(name)[name], clock_of(self._run))
+            self._made[name] = json.loads(to_json(result, self._run.about()))
         return self._made[name]
 
     def headline(self, name: str) -> dict[str, Any]:
@@ -97,13 +98,8 @@ class Truth:
         return found
 
     def row(self, name: str, number: int) -> dict[str, Any]:
-        """A row as the page shows it: instants counted from the first event of its file."""
-        row: dict[str, Any] = dict(self.of(name)["rows"][number])
-        if row.get("rank") is not None and row.get("window") is not None:
-            began = self._run.loaded.ranks[row["rank"]][row["window"]].info.start_ns or 0
-            row |= {
-                column: row[column] - began for column in get_analysis(name).instants if row.get(column) is not None
-            }
+        """A row as the page shows it."""
+        row: dict[str, Any] = self.of(name)["rows"][number]
         return row
 
 
