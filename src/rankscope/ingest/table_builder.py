@@ -63,7 +63,7 @@ class TableBuilder:
     Attributes:
         counts: events seen, by phase and category as written; of known processes, as `track_categories` has it.
         odd: counts of oddities that did not prevent reading (unfinished ranges, values that do not fit, …).
-        no_time: those of them that are in no table, as their time is not known.
+        no_time: events that are in no table, as their time is not known, by phase and category.
         no_duration: ranges that end when they begin, as their duration is not known.
         unpaired_ends: ends of ranges that do not begin.
     """

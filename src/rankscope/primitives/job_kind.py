@@ -85,6 +85,11 @@ class JobKind:
         return self.trains and self.wrapper == wrapper
 
     @property
+    def exchanges_activations(self) -> bool:
+        """Whether parts of a layer, or its inputs, are on several ranks: what they exchange grows with the batch."""
+        return not self.parallel.isdisjoint((TENSOR, CONTEXT, EXPERT)) or bool(self.embeddings)
+
+    @property
     def exchanges_experts(self) -> bool:
         """Whether experts are known to be on several ranks."""
         return EXPERT in self.parallel

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
-from rankscope.whatif.moments import COLLECTIVE, HOST_PARTS, KERNEL_GAP_NS, LONG_RETURN_NS, WORK
+from rankscope.whatif.moments import COLLECTIVE, HOST_PARTS, KERNEL_GAP_NS, LONG_RETURN_NS, TOUCH_NS, WORK
 
 Float = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
@@ -31,7 +31,6 @@ NEVER = -1e18
 """ns; the time of what nothing waits for."""
 _LONG_AGO = np.iinfo(np.int64).min // 2
 _LEAST_VOTES, _VOTE_SHARE, _LEAST_SHARE, _AGAINST_SHARE = 3, 0.5, 0.05, 0.1
-_TOUCH_NS = 1_000
 _CLOCKS_NS = 5_000
 _SKEW_NS = 200_000
 """A collective ends on all its ranks within this; what is more is the profiler's error."""
@@ -318,7 +317,7 @@ def _device_waits(rows: pl.DataFrame, kind: Int64, line: Int64) -> tuple[Int64, 
     seen = collectives.select("place", "woken").drop_nulls().unique()
     possible, target = later(collectives.rename({"woken": "own"}).join(seen, on="place"), "woken")
     start, end = rows["start_ns"].fill_null(0).to_numpy(), rows["end_ns"].fill_null(0).to_numpy()
-    early = start[target] < end[possible["row"].to_numpy()] - _TOUCH_NS
+    early = start[target] < end[possible["row"].to_numpy()] - TOUCH_NS
     possible = possible.with_columns(pl.Series("early", early, dtype=pl.Boolean))
     on_line = possible.group_by("line", "place", "woken").agg(
         (pl.col("own") == pl.col("woken")).sum().alias("votes"),
@@ -386,7 +385,7 @@ def _graph(rows: pl.DataFrame, kind: Int64, line: Int64, nodes: _Nodes, lines: L
     # Collectives: device time before it counts unless it started earlier.
     free = np.maximum(done, waited_for)
     c_start = start[nodes.row]
-    after_device = on_device & is_c & (free <= c_start + _TOUCH_NS)
+    after_device = on_device & is_c & (free <= c_start + TOUCH_NS)
     latency = np.where(known, rows["latency_ns"].fill_null(0).to_numpy()[nodes.row], NEVER)
     queued_first = is_c & ~known & (tail < 0)
     latency = np.where(queued_first, 0.0, latency)

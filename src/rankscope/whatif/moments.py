@@ -42,7 +42,7 @@ WAKE_NS = 10_000
 """What starts so soon after the end of a collective of another stream was waiting for it, …"""
 IDLE_NS = 4_000
 """… if its stream had been idle for so long."""
-_TOUCH_NS = 1_000
+TOUCH_NS = 1_000
 _SHORT_CALL_NS = 20_000
 _LONG_CALL_NS = 300_000
 _RETURN_NS, LONG_RETURN_NS = 15_000, 200_000
@@ -50,7 +50,7 @@ _RETURN_NS, LONG_RETURN_NS = 15_000, 200_000
 _MAY_WAIT = r"(?i)free|malloc|hostalloc|memcpy"
 _GLOO_QUEUED_NS = 1_000_000
 """A Gloo range that begins so soon after the one before it on its thread was queued."""
-_GLOO_WAIT_NS = 5_000
+_LEAST_WAIT_NS = 5_000
 _GLOO_RETURN_NS = 50_000
 _NEVER = np.iinfo(np.int64).min // 2
 
@@ -207,7 +207,7 @@ def _waits(calls: pl.DataFrame, work: pl.DataFrame, collectives: pl.DataFrame) -
     is_copy = waits["name"].str.contains("(?i)memcpy").to_numpy()
     soon = np.where(until - begin > _LONG_CALL_NS, LONG_RETURN_NS, _RETURN_NS)
     last = np.where(is_copy, np.where(copied <= until, copied, _NEVER), ended)
-    waited = (last > begin + _GLOO_WAIT_NS) & (until - last < soon)
+    waited = (last > begin + _LEAST_WAIT_NS) & (until - last < soon)
     kept = waits["certain"].to_numpy() | waited
     of_collective = np.isin(ended, collectives["end_ns"].to_numpy()) & ~is_copy & ~waits["certain"].to_numpy()
     all_streams = waits["name"].str.contains("(?i)device").to_numpy() | of_collective
@@ -265,7 +265,7 @@ def _woken(rows: pl.DataFrame) -> list[int | None]:
     if not collectives.size:
         return offsets
     by_end = collectives[np.argsort(end[collectives], kind="stable")]
-    place = np.searchsorted(end[by_end], start + _TOUCH_NS, side="right") - 1
+    place = np.searchsorted(end[by_end], start + TOUCH_NS, side="right") - 1
     waker = by_end[np.maximum(place, 0)]
     woken = (place >= 0) & (start - free > IDLE_NS) & (start - end[waker] < WAKE_NS)
     woken &= (launch[waker] < launch) & (stream[waker] != stream)
@@ -284,7 +284,7 @@ def _on_host(tables: Mapping[str, pl.DataFrame], collectives: pl.DataFrame) -> p
     collectives = collectives.filter(pl.col("end_ns").is_not_null()).sort("start_ns", "end_ns")
     start, end, stream = (collectives[name].to_numpy() for name in ("start_ns", "end_ns", "stream"))
     begin, until = (
-        np.asarray(side)[exposed.ends - exposed.starts >= _GLOO_WAIT_NS] for side in (exposed.starts, exposed.ends)
+        np.asarray(side)[exposed.ends - exposed.starts >= _LEAST_WAIT_NS] for side in (exposed.starts, exposed.ends)
     )
     by_end = np.argsort(end, kind="stable")
     place = np.searchsorted(end[by_end], until + _GLOO_RETURN_NS, side="right") - 1

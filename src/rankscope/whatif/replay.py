@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.primitives.intervals import Int64
-from rankscope.whatif.graph import NEVER, Bool, C, E, Float, Graph, S, W
+from rankscope.whatif.graph import NEVER, Bool, C, E, Float, Graph
 
 BLOCK_BYTES = 1 << 27
 """The memory that the costs of the scenarios which are replayed together may take."""
@@ -189,6 +189,3 @@ def _completed(graph: Graph, members: Int64, member_start: Int64) -> Int64:
     level = np.repeat(np.arange(graph.level.size - 1), np.diff(graph.level))
     last = np.maximum.reduceat(level[members], member_start[:-1]) if members.size else members
     return np.searchsorted(last, np.arange(graph.level.size))
-
-
-__all__ = ["BLOCK_BYTES", "Costs", "Replayed", "S", "W", "replay"]

@@ -382,8 +382,9 @@ class Comparison:
     def factor(self, graph: Graph, components: Sequence[str]) -> Float:
         """(rows, `PARTS`) the factors that make lines like their peers in components in which they take longer."""
         factor = np.ones_like(self.mean)
+        parts_of = _component_parts(graph)
         for component in components:
-            parts = _component_parts(graph)[component][self.places.line]
+            parts = parts_of[component][self.places.line]
             excess = np.bincount(self.places.line, (self.excess * parts).sum(axis=1), graph.lines.rank.size)
             longer = parts & (excess > 0)[self.places.line][:, None]
             factor[longer] = self.mean[longer]

@@ -39,7 +39,7 @@ from rankscope.diagnosis.step_costs import (
     unrecorded_ranks,
     usual,
 )
-from rankscope.primitives.job_kind import CONTEXT, DDP, EXPERT, FSDP, STAGES, TENSOR, JobKind
+from rankscope.primitives.job_kind import DDP, FSDP, STAGES, TENSOR, JobKind
 from rankscope.primitives.steps import averaged_steps
 from rankscope.results import Evidence, Finding, Inputs, Rule, Severity
 from rankscope.rundir.plurals import counted
@@ -95,7 +95,7 @@ def find(inputs: Inputs) -> list[Finding]:
         severity if certain else "info",
         title,
         ranks,
-        _evidence(average, averaged_steps(rows), of_lowest, inputs),
+        _evidence(average, averaged_steps(rows), of_lowest, heaviest, inputs),
         saving,
         inputs,
         _advice(job_of(inputs), heaviest, half_precision_of(inputs)),
@@ -176,7 +176,8 @@ def _not_known(average: _Average, rows: pl.DataFrame, missing: int, inputs: Inpu
     share = unit.share(mean_of(rows["exposed_communication_ns"]), mean)
     title = f"{share} is exposed communication; how much of it is waiting for other ranks is unknown"
     lacking = Evidence("ranks without a complete trace, at least", counted(missing, "rank"))
-    evidence = _evidence(average, rows, [lacking, Evidence(MEAN_OF_RANKS, round(mean), "ns")], inputs)
+    more = [lacking, Evidence(MEAN_OF_RANKS, round(mean), "ns")]
+    evidence = _evidence(average, rows, more, _heaviest(inputs), inputs)
     together = "Record all ranks at the same steps and put their traces into one directory"
     if inputs.left_out is not None and missing <= len(inputs.left_out.ranks):
         together = inputs.left_out.record_all.rstrip(".")
@@ -187,7 +188,9 @@ def _not_known(average: _Average, rows: pl.DataFrame, missing: int, inputs: Inpu
     return [replace(found, anchor=exposed_anchor(inputs, most, _REASON))]
 
 
-def _evidence(average: _Average, rows: pl.DataFrame, more: list[Evidence], inputs: Inputs) -> list[Evidence]:
+def _evidence(
+    average: _Average, rows: pl.DataFrame, more: list[Evidence], heaviest: _Heaviest | None, inputs: Inputs
+) -> list[Evidence]:
     """What is exposed in all, as in `overview`, and its parts.
 
     Args:
@@ -202,7 +205,6 @@ def _evidence(average: _Average, rows: pl.DataFrame, more: list[Evidence], input
     )
     evidence += [Evidence(text, round(value), "ns") for name, text in parts if (value := mean_of(rows[name]))]
     evidence += [*more, Evidence(unit.length, average.step_ns, "ns")]
-    heaviest = _heaviest(inputs)
     if heaviest is None:
         return evidence
     most = f"{heaviest.named}: {100 * heaviest.share:.0f} % of it"
@@ -297,8 +299,7 @@ def _advice(job: JobKind, heaviest: _Heaviest | None = None, half: str | None = 
 
 def _grows_with_batch(job: JobKind, kind: str | None) -> bool:
     """Whether what is sent grows with the batch, as activations, tokens and embeddings do, and gradients do not."""
-    sharded = not job.parallel.isdisjoint((TENSOR, CONTEXT, STAGES, EXPERT)) or bool(job.embeddings)
-    return sharded or kind in _OF_ACTIVATIONS
+    return job.exchanges_activations or STAGES in job.parallel or kind in _OF_ACTIVATIONS
 
 
 rule = Rule(

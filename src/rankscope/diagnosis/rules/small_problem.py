@@ -24,7 +24,7 @@ from rankscope.diagnosis.step_costs import (
     unrecorded_ranks,
     usual,
 )
-from rankscope.primitives.job_kind import CONTEXT, DDP, EXPERT, FSDP, TENSOR, JobKind
+from rankscope.primitives.job_kind import DDP, FSDP, JobKind
 from rankscope.results import Anchor, Evidence, Finding, Inputs, Rule
 
 _UNKNOWN = 0.1
@@ -83,9 +83,7 @@ def _advice(job: JobKind) -> str:
     """How a rank gets more work, or less communication, in this kind of job."""
     if job.infers:
         return any_of(["increase the work per rank: more requests per batch", "serve on fewer ranks, as more replicas"])
-    # What parts of a layer exchange grows with the batch; what is sent once a step does not.
-    grows = not job.parallel.isdisjoint((TENSOR, CONTEXT, EXPERT)) or bool(job.embeddings)
-    ways = [] if grows else ["increase the work per rank: a larger batch"]
+    ways = [] if job.exchanges_activations else ["increase the work per rank: a larger batch"]
     if job.trains_with(DDP):
         ways.append("accumulate gradients under no_sync")
     if job.trains_with(FSDP):
