@@ -190,7 +190,7 @@ def test_the_most_costly_note_is_the_one_that_saves_most() -> None:
 def headline_from(findings: list[Finding], step: int | None = 10_000) -> str:
     """The headline over these findings, of a run without steps."""
     inputs = Inputs(Options(), ())
-    return sentence(diagnosis_of(findings, findings, inputs, step).headline).replace("\u00a0", " ")
+    return sentence(diagnosis_of(findings, findings, inputs, step, None).headline).replace("\u00a0", " ")
 
 
 def test_without_a_known_saving_the_headline_is_the_largest_cost() -> None:

@@ -14,6 +14,8 @@ import polars as pl
 
 from rankscope.whatif.graph import Graph, graph_of
 from rankscope.whatif.moments import COLLECTIVE, KERNEL_GAP_NS, SCHEMA, STEP, WORK
+from rankscope.whatif.run import ReplayedRun
+from rankscope.whatif.step_times import Steps
 
 GAP = KERNEL_GAP_NS
 
@@ -88,3 +90,8 @@ class Job:
     def graph(self) -> Graph:
         """The job as rankscope replays it; all ranks run one program."""
         return graph_of(self.moments(), dict.fromkeys(range(len(self.host)), 0))
+
+    def run(self) -> ReplayedRun:
+        """The same as rankscope judges it."""
+        graph = self.graph()
+        return ReplayedRun(graph, Steps.of(graph))

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from tests.whatif.pencil import Job
 from tests.whatif.test_replay import jobs
 
-from rankscope.whatif.gains import candidates, in_order, mean_steps, waterfall
+from rankscope.whatif.gains import candidates, in_order, waterfall
 from rankscope.whatif.scenarios import AsPeers, Overlapped, Without
-from rankscope.whatif.step_times import Steps
 
 MS = 1_000_000
 
@@ -19,8 +18,8 @@ def slow_devices(*ms: int) -> Job:
 
 
 def test_the_slower_rank_is_first_and_the_next_gains_after_it() -> None:
-    graph = slow_devices(3, 3, 3, 7, 5).graph()
-    gains = waterfall(graph, Steps.of(graph), candidates(graph))
+    run = slow_devices(3, 3, 3, 7, 5).run()
+    gains = waterfall(run, candidates(run))
     assert [gain.scenario for gain in gains[:2]] == [AsPeers((3,)), AsPeers((4,))]
     first, second = gains[:2]
     # With rank 3 like its peers (3.5 ms), rank 4 is the slowest.
@@ -30,16 +29,16 @@ def test_the_slower_rank_is_first_and_the_next_gains_after_it() -> None:
 
 
 def test_ranks_that_gain_only_together_are_one_scenario() -> None:
-    graph = slow_devices(3, 3, 3, 3, 7, 7).graph()
-    gains = waterfall(graph, Steps.of(graph), candidates(graph))
+    run = slow_devices(3, 3, 3, 3, 7, 7).run()
+    gains = waterfall(run, candidates(run))
     assert gains[0].scenario == AsPeers((4, 5))
     assert gains[0].gain_ns == pytest.approx(4 * MS, abs=1e4)
     assert all(gain.place == 0 for gain in gains if gain.scenario in (AsPeers((4,)), AsPeers((5,))))
 
 
 def test_equal_ranks_have_no_straggler() -> None:
-    graph = slow_devices(3, 3, 3, 3).graph()
-    gains = waterfall(graph, Steps.of(graph), candidates(graph))
+    run = slow_devices(3, 3, 3, 3).run()
+    gains = waterfall(run, candidates(run))
     assert not [gain for gain in gains if isinstance(gain.scenario, AsPeers)]
     assert {gain.scenario for gain in gains if gain.place == 0} >= {Without("data_loading"), Without("copies")}
 
@@ -47,10 +46,9 @@ def test_equal_ranks_have_no_straggler() -> None:
 @settings(max_examples=40)
 @given(jobs())
 def test_gains_never_add_up_to_more_than_the_step(job: Job) -> None:
-    graph = job.graph()
-    steps = Steps.of(graph)
-    base = float(mean_steps(graph, steps, [[]])[0])
-    for gains in (waterfall(graph, steps, candidates(graph)), in_order(graph, steps, candidates(graph)[:1])):
+    run = job.run()
+    (base,) = run.mean_steps([[]])
+    for gains in (waterfall(run, candidates(run)), in_order(run, candidates(run)[:1])):
         placed = [gain for gain in gains if gain.place]
         total = sum(gain.gain_ns or 0 for gain in placed)
         assert total <= base + 1
@@ -62,15 +60,14 @@ def test_gains_never_add_up_to_more_than_the_step(job: Job) -> None:
 @settings(max_examples=40)
 @given(jobs())
 def test_the_waterfall_is_that_of_its_scenarios_in_this_order(job: Job) -> None:
-    graph = job.graph()
-    steps = Steps.of(graph)
-    placed = [gain for gain in waterfall(graph, steps, candidates(graph)) if gain.place]
-    again = in_order(graph, steps, [gain.scenario for gain in placed]) if placed else []
+    run = job.run()
+    placed = [gain for gain in waterfall(run, candidates(run)) if gain.place]
+    again = in_order(run, [gain.scenario for gain in placed]) if placed else []
     assert [gain.step_ns for gain in again] == pytest.approx([gain.step_ns for gain in placed], abs=1)
 
 
 def test_alone_and_after_others() -> None:
-    graph = slow_devices(3, 9, 3).graph()
-    first, second = in_order(graph, Steps.of(graph), [AsPeers((1,)), Overlapped()])
+    run = slow_devices(3, 9, 3).run()
+    first, second = in_order(run, [AsPeers((1,)), Overlapped()])
     assert first.gain_ns == first.gain_alone_ns == pytest.approx(6 * MS, abs=1e4)
     assert second.place == 2

@@ -10,9 +10,10 @@ import pytest
 from tests.whatif.pencil import Job
 
 from rankscope.errors import ConfigError
-from rankscope.whatif.gains import candidates, mean_steps
+from rankscope.whatif.gains import candidates
 from rankscope.whatif.graph import Graph, graph_of
 from rankscope.whatif.options import scenarios_of
+from rankscope.whatif.run import ReplayedRun
 from rankscope.whatif.scenarios import (
     AsPeers,
     Balanced,
@@ -33,7 +34,7 @@ SLOW = Job([[0] * 3] * 3, [[3 * MS] * 3, [3 * MS] * 3, [9 * MS] * 3], [2 * MS] *
 
 def step(graph: Graph, *scenarios: Scenario) -> float:
     """ms."""
-    return float(mean_steps(graph, Steps.of(graph), [scenarios])[0]) / MS
+    return ReplayedRun(graph, Steps.of(graph)).mean_steps([scenarios])[0] / MS
 
 
 def near(ms: float) -> object:
@@ -123,8 +124,8 @@ def test_a_slow_group_like_others() -> None:
     assert sorted(group_ranks(graph).values()) == [(0, 1), (2, 3)]
     assert step(graph) == near(3 + 6)
     assert step(graph, GroupAsOthers((0, 1))) == near(3 + 2)
-    assert GroupAsOthers((0, 1)) in candidates(graph)
-    assert GroupAsOthers((2, 3)) not in candidates(graph)
+    assert GroupAsOthers((0, 1)) in candidates(ReplayedRun(graph, Steps.of(graph)))
+    assert GroupAsOthers((2, 3)) not in candidates(ReplayedRun(graph, Steps.of(graph)))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_one_rank_alone() -> None:
     for scenario in (Network(2), Overlapped(), Balanced("ranks"), AsPeers((0,))):
         with pytest.raises(ConfigError, match="--"):
             costs_of(graph, [scenario])
-    assert {each.option for each in candidates(graph)} == {
+    assert {each.option for each in candidates(ReplayedRun(graph, Steps.of(graph)))} == {
         "--no-data-loading", "--no-allocation", "--no-copies", "--no-synchronization", "--no-launches",
     }  # fmt: skip
 

@@ -23,9 +23,12 @@ chance); the findings say which. Hosts stall at random, so a further measure is 
 time of a step, in which each place of the program counts with at most twice its usual time. Where hosts run ahead of
 their devices, a rank can fall behind by chance and stay behind, so that its device is idle: it is identified only if
 its host itself takes longer in the mean of these steps. Of a single complete step no host is judged (one hiccup looks
-the same), and of two ranks no host is judged by fewer than four steps: record at least four. `saving_ns` is the
-potential saving per step if the rank were as fast as the slowest of the others; more work is assumed to be balanced, so
-with n ranks it saves (n − 1) / n.
+the same), and of two ranks no host is judged by fewer than four steps: record at least four. `saving_ns` is
+what a step gains without its delay in a replay of the recorded steps (`whatif`), after the delays that cost more. A
+rank without whose delay the step would be no shorter, because others are as late, is no straggler; if it is only
+together with others, the finding names them. Where the replay is off by more than 5 %, cannot be made, or
+has no peers of a rank, `saving_ns` is a bound: what a step gains if the rank takes no longer than the slowest of the
+others, as if its collectives were at the step's end.
 Stragglers that fill a slice of the mesh or a host with the same cause are one finding. A rank that is alone in its
 stage is compared with its other steps and, by the kernels that other stages launch too, with these stages; so is a
 stage whose ranks are all equally slow, if there are three stages or more. If the device of a rank alone in its stage
@@ -66,7 +69,8 @@ significant.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -112,7 +116,11 @@ from rankscope.results import (
     schema_of,
     together,
 )
+from rankscope.results.finding import TOGETHER_WITH
 from rankscope.rundir.plurals import counted
+from rankscope.whatif.late_ranks import savings
+from rankscope.whatif.run import ReplayedRun
+from rankscope.whatif.scenarios import AsPeers, GroupAsOthers
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
@@ -155,8 +163,9 @@ COLUMNS = (
         "saving_ns",
         pl.Int64,
         "ns",
-        "potential saving per step if it were as fast as the slowest of the others",
+        "potential saving per step without its delay, after more costly ones; null: none alone, or not known",
     ),
+    Column("fix", pl.String, "", "its delay, and that of ranks with the same, as a value of `whatif --fix`"),
 )
 
 _MOST_PEERS = 32
@@ -164,6 +173,7 @@ _MOST_PEERS = 32
 _CERTAINTY = ("rank", "log_steps", "least_delay_ns", "steps_needed")
 EXCESS = "local time above its peers' median, mean over steps"
 WAITED = "time other ranks waited for it, all steps together"
+TOGETHER = "saved if they are"
 EXCESS_LATE = "local time above its peers' median in its late steps, mean over all steps"
 # The rows of all ranks take much memory: of a collective that they ran together, its ranks' rows have these in common.
 _OF_COLLECTIVES = (
@@ -239,11 +249,12 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     findings = _left_out(cut)
     if rows.is_empty():
         ranks = sorted({*ranks, *(inputs.log.verdicts if inputs.log is not None else ())})
-        table = pl.DataFrame({"rank": ranks, "saving_ns": None}, schema={"rank": pl.Int64, "saving_ns": pl.Int64})
+        table = pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64})
         if inputs.log is None:
             return _complete(table), findings
         logged = of_log(inputs.log)
         table = _with_verdicts(table, logged, inputs.log.verdicts)
+        table = table.join(_of_findings(logged), on="rank", how="left", maintain_order="left")
         table = _complete(table.join(_of_log(inputs.log), on="rank", how="left", maintain_order="left"))
         return table, [*_findings(logged, table, inputs), *findings]
     mesh = mesh_of(inputs)
@@ -251,19 +262,77 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     times = local_times_of(together(parts), stretches, collectives, cut)
     comparison = Comparison(observe(times, work, paces, role, on_host=on_host))
     table, by_step = totals_by_rank_and_step(ranks, attribute_waits(rows, role, collectives, comparison))
-    stragglers, compared = judged(comparison, _items(parts, comparison, inputs, work, named), inputs.log)
+    links = with_numbers(slow_links(collectives, comparison.seen.step_ns), named)
+    run = _replayed(inputs) if comparison.late or links or inputs.log is not None else None
+    items = _items(parts, comparison, inputs, work, named)
+    stragglers, compared = judged(comparison, items, inputs.log)
+    sliced = with_numbers(comparison.by_slice(stragglers, mesh_slices(mesh)), named)
+    late_in_log = {each.rank for each in inputs.log.late} if inputs.log is not None else set[int]()
+    least_ns = max(comparison.limits.least_saving * comparison.seen.step_ns, 1)
+    sliced = _costing(sliced, run, late_in_log, least_ns)
+    costing = {rank for each in sliced for rank in each.ranks}
+    stragglers = [each for each in stragglers if costing.issuperset(each.ranks)]
     too_few: dict[int, Verdict | None] = dict.fromkeys(rows["rank"].unique(), Verdict(Significance.TOO_FEW))
     table = _with_verdicts(table, stragglers, too_few | compared)
+    table = table.join(_of_findings(sliced), on="rank", how="left", maintain_order="left")
     table = table.join(_certainty(comparison, inputs), on="rank", how="left", maintain_order="left")
-    links = with_numbers(slow_links(collectives, comparison.seen.step_ns), named)
-    sliced = with_numbers(comparison.by_slice(stragglers, mesh_slices(mesh)), named)
-    findings = [*_findings(sliced, table, inputs), *_slow_networks(links, comparison), *findings]
+    findings = [*_findings(sliced, table, inputs), *_slow_networks(links, comparison, run), *findings]
     if inputs.parameters.get("by") == "step":
         table = _with_steps(by_step, comparison, stragglers)
         windows = stretches.drop_nulls("step").group_by("step").agg(pl.col("window").min())
         table = table.join(windows, on="step", how="left", maintain_order="left")
         table = table.with_columns(pl.col("step").replace(named))
     return _complete(table), findings
+
+
+def _replayed(inputs: Inputs) -> ReplayedRun | None:
+    """The run, if its replay explains the recorded steps."""
+    run = ReplayedRun.of(inputs.results["segments"], *(inputs.options.steps or (None, None)))
+    return run if run is not None and run.fidelity.is_judged else None
+
+
+def _fix(straggler: Straggler) -> AsPeers:
+    """Its ranks like their peers: in the steps in which they are late, if these are not all."""
+    return AsPeers(straggler.ranks, "", () if straggler.lasting else tuple(sorted(set(straggler.steps))))
+
+
+def _costing(found: Sequence[Straggler], run: ReplayedRun | None, logged: Set[int], least_ns: float) -> list[Straggler]:
+    """The stragglers that cost something, the most costly first.
+
+    The replay tells by how much the step is shorter without their delay. Where it cannot, what the engine says is a
+    bound; where the log says so, the recorded steps need not show it.
+
+    Args:
+        found: the ranks that stand out.
+        run: the run, if its replay explains it.
+        logged: ranks that are late in the log.
+        least_ns: the smallest saving of a straggler.
+    """
+    told = [each for each in found if not each.is_past and run is not None and run.can_tell([_fix(each)])]
+    gained = dict(zip(map(id, told), savings(run, [_fix(each) for each in told]) if run else [], strict=True))
+    costing = []
+    for each in found:
+        saving = gained.get(id(each))
+        if saving is not None:
+            ns, too_ns = round(saving.ns) or None, round(saving.together_ns) or None
+            costing.append(replace(each, saving_ns=ns, together_with=saving.together_with, together_ns=too_ns))
+            continue
+        bounded = id(each) not in gained and (each.together_with or (each.saving_ns or 0) >= least_ns)
+        if bounded or each.is_past or not logged.isdisjoint(each.ranks):
+            costing.append(each)
+    return sorted(costing, key=lambda each: (-(each.saving_ns or 0), -each.excess_ns))
+
+
+def _of_findings(found: Sequence[Straggler]) -> pl.DataFrame:
+    """What each rank's finding saves, and how to ask for it."""
+    rows = [
+        (rank, each.saving_ns, _fix(each).option.removeprefix("--fix "))
+        for each in found
+        if not each.is_past
+        for rank in each.ranks
+    ]
+    schema = {name: schema_of(COLUMNS)[name] for name in ("rank", "saving_ns", "fix")}
+    return pl.DataFrame(rows, schema=schema, orient="row").unique("rank", keep="first", maintain_order=True)
 
 
 def _items(
@@ -368,15 +437,14 @@ def _with_verdicts(
 
 
 def _with_causes(table: pl.DataFrame, stragglers: Sequence[Straggler]) -> pl.DataFrame:
-    """The measures with the causes, and with the savings of the findings where there are any."""
-    schema = {"rank": pl.Int64, "cause": pl.String, "evidence": pl.String, "cause_ns": pl.Int64, "found_ns": pl.Int64}
+    """The measures with the causes."""
+    schema = {"rank": pl.Int64, "cause": pl.String, "evidence": pl.String, "cause_ns": pl.Int64}
     rows = [
-        (each.ranks[0], each.cause.cause, each.cause.evidence, round(each.excess_ns * each.cause.share), each.saving_ns)
+        (each.ranks[0], each.cause.cause, each.cause.evidence, round(each.excess_ns * each.cause.share))
         for each in stragglers
     ]
     found = pl.DataFrame(rows, schema=schema, orient="row").unique("rank", keep="last")
-    joined = table.join(found, on="rank", how="left", maintain_order="left")
-    return joined.with_columns(pl.coalesce("found_ns", "saving_ns").alias("saving_ns"))
+    return table.join(found, on="rank", how="left", maintain_order="left")
 
 
 def _findings(found: Sequence[Straggler], table: pl.DataFrame, inputs: Inputs) -> list[Finding]:
@@ -406,6 +474,7 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame, inputs: Inputs) -
                 ),
                 # It may gain nothing, for another rank is as slow; and what happened once need not come again.
                 saving_ns=None if each.is_past else each.saving_ns or None,
+                cost_ns=None if each.is_past else each.together_ns,
                 advice=each.cause.what_to_do(recorded_of(inputs.traces, each.ranks)),
             )
         )
@@ -430,11 +499,13 @@ def _longer(straggler: Straggler) -> list[Evidence]:
 def _to_be_fixed_too(straggler: Straggler) -> list[Evidence]:
     if not straggler.together_with:
         return []
-    ranks = ", ".join(map(str, straggler.together_with))
-    return [Evidence("as late in the same steps: more is gained only if these ranks are fixed too", ranks)]
+    found = [Evidence(TOGETHER_WITH, ", ".join(map(str, straggler.together_with)))]
+    if straggler.together_ns:
+        found.append(Evidence(TOGETHER, straggler.together_ns, "ns"))
+    return found
 
 
-def _slow_networks(links: Sequence[SlowLink], comparison: Comparison) -> list[Finding]:
+def _slow_networks(links: Sequence[SlowLink], comparison: Comparison, run: ReplayedRun | None) -> list[Finding]:
     """Groups that move the same data slower than comparable groups."""
     steps = max(comparison.seen.steps.size, 1)
     advice = SHARED_CORES if comparison.seen.on_host else ADVICE["slow_network"]
@@ -442,19 +513,23 @@ def _slow_networks(links: Sequence[SlowLink], comparison: Comparison) -> list[Fi
     for link in links:
         than = "comparable groups" if link.groups else "in its other steps"
         when = "" if link.lasting else " in some steps"
+        ranks = (parse_group_ranks(link.group_ranks) or ()) if link.group_ranks else ()
+        saving = link.excess_ns // steps
+        if run is not None and run.can_tell([GroupAsOthers(ranks)]):
+            saving = min(saving, round(run.gain([GroupAsOthers(ranks)])))
         findings.append(
             Finding(
                 id="slow-network",
                 severity="warning" if link.lasting else "info",
                 title=f"Group {link.group} transfers data slower than {than}{when}",
-                ranks=(parse_group_ranks(link.group_ranks) or ()) if link.group_ranks else (),
+                ranks=ranks,
                 steps=() if link.lasting else tuple(dict.fromkeys(link.steps)),
                 evidence=(
                     Evidence("transfers are slower by", link.excess_ns, "ns"),
                     Evidence("expected transfer time", link.expected_ns, "ns"),
                     Evidence("groups it is compared with", link.groups, "count"),
                 ),
-                saving_ns=link.excess_ns // steps,
+                saving_ns=max(saving, 0) or None,
                 advice=advice,
             )
         )
@@ -474,7 +549,7 @@ analysis = Analysis(
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
         "python_frames": ("start_ns", "end_ns", "name", "pid", "tid", "depth", "parent_row"),
     },
-    requires=("collectives", "clock"),
+    requires=("collectives", "clock", "segments"),
     parameters=(Parameter("by", "what to group rows by", default="rank", choices=("rank", "step"), of_reduce=True),),
     has_findings=True,
     reads_log=True,

@@ -38,31 +38,15 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from rankscope.primitives.clocks import base_times
-from rankscope.primitives.communicators import NAMED_BY, named_group_ranks
-from rankscope.primitives.mesh import infer_mesh
-from rankscope.primitives.stragglers.timeline import programs_of
-from rankscope.results import (
-    RANK_AND_WINDOW,
-    Analysis,
-    Column,
-    Finding,
-    Headline,
-    Inputs,
-    Parameter,
-    Tables,
-    by_window,
-    concat_ranks,
-    schema_of,
-)
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Parameter, schema_of
 from rankscope.rundir.plurals import counted
 from rankscope.rundir.ranges import named_ranks
 from rankscope.whatif.gains import Gain, candidates, in_order, waterfall
-from rankscope.whatif.graph import Graph, graph_of
-from rankscope.whatif.moments import SCHEMA, moments
+from rankscope.whatif.graph import Graph
 from rankscope.whatif.options import FIX, scenarios_of
-from rankscope.whatif.scenarios import WITHOUT, costs_of
-from rankscope.whatif.step_times import LARGEST_ERROR, Fidelity, Steps, fidelity
+from rankscope.whatif.run import ReplayedRun
+from rankscope.whatif.scenarios import WITHOUT, AsPeers, costs_of
+from rankscope.whatif.step_times import LARGEST_ERROR, Fidelity
 
 AS_RECORDED = "as recorded"
 COLUMNS = (
@@ -84,85 +68,31 @@ COLUMNS = (
     Column("steps", pl.Int64, "count", "steps that were replayed"),
     Column("note", pl.String, "", "what limits the answer, or why there is none"),
 )
-_ROWS = (*RANK_AND_WINDOW, *(Column(name, dtype, "", "") for name, dtype in SCHEMA.items()))
-_INSTANTS = ("at_ns", "start_ns", "end_ns")
-
-
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """The moments of the rank's files."""
-    own = inputs.results["collectives"].filter(pl.col("rank") == inputs.rank)
-    parts = [
-        moments(window, own.filter(pl.col("window") == number), inputs.options.communication).with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
-        )
-        for number, window in enumerate(by_window(tables, inputs))
-    ]
-    return concat_ranks(parts, _ROWS)
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Replay the run as recorded, and with each scenario."""
     scenarios = scenarios_of(inputs.parameters)
-    rows, left_out = _on_one_clock(concat_ranks(parts, _ROWS), inputs)
-    if rows.is_empty():
+    segments = inputs.results["segments"]
+    recorded = {info.rank for info in inputs.traces if info.rank is not None}
+    left_out = sorted(recorded - set(segments["rank"].unique().to_list())) if segments.height else []
+    if segments.is_empty():
         return _refused("no step, collective or launch of recorded work to replay", left_out), []
-    mesh = infer_mesh(inputs.traces, named_group_ranks(inputs.distinct("collectives", *NAMED_BY)))
-    roles = programs_of(mesh, inputs.distinct("collectives", "rank", "collective", "peers"))
-    graph = graph_of(rows, roles)
-    steps = Steps.of(graph, _chosen(inputs))
-    if not steps.index.size:
+    run = ReplayedRun.of(segments, *(inputs.options.steps or (None, None)))
+    if run is None:
         return _refused("no step was recorded by most of the ranks", left_out), []
     for scenario in scenarios:
-        costs_of(graph, [scenario])  # an error names the option
-    replayed = fidelity(graph, steps)
+        costs_of(run.graph, [scenario])  # an error names the option
     gains: Sequence[Gain] = []
-    if replayed.is_judged and scenarios:
-        gains = in_order(graph, steps, scenarios)
-    elif replayed.is_judged:
-        gains = waterfall(graph, steps, candidates(graph, _late(inputs)))
-    return _table(replayed, gains, _notes(replayed, graph, left_out)), []
+    if run.fidelity.is_judged:
+        gains = in_order(run, scenarios) if scenarios else waterfall(run, candidates(run, _late(inputs)))
+    return _table(run.fidelity, gains, _notes(run.fidelity, run.graph, left_out)), []
 
 
-def _late(inputs: Inputs) -> set[int]:
-    """The ranks that `stragglers` names: that the others are slower is not significant."""
-    return set(inputs.columns("stragglers", "rank", "cause").filter(pl.col("cause").is_not_null())["rank"].to_list())
-
-
-def _chosen(inputs: Inputs) -> _InRange:
-    return _InRange(*(inputs.options.steps or (None, None)))
-
-
-class _InRange:
-    """Whether a step is between two numbers; None leaves a side open."""
-
-    def __init__(self, first: int | None, last: int | None) -> None:
-        self._first, self._last = first, last
-
-    def __call__(self, step: int) -> bool:
-        return (self._first is None or step >= self._first) and (self._last is None or step <= self._last)
-
-
-def _on_one_clock(rows: pl.DataFrame, inputs: Inputs) -> tuple[pl.DataFrame, list[int]]:
-    """The moments of ranks whose clocks are linked, on one clock that begins with the first; and the other ranks."""
-    clock = inputs.results["clock"].select(
-        "rank", "offset_ns", "drift_ppm", pl.col("at_ns").alias("clock_ns"), "component"
-    )
-    base = base_times(inputs.traces)
-    rows = rows.join(base, on=["rank", "window"], how="left").join(clock, on="rank", how="left", maintain_order="left")
-    ranks = rows.select("rank", "component").unique()
-    largest = ranks["component"].drop_nulls().value_counts(sort=True, name="ranks")
-    if largest.height:
-        rows = rows.filter(
-            pl.col("component") == largest.sort("ranks", "component", descending=[True, False])["component"][0]
-        )
-    left_out = sorted(set(ranks["rank"].to_list()) - set(rows["rank"].unique().to_list()))
-    wall = pl.col("base_ns").fill_null(0)
-    middle = pl.col("at_ns").median().over("rank", "window").cast(pl.Int64) + wall
-    drift = ((middle - pl.col("clock_ns")) * pl.col("drift_ppm").fill_null(0.0) * 1e-6).round().cast(pl.Int64)
-    rows = rows.with_columns((wall + pl.col("offset_ns").fill_null(0) + drift.fill_null(0)).alias("shift"))
-    origin = rows.select((pl.col("at_ns") + pl.col("shift")).min()).item() or 0
-    rows = rows.with_columns(pl.col(name) + pl.col("shift") - origin for name in _INSTANTS)
-    return rows.select(column.name for column in _ROWS), left_out
+def _late(inputs: Inputs) -> list[AsPeers]:
+    """The ranks that `stragglers` names: that others are slower is not significant."""
+    options = inputs.columns("stragglers", "fix").drop_nulls()["fix"].unique(maintain_order=True)
+    return [each for option in options for each in scenarios_of({"fix": option}) if isinstance(each, AsPeers)]
 
 
 def _table(replayed: Fidelity, gains: Sequence[Gain], note: str | None) -> pl.DataFrame:
@@ -241,16 +171,9 @@ analysis = Analysis(
     name="whatif",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
     across_ranks=across_ranks,
     headline=headline,
-    reads={
-        "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "launch_ns"),
-        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth"),
-        "runtime_calls": ("start_ns", "end_ns", "name", "pid", "tid"),
-        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
-    },
-    requires=("collectives", "clock", "stragglers"),
+    requires=("segments", "stragglers"),
     parameters=(
         Parameter("fix", f"ranks or groups that become like others: {FIX}; several with `;`", of_reduce=True),
         *(Parameter(f"no_{what}", text, kind="flag", default=False, of_reduce=True) for what, text in WITHOUT.items()),

@@ -21,16 +21,6 @@ STALL = "stall"
 """A straggler in one step only: about the same time as one that is late in many."""
 SLOW_GROUP = "slow-network"
 
-PARTS_OF_CAUSE: Mapping[str, tuple[StepPart, ...]] = {
-    "slow_device": ("compute",),
-    "more_work": ("compute",),
-    "data_loading": ("data",),
-    "slow_host": ("host",),
-    "memory": ("host", "copies"),
-    "slow_network": ("communication",),
-}
-"""The parts of its step in which a straggler with this cause loses its time; none for `unclear`."""
-
 SLOW_DEVICE = Effect(f"{STRAGGLER}:slow_device", "the same compute takes longer on this device", same=True)
 MORE_WORK = Effect(f"{STRAGGLER}:more_work", "this rank has more to compute", same=True)
 RECEIVES_MORE = Effect(f"{STRAGGLER}:more_work", "this rank computes what it receives", same=True)

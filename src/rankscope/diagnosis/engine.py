@@ -31,13 +31,15 @@ from rankscope.results import (
 )
 from rankscope.results.compressed_frames import Frames, stored
 from rankscope.results.failures import FAILURES
+from rankscope.whatif.run import ReplayedRun
 
 Analyze = Callable[..., dict[str, Result]]
 FOR_ALL = ("job_kind",)
 """Analyses whose results every rule gets: advice depends on the kind of the job."""
 STRAGGLERS = "stragglers"
 _PLACE = {"rank": pl.Int64, "window": pl.Int64, "step": pl.Int64}
-BASIS = ("overview", STRAGGLERS, "step_time", "evidence_events")
+SEGMENTS = "segments"
+BASIS = ("overview", STRAGGLERS, "step_time", "evidence_events", SEGMENTS)
 """Analyses that the diagnosis itself reads."""
 
 
@@ -73,12 +75,12 @@ def diagnose(rules: Iterable[Rule], with_findings: Iterable[str], analyze: Analy
     except FAILURES as error:
         stated.append(_not_diagnosed("where findings can be seen", error))
     try:
-        step = _step_ns(known)
-        merged = merge(stated, chosen, known, step)
-        return diagnosis_of(merged, by_severity(stated), known, step, without_steps)
+        step, run = _step_ns(known), _replayed(known)
+        merged = merge(stated, chosen, known, step, run if run is not None and run.fidelity.is_judged else None)
+        return diagnosis_of(merged, by_severity(stated), known, step, run, without_steps)
     except FAILURES as error:
         every = by_severity([*stated, _not_diagnosed("which findings have the same cause", error)])
-        return diagnosis_of(every, every, replace(inputs, results={}), None)
+        return diagnosis_of(every, every, replace(inputs, results={}), None, None)
 
 
 def _step_ns(inputs: Inputs) -> int | None:
@@ -86,6 +88,12 @@ def _step_ns(inputs: Inputs) -> int | None:
     frame = inputs.results.get("overview")
     found = None if frame is None or frame.is_empty() else frame["step_ns"][0]
     return int(found) if found else step_ns(inputs)
+
+
+def _replayed(inputs: Inputs) -> ReplayedRun | None:
+    """The run's replay; None if there is nothing to replay."""
+    segments = inputs.results.get(SEGMENTS)
+    return None if segments is None else ReplayedRun.of(segments, *(inputs.options.steps or (None, None)))
 
 
 def _judged(results: Mapping[str, Result], inputs: Inputs, times: pl.DataFrame) -> Frames:
@@ -109,9 +117,10 @@ def _judged(results: Mapping[str, Result], inputs: Inputs, times: pl.DataFrame) 
             frame = frame.join(files, on=["rank", "window"], how="anti", maintain_order="left")
         return frame.filter(~pl.col("rank").is_in(list(left_out))) if "rank" in frame.columns else frame
 
-    # The analysis of stragglers chooses itself which ranks it compares: the verdict is about these.
+    # The analysis of stragglers chooses itself which ranks it compares: the verdict and the replay are about these.
+    own = (STRAGGLERS, SEGMENTS)
     return Frames(
-        {name: result.rows if name == STRAGGLERS else stored(kept(result.frame)) for name, result in results.items()}
+        {name: result.rows if name in own else stored(kept(result.frame)) for name, result in results.items()}
     )
 
 

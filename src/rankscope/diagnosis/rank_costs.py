@@ -114,18 +114,6 @@ def _exposed_transfer(finding: Finding, inputs: Inputs) -> Measured:
     return _per_step(frame.with_columns(transfer.alias("open_ns")), "open_ns", finding)
 
 
-def exposed_waits(inputs: Inputs) -> dict[int, float]:
-    """How much of each rank's exposed communication can be waiting, ns per step: all of it unless waits are known.
-
-    Waits that compute overlaps with are longer; what is known to be transfer is none.
-    """
-    exposed = usual_per_step(inputs, "exposed_communication_ns")
-    frame = _frame(inputs, "distributed")
-    waits = pl.col("exposed_synchronizing_ns") + pl.col("exposed_unmatched_ns")
-    known = {} if frame is None else dict(usual(frame.with_columns(waits.alias("waits_ns")), "waits_ns").iter_rows())
-    return {rank: float(min(value, known.get(rank, value))) for rank, value in exposed.items()}
-
-
 _MEASURES: Mapping[str, tuple[Callable[[Finding, Inputs], Measured], bool]] = {
     "launch_bound": (_gaps, False),
     "small_kernels": (_gaps, False),

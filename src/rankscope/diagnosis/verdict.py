@@ -44,7 +44,9 @@ from rankscope.results import (
     undecided,
     without_straggler,
 )
+from rankscope.results.finding import TOGETHER_WITH
 from rankscope.rundir.plurals import counted, plural
+from rankscope.whatif.run import ReplayedRun
 
 UNEXPLAINED = 0.05
 """Of a step: if the device is idle for longer and no finding explains it, the headline does not deny it."""
@@ -178,6 +180,7 @@ def diagnosis_of(
     stated: Sequence[Finding],
     inputs: Inputs,
     step: int | None,
+    run: ReplayedRun | None,
     without_steps: frozenset[int] = frozenset(),
 ) -> Diagnosis:
     """The diagnosis.
@@ -187,6 +190,7 @@ def diagnosis_of(
         stated: as they were before.
         inputs: results of the analyses that were made.
         step: the step time, ns; None if it is not known.
+        run: its replay; None if there is nothing to replay.
         without_steps: ranks whose files have no steps although others have: the results have no rows of them.
     """
     unit = step_words(inputs)
@@ -197,7 +201,7 @@ def diagnosis_of(
         _rank_verdict(findings, inputs),
         step,
         unit.length,
-        tuple(_not_judged(stated, inputs, without_steps)),
+        (*_not_judged(stated, inputs, without_steps), *_savings_not_judged(findings, run)),
     )
 
 
@@ -281,13 +285,18 @@ def _headline(
     text = f"up to {{saving}} of the {{step}} {unit.noun} ({{share}}) can be saved."
     if top.id != STRAGGLER or saving:
         return Headline.of("{finding}. U" + text[1:], **values)
-    # Fixing it alone saves nothing: another rank is as late.
-    values["waited"] = (top.weight_ns, "ns")
+    values["cost"] = (top.weight_ns, "ns")
     del values["saving"]
     values["share"] = (top.weight_ns / step, "ratio")
-    return Headline.of(
-        f"{{finding}}. Other ranks wait up to {{waited}} of the {{step}} {unit.noun} ({{share}}) for it.", **values
-    )
+    return Headline.of(f"{{finding}}. {_cost_of(top, f'the {{step}} {unit.noun} ({{share}})')}.", **values)
+
+
+def _cost_of(straggler: Finding, of_what: str) -> str:
+    """What a straggler costs that saves nothing alone, as a clause: another rank is as late, or it is not known."""
+    with_ranks = next((each.value for each in straggler.evidence if each.name == TOGETHER_WITH), None)
+    if with_ranks is None:
+        return f"Other ranks wait up to {{cost}} of {of_what} for it"
+    return f"Only with ranks {with_ranks} fixed too, up to {{cost}} of {of_what} can be saved"
 
 
 def _rank_verdict(findings: Sequence[Finding], inputs: Inputs) -> RankVerdict:
@@ -324,8 +333,9 @@ def _straggler_sentence(found: Sequence[Finding], unit: StepWords) -> Headline:
         text += f"; up to {{saving}} {unit.per} can be saved"
         values["saving"] = (saving, "ns")
     elif first.weight_ns:
-        text += f"; other ranks wait up to {{waited}} {unit.per} for it"
-        values["waited"] = (first.weight_ns, "ns")
+        cost = _cost_of(first, unit.one)
+        text += f"; {cost[:1].lower()}{cost[1:]}"
+        values["cost"] = (first.weight_ns, "ns")
     more = [str(rank) for each in others for rank in each.ranks]
     if more:
         shown = ", ".join(more[:8]) + (", …" if len(more) > 8 else "")
@@ -368,6 +378,14 @@ def _not_judged(stated: Sequence[Finding], inputs: Inputs, without_steps: frozen
             reason = "; ".join(str(one.value) for one in each.evidence if one.name == "reason")
             found.append(NotJudged(each.title.partition(" could not")[0], reason))
     return found
+
+
+def _savings_not_judged(findings: Sequence[Finding], run: ReplayedRun | None) -> list[NotJudged]:
+    """Why savings are no more than bounds: the replay is too far off the recorded steps."""
+    if run is None or run.fidelity.is_judged or not any(each.weight_ns for each in findings):
+        return []
+    why = f"the replay explains {100 * run.fidelity.explained:.0f} % of the step ({run.fidelity.reason})"
+    return [NotJudged("What findings save together, and what late ranks cost", why)]
 
 
 def _ranks_not_judged(stated: Sequence[Finding], inputs: Inputs, ranks: int) -> list[NotJudged]:

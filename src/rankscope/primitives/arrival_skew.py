@@ -107,14 +107,14 @@ class WaitAttribution:
 
 
 def totals_by_rank_and_step(ranks: Sequence[int], caused: WaitAttribution) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Lateness, waits and savings by rank, and by rank and step.
+    """Lateness and waits by rank, and by rank and step.
 
     Args:
         ranks: all of them, ascending.
         caused: lateness and which rank caused it.
 
     Returns:
-        rank, lateness_ns, waited_ns, last_share, steps, late_steps, saving_ns; and rank, step, lateness_ns, waited_ns
+        rank, lateness_ns, waited_ns, last_share, steps, late_steps; and rank, step, lateness_ns, waited_ns
         of the steps in which it was compared.
     """
     rank, step, found, late, responsible = caused.rank, caused.step, caused.found, caused.late, caused.responsible
@@ -128,13 +128,6 @@ def totals_by_rank_and_step(ranks: Sequence[int], caused: WaitAttribution) -> tu
     is_caused = responsible >= 0
     code = np.searchsorted(known, np.where(is_caused, responsible, known[0])) * steps + event_step
     waited = union_length_by_code(code[is_caused], found.first_ns[is_caused], found.last_ns[is_caused], size)
-    # Ranks in different groups of the late rank wait for the same delay: only the longer wait counts.
-    groups, cell = np.unique(np.stack([code[is_caused], caused.group[is_caused]]), axis=1, return_inverse=True)
-    by_group = union_length_by_code(
-        cell.reshape(-1), found.second_ns[is_caused], found.last_ns[is_caused], groups.shape[1]
-    )
-    saved = np.zeros(size, dtype=np.int64)
-    np.maximum.at(saved, groups[0], by_group)
     seen = np.zeros(size, dtype=np.bool_)
     seen[position * steps + step] = True
     last = np.zeros(rank.size, dtype=np.bool_)
@@ -152,12 +145,9 @@ def totals_by_rank_and_step(ranks: Sequence[int], caused: WaitAttribution) -> tu
             "last_share": np.bincount(position, weights=last, minlength=known.size) / collectives,
             "steps": seen.reshape(known.size, steps).sum(axis=1).astype(np.int64),
             "late_steps": late_step.sum(axis=1).astype(np.int64),
-            "saving_ns": saved.reshape(known.size, steps).sum(axis=1) // steps,
             "compared": compared,
         }
-    ).with_columns(
-        pl.when("compared").then(name).alias(name) for name in ("lateness_ns", "waited_ns", "last_share", "saving_ns")
-    )
+    ).with_columns(pl.when("compared").then(name).alias(name) for name in ("lateness_ns", "waited_ns", "last_share"))
     by_step = pl.DataFrame(
         {
             "rank": np.repeat(known, steps)[seen],

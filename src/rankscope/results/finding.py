@@ -12,6 +12,8 @@ from typing import Any, Literal
 Severity = Literal["error", "warning", "info"]
 NOT_ANALYZED = "rank-not-analyzed"
 """The id of findings about a rank that was read, but that an analysis could not process."""
+TOGETHER_WITH = "as late: something is gained only if these ranks are fixed too"
+"""Evidence of a late rank that gains nothing alone; its cost is what they gain together."""
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 

@@ -3,19 +3,15 @@
 The gain of a scenario is the mean step without it less that with it, both replayed, given those before it. So the
 gains of a waterfall add up to the difference of its first and last step, whatever the scenarios have in common.
 
-In: a graph and scenarios. Out: `Gain` by scenario.
+In: a run that can be replayed, and scenarios. Out: `Gain` by scenario.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from rankscope.errors import ConfigError
-from rankscope.whatif.graph import Float, Graph
-from rankscope.whatif.replay import replay
+from rankscope.whatif.run import LEAST_SHARE, ReplayedRun
 from rankscope.whatif.scenarios import (
     COMPONENTS,
     WITHOUT,
@@ -25,15 +21,11 @@ from rankscope.whatif.scenarios import (
     Overlapped,
     Scenario,
     Without,
-    costs_of,
     excess_by_rank,
     group_factors,
     group_ranks,
 )
-from rankscope.whatif.step_times import Steps
 
-LEAST_SHARE = 0.01
-"""Of a step: a smaller gain ends the waterfall."""
 _MOST_RANKS = 16
 _MOST_GROUPS = 8
 _MOST_ROUNDS = 12
@@ -63,22 +55,17 @@ class Gain:
     component: str = ""
 
 
-def mean_steps(graph: Graph, steps: Steps, sets: Sequence[Sequence[Scenario]]) -> Float:
-    """The mean step with each set of scenarios, ns."""
-    replayed = replay(graph, [costs_of(graph, scenarios) for scenarios in sets])
-    mean: Float = steps.durations(graph, replayed.step_end).mean(axis=0)
-    return mean
-
-
-def candidates(graph: Graph, late: Collection[int] | None = None) -> list[Scenario]:
+def candidates(run: ReplayedRun, late: Sequence[AsPeers] | None = None) -> list[Scenario]:
     """What could be different in a run: ranks and groups that are slower than others, and what all ranks do.
 
     Args:
         late: ranks that are significantly late; None: all that are slower than their peers, be it by chance.
     """
-    excess = sorted(excess_by_rank(graph).items(), key=lambda item: (-item[1], item[0]))
-    excess = [(rank, ns) for rank, ns in excess if late is None or rank in late]
-    found: list[Scenario] = [AsPeers((rank,)) for rank, ns in excess[:_MOST_RANKS] if ns > 0]
+    graph = run.graph
+    if late is None:
+        excess = sorted(excess_by_rank(graph).items(), key=lambda item: (-item[1], item[0]))
+        late = [AsPeers((rank,)) for rank, ns in excess[:_MOST_RANKS] if ns > 0]
+    found: list[Scenario] = [each for each in late if run.can_tell([each])]
     slower = []
     for group, ranks in group_ranks(graph).items():
         saved = float((graph.transfer * (1 - group_factors(graph, group))).sum())
@@ -88,96 +75,104 @@ def candidates(graph: Graph, late: Collection[int] | None = None) -> list[Scenar
     every: list[Scenario] = [
         Overlapped(), *(Without(what) for what in WITHOUT), Balanced("ranks"), Balanced("stages")
     ]  # fmt: skip
-    return found + [scenario for scenario in every if _applies(graph, [scenario])]
+    return found + [scenario for scenario in every if run.can_tell([scenario])]
 
 
-def _applies(graph: Graph, scenarios: Sequence[Scenario]) -> bool:
-    """Whether the run can tell: with all ranks of a program fixed, none is left to compare with."""
-    try:
-        costs_of(graph, scenarios)
-    except ConfigError:
-        return False
-    return True
-
-
-def waterfall(graph: Graph, steps: Steps, scenarios: Sequence[Scenario]) -> list[Gain]:
+def waterfall(run: ReplayedRun, scenarios: Sequence[Scenario]) -> list[Gain]:
     """The gains of scenarios alone, and of those that gain most, given those before; in that order, then the others.
 
     Ranks and groups that are slower than others come first: what all ranks do is a bound that no job reaches. If no
     rank gains anything any more, but several do together, they are one scenario.
     """
-    base, *alone = mean_steps(graph, steps, [[], *([scenario] for scenario in scenarios)])
-    fall = _Waterfall(graph, steps, float(base), dict(zip(scenarios, map(float, alone), strict=True)))
+    base, *alone = run.mean_steps([[], *([scenario] for scenario in scenarios)])
+    fall = Waterfall(run, base)
     slower = [each for each in scenarios if isinstance(each, AsPeers | GroupAsOthers)]
     fall.add(slower)
-    ranks = [each.ranks[0] for each in slower if isinstance(each, AsPeers) and not fall.has(each)]
-    fall.add([AsPeers(tuple(sorted(ranks[:count]))) for count in range(2, min(len(ranks), _MOST_TOGETHER) + 1)], most=1)
+    fall.add(fall.together([each for each in slower if isinstance(each, AsPeers)]), most=1)
     fall.add([each for each in scenarios if each not in slower])
-    rest = [Gain(each, step, fall.base - step) for each, step in fall.alone.items() if not fall.has(each)]
-    least = LEAST_SHARE * fall.base
+    rest = [Gain(each, ns, base - ns) for each, ns in zip(scenarios, alone, strict=True) if not fall.has(each)]
+    least = LEAST_SHARE * base
     rest = [gain for gain in rest if gain.scenario not in slower or gain.gain_alone_ns >= least]
-    rest = [gain for gain in rest if gain.scenario in scenarios]
-    return _with_components(graph, steps, fall.base, [*fall.gains, *sorted(rest, key=lambda gain: -gain.gain_alone_ns)])
+    return _with_components(run, [*fall.gains, *sorted(rest, key=lambda gain: -gain.gain_alone_ns)])
 
 
 @dataclass
-class _Waterfall:
-    """Scenarios one after another, each the one that gains most by then."""
+class Waterfall:
+    """Scenarios one after another, each the one that gains most by then.
 
-    graph: Graph
-    steps: Steps
+    Attributes:
+        run: the run.
+        base: its mean step as replayed, ns.
+        gains: what is in it.
+    """
+
+    run: ReplayedRun
     base: float
-    alone: dict[Scenario, float]
     gains: list[Gain] = field(default_factory=list)
 
+    @property
+    def chosen(self) -> list[Scenario]:
+        """The scenarios in it, in their order."""
+        return [gain.scenario for gain in self.gains]
+
     def has(self, scenario: Scenario) -> bool:
-        return any(gain.scenario == scenario for gain in self.gains)
+        """Whether a scenario is in it."""
+        return scenario in self.chosen
 
     def add(self, scenarios: Sequence[Scenario], most: int = _MOST_ROUNDS) -> None:
         """Add those of some scenarios that gain at least `LEAST_SHARE` of the step, at most so many."""
-        left = list(scenarios)
+        left = [each for each in scenarios if not self.has(each)]
         for _ in range(most):
-            chosen = [gain.scenario for gain in self.gains]
-            now = self.gains[-1].step_ns if self.gains else self.base
-            left = [each for each in left if _applies(self.graph, [*chosen, each])]
-            if not left or now is None:
+            chosen = self.chosen
+            left = [each for each in left if self.run.can_tell([*chosen, each])]
+            if not left:
                 return
-            after = mean_steps(self.graph, self.steps, [[*chosen, each] for each in left])
-            best = int(np.argmin(after))
-            scenario, step = left.pop(best), float(after[best])
+            now, *after = self.run.mean_steps([chosen, *([*chosen, each] for each in left)])
+            best = min(range(len(left)), key=lambda n: after[n])
+            scenario, step = left.pop(best), after[best]
             if now - step < LEAST_SHARE * self.base:
                 return
-            if scenario not in self.alone:
-                self.alone[scenario] = float(mean_steps(self.graph, self.steps, [[scenario]])[0])
-            alone = self.alone[scenario]
+            (alone,) = self.run.mean_steps([[scenario]])
             self.gains.append(Gain(scenario, alone, self.base - alone, len(self.gains) + 1, step, now - step))
 
+    def together(self, late: Sequence[AsPeers]) -> list[AsPeers]:
+        """The first two, three, … of the late ranks that are not in it, as one scenario each."""
+        left = [each for each in late if not self.has(each)]
+        counts = range(2, min(len(left), _MOST_TOGETHER) + 1)
+        return [
+            AsPeers(tuple(sorted({rank for each in left[:count] for rank in each.ranks})), "", _steps_of(left[:count]))
+            for count in counts
+        ]
 
-def in_order(graph: Graph, steps: Steps, scenarios: Sequence[Scenario]) -> list[Gain]:
+
+def _steps_of(late: Sequence[AsPeers]) -> tuple[int, ...]:
+    """The steps of several; all if one is late in all."""
+    if not all(each.steps for each in late):
+        return ()
+    return tuple(sorted({step for each in late for step in each.steps}))
+
+
+def in_order(run: ReplayedRun, scenarios: Sequence[Scenario]) -> list[Gain]:
     """The gains of some scenarios alone, and one after another in the order given."""
     sets = [[], *([each] for each in scenarios), *(scenarios[: n + 1] for n in range(len(scenarios)))]
-    base, *rest = mean_steps(graph, steps, sets)
+    base, *rest = run.mean_steps(sets)
     alone, after = rest[: len(scenarios)], rest[len(scenarios) :]
     before = [base, *after[:-1]]
     gains = [
         Gain(each, alone[n], base - alone[n], n + 1, after[n], before[n] - after[n]) for n, each in enumerate(scenarios)
     ]
-    return _with_components(graph, steps, base, gains)
+    return _with_components(run, gains)
 
 
-def _with_components(graph: Graph, steps: Steps, base: float, gains: Sequence[Gain]) -> list[Gain]:
+def _with_components(run: ReplayedRun, gains: Sequence[Gain]) -> list[Gain]:
     """The same with the component of ranks that gains most alone."""
-    asked = [
-        (n, component, AsPeers(gain.scenario.ranks, component, gain.scenario.steps))
-        for n, gain in enumerate(gains)
-        if isinstance(gain.scenario, AsPeers) and not gain.scenario.component
-        for component in COMPONENTS
-    ]
-    found = list(gains)
-    if asked:
-        means = mean_steps(graph, steps, [[scenario] for *_, scenario in asked])
-        best: dict[int, tuple[float, str]] = {}
-        for (n, component, _), mean in zip(asked, means, strict=True):
-            best[n] = max(best.get(n, (0.0, "")), (base - float(mean), component))
-        found = [replace(gain, component=best[n][1]) if n in best else gain for n, gain in enumerate(found)]
-    return found
+    return [replace(gain, component=_component(run, gain.scenario)) for gain in gains]
+
+
+def _component(run: ReplayedRun, scenario: Scenario) -> str:
+    """Of ranks, the component that gains most alone; empty if none does."""
+    if not isinstance(scenario, AsPeers) or scenario.component:
+        return ""
+    base, *means = run.mean_steps([[], *([replace(scenario, component=part)] for part in COMPONENTS)])
+    most, component = max((base - mean, part) for mean, part in zip(means, COMPONENTS, strict=True))
+    return component if most > 0 else ""

@@ -131,7 +131,9 @@ class Graph:
 
 @dataclass(frozen=True)
 class Stretches:
-    """The segments of a step up to each of its collectives, which ranks with one program have in common.
+    """The segments up to each collective, which ranks with one program have in common.
+
+    What a rank does after the last collective of a step delays the first one of the next: it belongs to that step.
 
     Attributes:
         of_node: the stretch of each node; −1 for nodes in no step.
@@ -154,8 +156,14 @@ class Stretches:
     @classmethod
     def of(cls, graph: Graph) -> Stretches:
         """Those of a graph."""
-        inside = (graph.step >= 0) & (graph.place >= 0)
-        keys = np.stack([graph.line[inside], graph.step[inside], graph.place[inside]], axis=1)
+        by_line = np.argsort(graph.line, kind="stable")
+        following = np.empty(by_line.size, dtype=np.int64)
+        following[by_line] = _following(graph.kind[by_line] == C, graph.line[by_line])
+        # After the last collective of all, the step's end is what follows.
+        until = np.where(following >= 0, by_line[following], np.arange(by_line.size))
+        step, place = graph.step[until], graph.place[until]
+        inside = (step >= 0) & (place >= 0)
+        keys = np.stack([graph.line[inside], step[inside], place[inside]], axis=1)
         unique, inverse = np.unique(keys, axis=0, return_inverse=True)
         inverse, size = inverse.reshape(-1), unique.shape[0]
         of_node = np.full(graph.line.size, -1, dtype=np.int64)

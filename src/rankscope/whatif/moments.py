@@ -74,6 +74,7 @@ SCHEMA = pl.Schema(
         "allocates": pl.Boolean,  # a wait: in a call for memory
     }
 )
+INSTANTS = ("at_ns", "start_ns", "end_ns")
 
 
 def moments(tables: Mapping[str, pl.DataFrame], collectives: pl.DataFrame, communication: str | None) -> pl.DataFrame:
@@ -196,7 +197,7 @@ def _waits(calls: pl.DataFrame, work: pl.DataFrame, collectives: pl.DataFrame) -
     waits = pl.concat([certain, possible, _before_free(calls)]).sort("start_ns")
     begin, until = waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy()
     ends = np.sort(np.concatenate([work["end_ns"].to_numpy(), collectives["end_ns"].to_numpy()]))
-    ended = _last_before(ends, until)
+    ended = _last_before(ends, until + TOUCH_NS)
     copies = (
         work.filter(pl.col("category") != COMPUTE).group_by("launch_ns").agg(pl.col("end_ns").max().alias("copied"))
     )
@@ -209,7 +210,8 @@ def _waits(calls: pl.DataFrame, work: pl.DataFrame, collectives: pl.DataFrame) -
     last = np.where(is_copy, np.where(copied <= until, copied, _NEVER), ended)
     waited = (last > begin + _LEAST_WAIT_NS) & (until - last < soon)
     kept = waits["certain"].to_numpy() | waited
-    of_collective = np.isin(ended, collectives["end_ns"].to_numpy()) & ~is_copy & ~waits["certain"].to_numpy()
+    # A stream may wait for that of a collective: one that is waited for then ends as the collective does.
+    of_collective = np.isin(ended, collectives["end_ns"].to_numpy()) & ~is_copy & waited
     all_streams = waits["name"].str.contains("(?i)device").to_numpy() | of_collective
     allocating = [name for name in waits["name"].unique() if ALLOCATION.search(name)]
     return waits.select(

@@ -32,6 +32,9 @@ WITHOUT = {
     "synchronization": "the host never waits for its device",
     "launches": "the host needs no time to launch",
 }
+"""What can take no time, as options of `rankscope whatif`."""
+_BOUNDS = {"compute": "no compute", "host": "no time of the host"}
+"""The same, as bounds of what findings save: nobody asks for them."""
 
 
 class Scenario(Protocol):
@@ -105,7 +108,7 @@ class AsPeers:
         factor = comparison.factor(graph, [self.component] if self.component else list(COMPONENTS))
         stretches = graph.stretches
         nodes = np.flatnonzero(fixed[graph.line] & (stretches.of_node >= 0))
-        nodes = nodes[_chosen(graph, self.steps)[graph.step[nodes]]]
+        nodes = nodes[_chosen(graph, self.steps)[stretches.step[stretches.of_node[nodes]]]]
         row = comparison.places.of_stretch[stretches.of_node[nodes]]
         host, device, waits = costs.host.copy(), costs.device.copy(), costs.waits
         host[nodes] *= factor[row, : len(HOST_PARTS)]
@@ -201,7 +204,7 @@ class Without:
     """Something takes no time.
 
     Attributes:
-        what: one of `WITHOUT`.
+        what: one of `WITHOUT`, or `compute` or `host`.
     """
 
     what: str
@@ -209,7 +212,7 @@ class Without:
     @property
     def name(self) -> str:
         """In words."""
-        return WITHOUT[self.what]
+        return {**WITHOUT, **_BOUNDS}[self.what]
 
     @property
     def option(self) -> str:
@@ -228,9 +231,8 @@ class Without:
             for column in columns:
                 host[on_device, column] = 0
             return replace(costs, host=host)
-        factor = np.ones((graph.line.size, len(PARTS)))
-        factor[:, PARTS.index(self.what)] = 0
-        scaled = _scaled(costs, factor)
+        parts = _component_parts(graph)[self.what][graph.line]
+        scaled = _scaled(costs, np.where(parts, 0.0, 1.0))
         return replace(scaled, waits=scaled.waits & ~graph.allocates) if self.what == "allocation" else scaled
 
 

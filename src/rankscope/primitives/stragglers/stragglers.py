@@ -4,7 +4,8 @@
 2. A rank alone in its program is compared with its own other steps. For kernels that other programs launch too, the
    pace of a program is compared with theirs: all of its ranks may be equally slow (a stage on one slow host).
 3. The cause of each comes from its late steps alone (`causes`).
-4. Its saving is what a step would gain if it took no longer than the slowest of the others.
+4. Its saving is what a step would gain if it took no longer than the slowest of the others: the replay of a step that
+   is one stretch of local time and one collective. Where there are traces, `whatif.late_ranks` replays them instead.
 
 In: `Observations`. Out: stragglers with cause and saving, and a verdict for each rank.
 """
@@ -24,12 +25,10 @@ from rankscope.primitives.stragglers.causes import CAUSES_OF_SEVERAL, STALLS, Ca
 from rankscope.primitives.stragglers.detectors import TESTS, always_late, detectable, find_late_ranks, stalled_once
 from rankscope.primitives.stragglers.measures import ALLOCATION, LOCAL
 from rankscope.primitives.stragglers.observations import Observations
-from rankscope.primitives.stragglers.peers import Bool, Float, excess_over_peers, mean_known, usual
+from rankscope.primitives.stragglers.peers import Bool, Float, excess_over_peers, usual
 from rankscope.primitives.stragglers.suspects import Late
 from rankscope.primitives.stragglers.thresholds import Thresholds
 
-SHARED = "more_work"
-HOST = "host_steady"
 LOADING = "data_loading"
 SHARED_BY = 3
 """So many ranks must launch a piece of work for its usual pace to be known: of two, either could be the slow one."""
@@ -53,9 +52,9 @@ class Straggler:
         cause: why.
         excess_ns: local time above the median of their peers' in the late steps, mean over the compared steps.
         hidden: whether it is late in every step, but for hiccups of its peers: then the late steps are the others.
-        saving_ns: potential saving per step if they were as fast as the slowest of the others, mean over all steps;
-            for more work, if it were balanced.
-        together_with: stragglers that are as late in the same steps: more is gained only if these are fixed too.
+        saving_ns: potential saving per step; None if it is not known.
+        together_with: stragglers that are as late: only if these are fixed too, something is gained.
+        together_ns: so much; None if it is not known.
         steps: those in which they are late; all, if they are late on average.
         late_steps: how many of these have an excess.
         compared: steps in which they could be compared.
@@ -69,7 +68,7 @@ class Straggler:
     cause: Cause
     excess_ns: int
     hidden: bool
-    saving_ns: int
+    saving_ns: int | None
     together_with: tuple[int, ...]
     steps: tuple[int, ...]
     late_steps: int
@@ -77,6 +76,7 @@ class Straggler:
     kind: str
     verdict: Verdict
     passing: bool = False
+    together_ns: int | None = None
 
     @property
     def lasting(self) -> bool:
@@ -147,7 +147,6 @@ class Comparison:
             self.late += self._slow_programs()
             self.late += self._loading_alone()
             self.late.sort(key=lambda each: -each.weight)
-        self._slow_hosts = {each.row for each in self.late if each.measure == HOST and each.lasting}
         self._out: Bool = np.zeros(seen.ranks.size, dtype=np.bool_)
         self._out[[each.row for each in self.late]] = True
         self.is_late: Bool = np.zeros(seen.known.shape, dtype=np.bool_)
@@ -247,17 +246,12 @@ class Comparison:
         found = excess_over_peers(known, self.seen.role, self._out)
         return np.where(self.seen.alone[:, None], known - usual(known), found)
 
-    def saving(self, rows: Sequence[int], steps: Sequence[int], cause: str) -> tuple[int, tuple[int, ...]]:
+    def saving(self, rows: Sequence[int], steps: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """The gain per step if these ranks took no longer than the slowest of the others, ns, mean over all steps.
-
-        Work does not vanish: if a surplus is shared out evenly, these ranks keep their part of it. So if k of n ranks
-        have more work, the gain is (n − k) / n of it. A rank alone in its program has nobody to share it with: it gains
-        what it would if it always had as much as in its other steps.
 
         Args:
             rows: the ranks.
             steps: the steps in which they are late; others are ignored.
-            cause: why they are late.
 
         Returns:
             the gain, and other stragglers that are as late as these, if the gain is more than twice as large once they
@@ -272,34 +266,24 @@ class Comparison:
             return float(np.maximum(theirs - taken[others].max(axis=0, initial=0.0), 0.0).sum())
 
         gain, alone = beyond(~inside), beyond(~inside & ~self._out)
-        if gain < self.limits.least_saving * self.seen.step_ns * len(steps) and self._slow_hosts.issuperset(rows):
-            # What the others lack by chance in one step they make up for in the next; a slow host does not.
-            host = self._excess(self.seen.host_steady)
-            usual_ns = np.array([np.nan_to_num(mean_known(each)) for each in host])
-            beside = usual_ns[inside].max() - usual_ns[~inside].max(initial=0.0)
-            gain = max(gain, len(steps) * min(beside, theirs.mean()))
         as_late = self._out & ~inside & (2 * taken.sum(axis=1) >= theirs.sum())
         too = self.seen.ranks[as_late].tolist() if alone > 2 * gain else []
-        if cause == SHARED:
-            alike = int(np.isin(self.seen.role, self.seen.role[inside]).sum())
-            gain = gain * (alike - int(inside.sum())) / alike if alike > 1 else gain
         return int(gain) // max(self.seen.steps.size, 1), tuple(too)
 
     def stragglers(self) -> list[Straggler]:
-        """The stragglers, the largest first; without those that cost next to nothing.
+        """The stragglers, the largest first; without those that cost next to nothing (`saving`).
 
         A rank costs nothing if other ranks, which are no stragglers, are as late in the same steps. If several
         stragglers are equally late, fixing one of them gains nothing: each names the others.
         """
-        found = [self._straggler(each) for each in self.late]
         least = max(self.limits.least_saving * self.seen.step_ns, 1)
-        return [
-            each
-            for each in found
-            if each.once
-            or each.together_with
-            or (each.saving_ns >= least and (each.lasting or each.cause.cause != "unclear"))
-        ]
+        return [each for each in self.late_ranks() if each.once or each.together_with or (each.saving_ns or 0) >= least]
+
+    def late_ranks(self) -> list[Straggler]:
+        """The ranks that stand out, the largest excess first, whether or not that costs anything."""
+        found = [self._straggler(each) for each in self.late]
+        unclear = [each for each in found if each.cause.cause == "unclear" and not (each.lasting or each.together_with)]
+        return [each for each in found if each.once or each not in unclear]
 
     def of_rank(self, rank: int, least_ns: float) -> Straggler | None:
         """A rank that is known to be late otherwise, as these steps show it; None if they do not have it.
@@ -370,7 +354,7 @@ class Comparison:
             cause,
             (lost if late.hidden else int(late.weight)) // compared,
             late.hidden,
-            *self.saving([late.row], steps, cause.cause),
+            *self.saving([late.row], steps),
             steps,
             int((late.excess[late.steps] > 0).sum()),
             compared,
@@ -420,7 +404,7 @@ class Comparison:
         first = max(stragglers, key=lambda each: each.excess_ns)
         rows = np.searchsorted(self.seen.ranks, sorted(ranks)).tolist()
         steps = sorted({step for each in stragglers for step in each.steps})
-        saving_ns, too = self.saving(rows, steps, first.cause.cause)
+        saving_ns, too = self.saving(rows, steps)
         return replace(first, ranks=tuple(sorted(ranks)), label=label, saving_ns=saving_ns, together_with=too)
 
     def _alike(self, slices: Sequence[Straggler]) -> list[Straggler]:

@@ -36,7 +36,7 @@ _HALF = 0.5
 def judged(
     comparison: Comparison, items: pl.DataFrame, log: StepLog | None
 ) -> tuple[list[Straggler], dict[int, Verdict | None]]:
-    """The stragglers, the most costly first, and whether each rank is one.
+    """The stragglers, the largest excess first, be it that they cost nothing; and whether each rank is one.
 
     Args:
         comparison: of the traces.
@@ -44,7 +44,7 @@ def judged(
         log: the log's verdict; None without one.
     """
     verdicts: dict[int, Verdict | None] = dict(comparison.verdicts())
-    of_traces = comparison.stragglers()
+    of_traces = comparison.late_ranks()
     if not of_traces:
         of_traces = _recurring(comparison, items, verdicts)
         verdicts |= {each.ranks[0]: each.verdict for each in of_traces}
@@ -79,7 +79,7 @@ def _recurring(comparison: Comparison, items: pl.DataFrame, verdicts: Mapping[in
         longer = recurs(items, rank, peers, steps[known].tolist(), least)
         mean = float(excess[known].mean())
         straggler = comparison.of_rank(rank, 1.0) if _HALF * mean <= longer <= mean / _HALF else None
-        if straggler is not None and straggler.saving_ns >= least:
+        if straggler is not None and (straggler.saving_ns or 0) >= least:
             test = Verdict(Significance.SIGNIFICANT, "at one place in every step, where no other rank is", verdict.n)
             found.append(replace(straggler, verdict=test))
     return found
@@ -93,7 +93,7 @@ def of_log(log: StepLog) -> list[Straggler]:
 
 def _costs(late: LateRank, log: StepLog) -> bool:
     """Whether a rank's delay costs anything: behind a later rank it does not."""
-    return late.found.saving_ns >= LEAST_COST * log.step_ns
+    return (late.found.saving_ns or 0) >= LEAST_COST * log.step_ns
 
 
 def _logged(late: LateRank, of_traces: Sequence[Straggler], comparison: Comparison, items: pl.DataFrame) -> Straggler:

@@ -1,0 +1,95 @@
+"""A run that can be replayed: its graph, its steps, how well the replay explains them, and what scenarios gain.
+
+In: the rows of the analysis `segments`. Out: mean steps and gains, ns per step; or why the run is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import polars as pl
+
+from rankscope.errors import ConfigError
+from rankscope.whatif.graph import Graph, graph_of
+from rankscope.whatif.moments import INSTANTS
+from rankscope.whatif.replay import replay
+from rankscope.whatif.scenarios import Scenario, costs_of
+from rankscope.whatif.step_times import Fidelity, Steps, fidelity
+
+LEAST_SHARE = 0.01
+"""Of a step: a smaller gain is none."""
+
+
+@dataclass(frozen=True)
+class ReplayedRun:
+    """A run as its replay has it.
+
+    Attributes:
+        graph: its segments.
+        steps: the steps that are measured.
+    """
+
+    graph: Graph
+    steps: Steps
+    _means: dict[tuple[Scenario, ...], float] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, segments: pl.DataFrame, first: int | None = None, last: int | None = None) -> ReplayedRun | None:
+        """The run that these rows record; None if there is no step to replay.
+
+        Args:
+            segments: as the analysis of that name gives them.
+            first: the first step that is measured, by number; None: no limit.
+            last: the last one.
+        """
+        if segments.is_empty():
+            return None
+        roles = dict(segments.select("rank", "role").unique().iter_rows())
+        graph = graph_of(segments.with_columns(pl.col(name) + pl.col("shift_ns") for name in INSTANTS), roles)
+        steps = Steps.of(graph, _between(first, last))
+        return cls(graph, steps) if steps.index.size else None
+
+    @cached_property
+    def fidelity(self) -> Fidelity:
+        """How well the replay explains the recorded steps."""
+        return fidelity(self.graph, self.steps)
+
+    @property
+    def step_ns(self) -> float:
+        """The mean step as replayed, ns."""
+        return float(self.fidelity.replayed.mean())
+
+    def mean_steps(self, sets: Sequence[Sequence[Scenario]]) -> list[float]:
+        """The mean step with each set of scenarios, ns.
+
+        Raises:
+            ConfigError: the run cannot tell.
+        """
+        new = list(dict.fromkeys(key for each in sets if (key := tuple(each)) not in self._means))
+        if new:
+            replayed = replay(self.graph, [costs_of(self.graph, scenarios) for scenarios in new])
+            means = self.steps.durations(self.graph, replayed.step_end).mean(axis=0)
+            self._means.update(zip(new, means.tolist(), strict=True))
+        return [self._means[tuple(each)] for each in sets]
+
+    def gain(self, scenarios: Sequence[Scenario], given: Sequence[Scenario] = ()) -> float:
+        """By how much some scenarios shorten the mean step, given others, ns; 0 if the run cannot tell."""
+        if not (self.can_tell(given) and self.can_tell([*given, *scenarios])):
+            return 0.0
+        before, after = self.mean_steps([given, [*given, *scenarios]])
+        return before - after
+
+    def can_tell(self, scenarios: Sequence[Scenario]) -> bool:
+        """Whether the run can tell: with all ranks of a program fixed, none is left to compare with."""
+        try:
+            costs_of(self.graph, scenarios)
+        except ConfigError:
+            return False
+        return True
+
+
+def _between(first: int | None, last: int | None) -> Callable[[int], bool]:
+    """Whether a step is between two numbers; None leaves a side open."""
+    return lambda step: (first is None or step >= first) and (last is None or step <= last)
