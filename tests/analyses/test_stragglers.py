@@ -164,10 +164,13 @@ class Parts:
             rank: analyze_rank([collectives], traces, self._inputs(rank, traces), Columns(), {})[collectives]
             for rank, traces in run.loaded.ranks.items()
         }
-        reads = get_analysis("stragglers").reads
+        reads = {
+            table: {*columns, *get_analysis("segments").reads.get(table, ())}
+            for table, columns in get_analysis("stragglers").reads.items()
+        }
         self.tables: dict[int, Tables] = {
             rank: {
-                table: traces[0].load(table, list(columns)).with_columns(pl.lit(0, pl.Int16).alias("window"))
+                table: traces[0].load(table, sorted(columns)).with_columns(pl.lit(0, pl.Int16).alias("window"))
                 for table, columns in reads.items()
             }
             for rank, traces in run.loaded.ranks.items()
@@ -192,15 +195,17 @@ class Parts:
         collectives, _ = get_analysis("collectives").reduce(moved, inputs)
         clock, _ = get_analysis("clock").reduce([], replace(inputs, results={"collectives": collectives}))
         known = {"collectives": collectives, "clock": clock}
-        stragglers = get_analysis("stragglers")
-        mapped = [
-            stragglers.per_rank(
-                self.tables[rank],
-                Inputs(Options(), tuple(i for i in infos if i.rank == rank), known, rank, self.world),
-            )
-            for rank in parts
-        ]
-        return collectives, clock, stragglers.reduce(mapped, replace(inputs, results=known))[0]
+        for name in ("segments", "stragglers"):
+            analysis = get_analysis(name)
+            mapped = [
+                analysis.per_rank(
+                    self.tables[rank],
+                    Inputs(Options(), tuple(i for i in infos if i.rank == rank), known, rank, self.world),
+                )
+                for rank in parts
+            ]
+            known[name] = analysis.reduce(mapped, replace(inputs, results=dict(known)))[0]
+        return collectives, clock, known["stragglers"]
 
 
 def waits(collectives: pl.DataFrame) -> dict[tuple[int, int], int]:
@@ -255,9 +260,7 @@ def test_simulated_faults(tmp_path: Path, kind: str, style: str) -> None:
     truth = simulate(tmp_path, Job(ranks=4, steps=3, seed=2, faults=(fault,), recording=recording))
     found = worst(rankscope.open(tmp_path, executor="serial").stragglers())
     assert (found["rank"], found["cause"]) == (2, kind)
-    # More work of one rank of four is shared out: a quarter of it stays.
-    assert found["saving_ns"] >= 0.9 * truth.fault_cost_ns[0] * (0.75 if kind == "more_work" else 1)
-    assert kind != "more_work" or found["saving_ns"] <= 0.85 * truth.fault_cost_ns[0]
+    assert 0.9 * truth.fault_cost_ns[0] <= found["saving_ns"] <= 1.25 * truth.fault_cost_ns[0]
 
 
 def test_one_group_is_slower_than_its_like(tmp_path: Path) -> None:
@@ -275,7 +278,7 @@ def test_blame_passes_over_groups(tmp_path: Path) -> None:
     run = rankscope.open(tmp_path, executor="serial")
     found = run.stragglers()
     assert (worst(found)["rank"], worst(found)["cause"]) == (6, "slow_device")
-    assert found["saving_ns"].to_list()[7] < 0.5 * found["saving_ns"].to_list()[6]
+    assert found["saving_ns"].to_list()[7] is None
 
 
 def test_a_whole_replica_is_one_finding(tmp_path: Path) -> None:
@@ -298,8 +301,9 @@ def test_two_equally_slow_hosts_are_one_finding(tmp_path: Path) -> None:
     (finding,) = [each for each in run.findings if each.id == "straggler"]
     assert finding.ranks == (2, 3, 8, 9)
     assert finding.title == "host=node0001 and host=node0004 delay the other ranks: their devices are slow"
+    assert found["fix"].drop_nulls().unique().to_list() == ["rank=2,3,8,9"]
     # One host as fast as the others would gain nothing: the step would wait for the other one.
-    assert (finding.saving_ns or 0) > 3 * found["saving_ns"].drop_nulls().max()
+    assert (finding.saving_ns or 0) > 3 * run.whatif(fix="rank=2,3")["gain_alone_ns"][1]
 
 
 def test_a_rank_that_is_not_the_only_slow_one_saves_nothing_by_itself() -> None:
@@ -466,7 +470,7 @@ def test_a_rank_that_lost_kernels_in_every_step_is_compared_with_nobody(tmp_path
 def test_without_collectives_nothing_is_compared(tmp_path: Path) -> None:
     write_ranks(tmp_path, {rank: [step(10, 0, 990), op("aten::mm", 10, 100 + 50 * rank)] for rank in (0, 1)})
     run = rankscope.open(tmp_path, executor="serial")
-    assert run.stragglers().drop("rank").null_count().row(0) == (2,) * 16
+    assert run.stragglers().drop("rank").null_count().row(0) == (2,) * 17
     assert run.diagnosis().stragglers.state == "not-compared"
 
 

@@ -11,7 +11,6 @@ from tests.whatif.pencil import Job
 
 from rankscope.whatif.gains import in_order
 from rankscope.whatif.scenarios import AsPeers, Network
-from rankscope.whatif.step_times import Steps, fidelity
 
 PAGE = Path(__file__).parents[2] / "docs" / "what_a_fix_would_save.md"
 MS = 1_000_000
@@ -50,12 +49,11 @@ def test_the_page_solves_the_equations() -> None:
 
 def test_rankscope_gives_the_page_s_steps_and_gains() -> None:
     rows = {row[0]: row[1:] for row in table("what is different")}
-    graph = job().graph()
-    steps = Steps.of(graph)
-    recorded = fidelity(graph, steps)
+    run = job().run()
+    recorded = run.fidelity
     assert recorded.recorded_ns / MS == pytest.approx(float(rows["as recorded"][0]), abs=0.01)
     assert recorded.error < 1e-6
-    peer, network = in_order(graph, steps, [AsPeers((1,)), Network(2)])
+    peer, network = in_order(run, [AsPeers((1,)), Network(2)])
     found = {
         "rank 1 like its peer": (peer.alone_ns, peer.gain_alone_ns),
         "a network 2 times as fast": (network.alone_ns, network.gain_alone_ns),

@@ -119,7 +119,7 @@ from rankscope.results import (
 from rankscope.results.finding import TOGETHER_WITH
 from rankscope.rundir.plurals import counted
 from rankscope.whatif.late_ranks import savings
-from rankscope.whatif.run import ReplayedRun
+from rankscope.whatif.run import LEAST_SHARE, ReplayedRun
 from rankscope.whatif.scenarios import AsPeers, GroupAsOthers
 
 COLUMNS = (
@@ -274,7 +274,10 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     stragglers = [each for each in stragglers if costing.issuperset(each.ranks)]
     too_few: dict[int, Verdict | None] = dict.fromkeys(rows["rank"].unique(), Verdict(Significance.TOO_FEW))
     table = _with_verdicts(table, stragglers, too_few | compared)
-    table = table.join(_of_findings(sliced), on="rank", how="left", maintain_order="left")
+    savings_of = _of_findings(sliced)
+    if run is not None:
+        savings_of = pl.concat([savings_of, _of_others(run, compared, set(savings_of["rank"]))])
+    table = table.join(savings_of, on="rank", how="left", maintain_order="left")
     table = table.join(_certainty(comparison, inputs), on="rank", how="left", maintain_order="left")
     findings = [*_findings(sliced, table, inputs), *_slow_networks(links, comparison, run), *findings]
     if inputs.parameters.get("by") == "step":
@@ -333,6 +336,14 @@ def _of_findings(found: Sequence[Straggler]) -> pl.DataFrame:
     ]
     schema = {name: schema_of(COLUMNS)[name] for name in ("rank", "saving_ns", "fix")}
     return pl.DataFrame(rows, schema=schema, orient="row").unique("rank", keep="first", maintain_order=True)
+
+
+def _of_others(run: ReplayedRun, verdicts: Mapping[int, Verdict | None], named: Set[int]) -> pl.DataFrame:
+    """What ranks cost that are significantly late for no cause that the traces show."""
+    late = [rank for rank, verdict in verdicts.items() if verdict and verdict.significance is Significance.SIGNIFICANT]
+    gains = {rank: run.gain([AsPeers((rank,))]) for rank in late if rank not in named}
+    rows = [(rank, round(ns), None) for rank, ns in gains.items() if ns >= LEAST_SHARE * run.step_ns]
+    return pl.DataFrame(rows, schema=_of_findings([]).schema, orient="row")
 
 
 def _items(

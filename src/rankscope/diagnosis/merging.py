@@ -10,9 +10,9 @@ costly first, each with its symptoms.
    finding is a symptom of such a cause if, given the cause's scenario, less than half of its saving is left, and less
    than a warning. What is left is what it saves on ranks that are not the cause's, where both are about the same time,
    and in any case no more than it gains given that scenario.
-3. Savings are counted in the order of the findings: each at most what its parts still gain after the causes, less what
-   findings about the same parts have counted, none below 1 % of a step, and all together at most a step. What a finding
-   would save alone is then part of its evidence.
+3. Savings are counted in the order of the findings: each at most what its scenario and those before it gain together
+   after the causes, less what is counted already, none below 1 % of a step, and all together at most a step. What a
+   finding would save alone is then part of its evidence.
 
 Where the run cannot be replayed, savings are the rules' own bounds, and nothing limits them but the step.
 """
@@ -246,7 +246,7 @@ def _beside_causes(each: _Stated, step: int) -> Finding:
 def _counted(leading: Sequence[_Stated], gains: _Gains, step: int) -> list[Finding]:
     """The findings with what each of them adds to the savings of those before it."""
     first = _given(each for each in leading if each.is_first)
-    taken: dict[Scenario, float] = {}
+    others: list[tuple[tuple[Scenario, ...], float]] = []
     promised = 0.0
     found = []
     for each in leading:
@@ -255,15 +255,16 @@ def _counted(leading: Sequence[_Stated], gains: _Gains, step: int) -> list[Findi
             continue
         whole = step_of(each.finding, step)[0]
         counted = min(float(each.finding.saving_ns), max(0.0, whole - promised))
-        if not each.is_first and gains.run is not None:
-            shared = max((taken.get(scenario, 0.0) for scenario in each.scenarios), default=0.0)
-            room = gains.at_most(counted + shared, each.scenarios, first)
-            counted = min(counted, max(room - shared, 0.0))
+        if not each.is_first:
+            # With all findings before it, and with those that are about the same parts.
+            for before in (others, [one for one in others if one[0] == each.scenarios]):
+                shared = sum(ns for _, ns in before)
+                union = dict.fromkeys([scenario for one in before for scenario in one[0]] + list(each.scenarios))
+                counted = max(min(counted, gains.at_most(counted + shared, list(union), first) - shared), 0.0)
         if counted < INFO_SHARE * whole:
             counted = 0.0
         if not each.is_first:
-            for scenario in each.scenarios:
-                taken[scenario] = taken.get(scenario, 0.0) + counted
+            others.append((each.scenarios, counted))
         promised += counted
         found.append(_limited(each.finding, math.floor(counted + _NS)))
     return found

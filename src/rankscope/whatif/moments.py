@@ -47,6 +47,8 @@ _SHORT_CALL_NS = 20_000
 _LONG_CALL_NS = 300_000
 _RETURN_NS, LONG_RETURN_NS = 15_000, 200_000
 """A call that returns so soon after the end of device work, and a long one, waited for it."""
+_CALL = ("start_ns", "end_ns", "name", "pid", "tid")
+_SILENT = "nothing is recorded"
 _MAY_WAIT = r"(?i)free|malloc|hostalloc|memcpy"
 _GLOO_QUEUED_NS = 1_000_000
 """A Gloo range that begins so soon after the one before it on its thread was queued."""
@@ -157,7 +159,7 @@ def _on_device(
                 "end_ns",
             ),
             _collective_moments(collectives, "launch_ns").with_columns(pl.lit(of_collectives).alias("latency_ns")),
-            _waits(tables["runtime_calls"], work, collectives),
+            _waits(pl.concat([tables["runtime_calls"].select(_CALL), _silent(tables)]), work, collectives),
         ],
         how="diagonal_relaxed",
     ).sort("at_ns", "kind", maintain_order=True)
@@ -187,14 +189,16 @@ def _waits(calls: pl.DataFrame, work: pl.DataFrame, collectives: pl.DataFrame) -
 
     A call for memory waits now and then: it did if it returned just as the device had finished something. A copy waits
     if its host memory is pageable: it did if its copy had ended when it returned. An allocator that has no memory left
-    waits for events, unrecorded, before it frees what they guard.
+    waits for events, unrecorded, before it frees what they guard. Where calls that wait were not recorded, nothing is
+    recorded of the host until the device has finished.
     """
     certain = host_waits(calls).select("start_ns", "end_ns", "name", pl.lit(True).alias("certain"))
     possible = calls.filter(
-        pl.col("name").str.contains(_MAY_WAIT) & (pl.col("end_ns") - pl.col("start_ns") > _SHORT_CALL_NS)
+        (pl.col("name").str.contains(_MAY_WAIT) | (pl.col("name") == _SILENT))
+        & (pl.col("end_ns") - pl.col("start_ns") > _SHORT_CALL_NS)
     ).select("start_ns", "end_ns", "name", pl.lit(False).alias("certain"))
     possible = possible.join(certain, on=["start_ns", "end_ns"], how="anti")
-    waits = pl.concat([certain, possible, _before_free(calls)]).sort("start_ns")
+    waits = pl.concat([certain, possible, _before_free(calls.filter(pl.col("name") != _SILENT))]).sort("start_ns")
     begin, until = waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy()
     ends = np.sort(np.concatenate([work["end_ns"].to_numpy(), collectives["end_ns"].to_numpy()]))
     ended = _last_before(ends, until + TOUCH_NS)
@@ -206,7 +210,8 @@ def _waits(calls: pl.DataFrame, work: pl.DataFrame, collectives: pl.DataFrame) -
     ]
     copied = copies_end.fill_null(_NEVER).to_numpy()
     is_copy = waits["name"].str.contains("(?i)memcpy").to_numpy()
-    soon = np.where(until - begin > _LONG_CALL_NS, LONG_RETURN_NS, _RETURN_NS)
+    is_call = (waits["name"] != _SILENT).to_numpy()
+    soon = np.where((until - begin > _LONG_CALL_NS) & is_call, LONG_RETURN_NS, _RETURN_NS)
     last = np.where(is_copy, np.where(copied <= until, copied, _NEVER), ended)
     waited = (last > begin + _LEAST_WAIT_NS) & (until - last < soon)
     kept = waits["certain"].to_numpy() | waited
@@ -222,6 +227,16 @@ def _waits(calls: pl.DataFrame, work: pl.DataFrame, collectives: pl.DataFrame) -
         pl.Series("all_streams", all_streams),
         pl.col("name").is_in(allocating).alias("allocates"),
     ).filter(pl.Series(kept))
+
+
+def _silent(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """Long stretches in which nothing is recorded of the host, as calls."""
+    recorded = data_loading_time(tables["annotations"]) | covered_time(tables["host_ops"])
+    recorded |= covered_time(tables["runtime_calls"])
+    begin, until = recorded.ends[:-1], recorded.starts[1:]
+    long = until - begin > _LONG_CALL_NS
+    values = {"start_ns": begin[long], "end_ns": until[long], "name": _SILENT, "pid": None, "tid": None}
+    return pl.DataFrame(values, schema=tables["runtime_calls"].select(_CALL).schema)
 
 
 def _before_free(calls: pl.DataFrame) -> pl.DataFrame:
