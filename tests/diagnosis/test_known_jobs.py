@@ -188,7 +188,10 @@ def test_copies_whose_memory_is_not_known_are_no_finding_on_rocm(tmp_path: Path)
 
 
 def test_accumulated_gradients_without_a_recorded_backward_have_no_bucket_to_start_earlier(tmp_path: Path) -> None:
-    """4 ms in every fourth step of 10 ms: 1 of 11 ms. Which compute is the backward, the trace does not show."""
+    """4 ms in every fourth step of 10 ms: 1 of 11 ms. Which compute is the backward, the trace does not show.
+
+    The last of three transfers ends with the recording: nothing is known that it could overlap with.
+    """
 
     def program(job: Job, number: int) -> None:
         computed(job, number, kernels=5, time=2000)
@@ -198,7 +201,8 @@ def test_accumulated_gradients_without_a_recorded_backward_have_no_bucket_to_sta
 
     diagnosis = diagnosed(executed(program, 2).write(tmp_path))
     assert [each.id for each in diagnosis.findings] == ["exposed_communication"]
-    assert diagnosis.saving_ns == pytest.approx(1_000_000, rel=0.01)
+    assert diagnosis.stated[0].saving_ns == pytest.approx(1_000_000, rel=0.01)
+    assert diagnosis.saving_ns == pytest.approx(8_000_000 / 11, rel=0.01)
 
 
 def test_a_rank_without_device_events_computes_no_longer_than_others(tmp_path: Path) -> None:
@@ -308,9 +312,12 @@ def test_problems_of_some_steps_save_no_more_than_the_mean_step_has(tmp_path: Pa
             reduced(job, 3000)
 
     diagnosis = diagnosed(executed(program, 2, steps=15).write(tmp_path))
+    stated = {each.id: each for each in diagnosis.stated}
     found = {each.id: each for each in with_symptoms(diagnosis.findings)}
     for name in ("data_loading", "pageable_copies", "gc_pauses", "exposed_communication"):
-        assert found[name].saving_ns == pytest.approx(1_000_000, rel=0.01), name
+        assert stated[name].saving_ns == pytest.approx(1_000_000, rel=0.01), name
+        # One of the five steps with them is the first, which the replay does not measure: 4 of 14 remain.
+        assert 12_000_000 / 14 * 0.99 <= (found[name].saving_ns or 0) <= 1_010_000, name
         assert "mean step" in " ".join(each.name for each in found[name].evidence)
     # All but the compute: 3 ms in each step and 1 ms in every third.
     assert diagnosis.saving_ns <= 7_680_000 - 3_330_000 + 10_000

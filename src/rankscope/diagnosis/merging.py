@@ -121,7 +121,8 @@ def merge(
     if step is None:
         return by_severity(findings)
     declared = {**OF_ANALYSES, **{rule.name: Declared(rule.parts, rule.symptom_of) for rule in rules}}
-    gains, ranks = _Gains(run), frozenset(info.rank for info in inputs.traces if info.rank is not None)
+    times = inputs.results.get("step_time", pl.DataFrame(schema={"rank": pl.Int64}))
+    gains, ranks = _Gains(run), frozenset(times["rank"].drop_nulls())
     stated = [_stated(each, declared, inputs, ranks) for each in findings]
     for each in stated:
         if not each.is_first:

@@ -23,7 +23,8 @@ LARGEST_ERROR = 0.05
 class Steps:
     """The steps of a run whose duration is known: from the end of the step before to its own end, over all ranks.
 
-    The first step of a file begins before the recording does: it counts only if there is no other.
+    The first step of a file begins before the recording does: it counts only if there is no other. A file without
+    steps is one itself only if no file has any.
 
     Attributes:
         index: of each an index into `Graph.step_names`.
@@ -44,12 +45,14 @@ class Steps:
         """
         ends = np.flatnonzero(graph.kind == E)
         windows = graph.lines.window[graph.line[ends]]
+        is_marked = np.array([number >= 0 for _, number in graph.step_names])
+        counts = is_marked if is_marked.any() else ~is_marked
         index, before, begin = [], [], []
         for window in np.unique(graph.lines.window):
             mine = windows == window
             step, count = np.unique(graph.step[ends[mine]], return_counts=True)
             lines = graph.lines.window == window
-            usual = step[(step >= 0) & (2 * count >= lines.sum())].tolist()
+            usual = [each for each in step[(step >= 0) & (2 * count >= lines.sum())].tolist() if counts[each]]
             first = float(graph.lines.begin[lines].min())
             pairs = list(pairwise(usual)) or [(-1, step) for step in usual]
             for earlier, later in pairs:
