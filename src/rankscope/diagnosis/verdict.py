@@ -14,7 +14,6 @@ import polars as pl
 
 from rankscope.diagnosis.effects import STRAGGLER
 from rankscope.diagnosis.step_costs import (
-    IDLE,
     MEAN_STEP,
     StepWords,
     number_of_steps,
@@ -24,7 +23,7 @@ from rankscope.diagnosis.step_costs import (
     unrecorded_ranks,
     usual,
 )
-from rankscope.primitives.activity import HOST_ACTIVITY
+from rankscope.primitives.activity import HOST_ACTIVITY, IDLE
 from rankscope.results import (
     AMONG_RECORDED,
     ENOUGH_STEPS,

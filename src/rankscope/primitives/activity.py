@@ -37,6 +37,10 @@ HOST_ACTIVITY = {
 }
 """Host activities while the device is idle, in order of precedence, with a phrase for each."""
 
+BUSY = ("compute_ns", "exposed_communication_ns", "exposed_memcpy_ns", "exposed_memset_ns")
+IDLE = ("runtime_ns", "data_loading_ns", "host_op_ns", "other_ns")
+"""Columns of the analysis `step_time`: what the device does; and while it does nothing, the host. Together, a step."""
+
 
 @dataclass(frozen=True)
 class Activity:

@@ -1,9 +1,9 @@
 """Names that differ between ranks, runs or steps only in a hash are one name wherever these are compared.
 
 torch.compile names the graphs and files that it makes by a hash (`## Call CompiledFxGraph f2ai… ##`), and Triton 2 ends
-a kernel's name with what it knows of each argument: `_0d1d2de` has three, all divisible by 16. Two ranks, or two runs, of
-one program differ in them. The number at the end of Inductor's names (`triton_poi_fused_add_0`) is none: it is counted
-within a graph, so that ranks with one program agree on it, and kernels that differ in it alone are different ones.
+a kernel's name with what it knows of each argument: `_0d1d2de` has three, all divisible by 16. Two ranks, or two
+runs, of one program differ in them. The number at the end of Inductor's names (`triton_poi_fused_add_0`) is none: it is
+counted within a graph, ranks with one program agree on it, and kernels that differ in it alone are different ones.
 
 In: names as recorded. Out: the same with `…` in place of each hash, or of what is known of the arguments (`_0…2`). The
 timeline and the tables of events keep them.
@@ -31,8 +31,8 @@ def without_hashes(name: str) -> str:
 
 
 def _bare_arguments(suffix: str) -> str:
-    """The suffix of a Triton kernel without what is known of its arguments, which are numbered from 0; as it is if it is
-    something else."""
+    """The suffix of a Triton kernel without what is known of its arguments, which are numbered from 0; any other suffix
+    as it is."""
     at = count = 0
     while suffix.startswith(str(count), at):
         known = _KNOWN.match(suffix, at + len(str(count)))
