@@ -30,7 +30,7 @@ DATA_LOADING = re.compile(
 HOST_ACTIVITY = {
     "data_loading": "the host loads data",
     "synchronisation": "the host waits for the device",
-    "runtime": "the host is in another runtime call",
+    "runtime": "the host is in a runtime call",
     "operator": "the host is in an operator",
     "python": "the host is in Python",
     "nothing": "nothing is recorded on the host",
