@@ -40,7 +40,14 @@ def test_idle_before_the_first_kernel_is_what_the_host_did(tmp_path: Path, call:
 
 
 def test_a_step_that_the_file_cuts_is_not_blamed_on_the_loop(tmp_path: Path) -> None:
-    whole = [event for n in range(1, 9) for event in step(n, 10_000 * n, 10_000, 5_000)]
+    whole = [
+        event
+        for n in range(1, 9)
+        for event in (
+            *step(n, 10_000 * n, 10_000, 5_000),
+            *(kineto.op("aten::add", 10_000 * n + 100 * at, 50) for at in range(20)),
+        )
+    ]
     path = kineto.write(tmp_path / "r.json", kineto.trace(whole, rank=0, world_size=1))
     text = path.read_bytes()
     path.write_bytes(text[: text.index(b"ProfilerStep#6") + 200])
