@@ -175,7 +175,7 @@ class StepLogger:
         if line := self._lines.samples(*self._sampler.take()):
             lines.append(line)
         lines += [line for each in read if (line := self._lines.calls(each.calls, each.missed))]
-        if last:
+        if last and self._ended:
             lines.append(one_line({"ended": self._ended}))
         definitions, self._lines.definitions = self._lines.definitions, []
         self._log.write(lines, definitions)
