@@ -72,3 +72,19 @@ def test_by_hand(tmp_path: Path) -> None:
     assert [row["launched_by"] for row in made(tmp_path, steps="1")] == ["aten::mm"]
     (matched,) = made(tmp_path, match="^RE")
     assert (matched["name"], matched["share"]) == ("relu", pytest.approx(4 / 44))
+
+
+def test_the_longest_call_is_one_within_a_step(tmp_path: Path) -> None:
+    """It is what a kernel's link opens: not the autotuning before the first step."""
+    events = [
+        kineto.step(1, 100, 100), kineto.step(2, 200, 100),
+        kineto.launch(5, 2, correlation=1), kineto.kernel("gemm", 10, 50, correlation=1),
+        kineto.launch(8, 2, correlation=2), kineto.kernel("tune", 70, 25, correlation=2),
+        kineto.launch(110, 2, correlation=3), kineto.kernel("gemm", 120, 10, correlation=3),
+        kineto.launch(195, 2, correlation=4), kineto.kernel("gemm", 210, 20, correlation=4),
+    ]  # fmt: skip
+    path = kineto.write(tmp_path / "r.json", kineto.trace(events, rank=0))
+    gemm, tune = rankscope.open(path, executor="serial").kernels().sort("name").to_dicts()
+    assert (gemm["max_ns"], gemm["longest_ns"]) == (50 * US, 20 * US)
+    assert gemm["longest_start_ns"] - tune["longest_start_ns"] == (210 - 70) * US
+    assert tune["longest_ns"] == 25 * US  # no step launches one

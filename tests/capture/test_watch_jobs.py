@@ -439,3 +439,48 @@ def test_of_three_ranks_two_go_on_and_are_recorded(tmp_path):
     assert (verdict["cause"], verdict["culprits"]) == ("dead", [2])
     (tmp_path / "stop").touch()
     assert [each.code for each in finish(jobs)] == [0, 0, -signal.SIGKILL]
+
+
+def test_ranks_that_are_not_profiled_keep_a_step_log(tmp_path):
+    slow = "time.sleep(0.03 * (rank == 1))"
+    chosen = {**WATCH, "RANKSCOPE_RANKS": "0,2"}
+    jobs = start(job(inside=slow, steps=200), tmp_path, world_size=4, **chosen)
+    wait_for(lambda: all(logged(tmp_path, rank, 30) for rank in range(4)), jobs)
+    one = rankscope(tmp_path, "trigger", "run", "--steps", "1", "--ranks", "1")
+    assert (one.returncode, "rank 1 only logs its steps" in one.stderr) == (2, True), one.stderr
+    some = rankscope(tmp_path, "trigger", "run", "--steps", "1")
+    assert some.returncode == 0, some.stderr
+    assert RECORDED.search(some.stdout)[3] == "0,2"
+    ended = finish(jobs)
+    assert [each.code for each in ended] == [0, 0, 0, 0]
+    run = tmp_path / "run"
+    assert sorted(path.name for path in (run / "ranks").iterdir()) == ["rank0.json", "rank2.json"]
+    assert {name[:5] for name in traces(run)} == {"rank0", "rank2"}
+    logs = WatchLogs(run)
+    assert {rank: log.header.profiled for rank, log in logs.latest().items()} == {0: True, 1: False, 2: True, 3: False}
+    status = read_status(run, logs)
+    assert {each.state for each in status.ranks} == {"finished"}
+    assert [each.rank for each in status.late_ranks] == [1]
+    gathered = rankscope(tmp_path, "gather", "run")
+    assert gathered.returncode == 0, gathered.stdout + gathered.stderr
+    summary = rankscope(tmp_path, "summary", "run")
+    assert "rank 1" in summary.stdout
+    assert summary.stdout.count("as configured") <= 1
+
+
+def test_a_rank_that_is_not_profiled_notes_that_it_was_interrupted(tmp_path):
+    wrong = "1 / (step < 60)"
+    jobs = start(job(inside=wrong), tmp_path, **{**WATCH, "RANKSCOPE_RANKS": "0"})
+    assert all(each.code for each in finish(jobs))
+    states = {each.rank: each.state for each in read_status(tmp_path / "run", WatchLogs(tmp_path / "run")).ranks}
+    assert states == {0: "interrupted", 1: "interrupted"}
+
+
+def test_a_run_directory_that_cannot_be_written_is_one_warning(tmp_path):
+    (tmp_path / "run").write_text("in the way")
+    chosen = {**WATCH, "RANKSCOPE_RANKS": "0,1", "TMPDIR": str(tmp_path)}
+    ended = finish(start(job(steps=80), tmp_path, world_size=3, **chosen))
+    assert [each.code for each in ended] == [0, 0, 0]
+    said = [line for each in ended for line in each.errors.splitlines() if re.search("written|watch failed", line)]
+    assert [line for line in said if "the run directory" not in line] == []
+    assert len(said) == 1, said

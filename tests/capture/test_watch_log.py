@@ -15,7 +15,7 @@ from rankscope.capture.flight_recorder import FlightCall
 from rankscope.capture.notices import CaptureWarning
 from rankscope.capture.profiler import Profiler
 from rankscope.capture.watch import log as log_module
-from rankscope.capture.watch import watcher
+from rankscope.capture.watch import step_logger
 from rankscope.capture.watch.log import WatchLog
 from rankscope.capture.watch.log_lines import ALL_STEPS, LogLines, stride_of
 from rankscope.capture.watch.phases import StepRow
@@ -248,7 +248,7 @@ def test_a_recorder_that_cannot_be_read_costs_no_steps(tmp_path, monkeypatch):
     def broken():
         raise KeyError("profiling_name")
 
-    monkeypatch.setattr(watcher, "CollectiveRing", lambda: CollectiveRing(lambda: {"others": broken}))
+    monkeypatch.setattr(step_logger, "CollectiveRing", lambda: CollectiveRing(lambda: {"others": broken}))
     reported = pytest.warns(CaptureWarning, match=r"the watch failed \(collectives\)")
     with reported, Profiler(tmp_path, watch=True, wait=9) as profiler:
         for _ in range(3):

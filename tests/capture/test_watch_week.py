@@ -11,7 +11,7 @@ import pytest
 
 from rankscope.capture.flight_recorder import FlightCall
 from rankscope.capture.rank_log import RankLog
-from rankscope.capture.watch import watcher as module
+from rankscope.capture.watch import step_logger, watcher
 from rankscope.capture.watch.phases import StepRow
 from rankscope.capture.watch.ring import RingRead
 from rankscope.capture.watch.watcher import Watcher
@@ -72,17 +72,24 @@ class Ring:
 @pytest.fixture
 def job(tmp_path, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
+    for module in (step_logger, watcher):
+        monkeypatch.setattr(module, "time", clock)
     config = CaptureConfig(wait=10, warmup=1, active=2, repeat=1, keep_windows=5, watch_windows=10, hang_timeout=0)
     process = SimpleNamespace(rank=0, world_size=1, local_rank=0, host="host", restart_count=0)
     rank = SimpleNamespace(
-        process=process, config=config, run_id="week", run_dir=str(tmp_path), run_id_doubt=None, activities=()
+        process=process,
+        config=config,
+        run_id="week",
+        run_dir=str(tmp_path),
+        run_id_doubt=None,
+        activities=(),
+        is_profiled=True,
     )
     manifest = RankLog(str(tmp_path), RankManifest("week", 0))
-    watcher = Watcher(rank, manifest, lambda: iter(()), "week", 0, lambda: ("", False))
-    watcher._ring = Ring()
-    watcher._log._kept_bytes = KEPT_BYTES
-    return SimpleNamespace(watcher=watcher, clock=clock, manifest=manifest, folder=tmp_path, taken=[])
+    watched = Watcher(rank, manifest, lambda: iter(()), "week", 0, lambda: ("", False))
+    watched._ring = Ring()
+    watched._log._kept_bytes = KEPT_BYTES
+    return SimpleNamespace(watcher=watched, clock=clock, manifest=manifest, folder=tmp_path, taken=[])
 
 
 def make_step(job, step, ns):

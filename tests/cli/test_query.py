@@ -88,6 +88,9 @@ def test_examples_and_tables(asked: Ask) -> None:
     assert asked("--example", "copies", "-f", "csv")[1].startswith(b"rank,name,copies,total_bytes")
     assert b"result_stragglers" in asked("--tables", source=False)[1]
     assert b"launch_row" in asked("--tables", "device_events", source=False)[1]
+    # A run has the same ones.
+    assert b"result_stragglers" in asked("--tables")[1]
+    assert b"launch_row" in asked("--tables", "device_events")[1]
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from tests import kineto
 
 import rankscope
-from rankscope.diagnosis.anchors import with_anchors
+from rankscope.diagnosis.anchors import exposed_anchor, with_anchors
 from rankscope.results import Anchor, Finding, Inputs, Options
 from rankscope.simulate import Fault, Job, parse_mesh, simulate
+
+NEEDED = ("collectives", "evidence_events")
 
 
 def inputs_of(run: rankscope.Run) -> Inputs:
@@ -132,3 +136,21 @@ def test_by_hand(tmp_path: Path) -> None:
     assert [(peer.rank, peer.start_ns) for peer in found.anchor.peers] == [(0, 300_000), (2, 320_000)]
     assert found.to_json()["anchor"]["peers"][0]["rank"] == 0
     assert "anchor" not in nowhere.to_json()
+
+
+def test_exposed_transfer_shows_no_event_that_mostly_waits(tmp_path: Path) -> None:
+    """All collectives of rank 0 are ones in which it waits for rank 1, until the shortest one of a step transfers."""
+    simulate(tmp_path, Job(ranks=2, steps=4, layers=3, faults=(Fault("slow_host", ranks=(1,), ms=30),)), costs=False)
+    run = rankscope.open(tmp_path, executor="serial")
+    inputs = replace(inputs_of(run), results={name: run.analyze(name)[name].frame for name in NEEDED})
+    collectives = inputs.results["collectives"]
+    duration = pl.col("end_ns") - pl.col("start_ns")
+    own = collectives.filter(pl.col("rank") == 0)
+    assert (2 * own["transfer_ns"] < own.select(duration).to_series()).all()
+    assert exposed_anchor(inputs, 0, "it transfers") is None
+    shortest = duration == duration.min().over("rank", "step")
+    transfers = pl.when(shortest).then(duration).otherwise("transfer_ns").alias("transfer_ns")
+    inputs = replace(inputs, results={**inputs.results, "collectives": collectives.with_columns(transfers)})
+    found = exposed_anchor(inputs, 0, "it transfers")
+    assert found is not None
+    assert found.start_ns in own.filter(shortest)["start_ns"].to_list()

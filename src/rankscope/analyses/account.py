@@ -25,13 +25,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from rankscope.primitives.activity import BUSY, IDLE
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, total_of
 from rankscope.rundir.plurals import counted, plural
 from rankscope.store.account import Account
 from rankscope.store.trace_info import TraceInfo
-
-_BUSY = ("compute_ns", "exposed_communication_ns", "exposed_memcpy_ns", "exposed_memset_ns")
-_IDLE = ("data_loading_ns", "runtime_ns", "host_op_ns", "other_ns")
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
@@ -63,7 +61,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             files[info.rank].append(info)
     rows = [_row(rank, infos) for rank, infos in files.items()]
     counts = pl.DataFrame(rows, schema={c.name: c.dtype for c in COLUMNS if not c.name.endswith("_ns")}, strict=False)
-    idle = pl.sum_horizontal(_IDLE)
+    idle = pl.sum_horizontal(IDLE)
     times = (
         inputs.results["step_time"]
         .group_by("rank")
@@ -71,7 +69,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             pl.col("window_ns").sum(),
             idle.sum().alias("idle_ns"),
             pl.col("other_ns").sum().alias("unexplained_ns"),
-            (pl.col("window_ns") - pl.sum_horizontal(_BUSY) - idle).sum().alias("unassigned_ns"),
+            (pl.col("window_ns") - pl.sum_horizontal(BUSY) - idle).sum().alias("unassigned_ns"),
         )
     )
     return counts.join(times, on="rank", how="left").select(column.name for column in COLUMNS).sort("rank"), []

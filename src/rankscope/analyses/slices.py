@@ -173,4 +173,5 @@ analysis = Analysis(
     ),
     reads_more=extra_columns,
     in_report=False,
+    whole_recording=True,
 )

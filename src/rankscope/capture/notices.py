@@ -12,6 +12,8 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
+from rankscope.rundir.code_places import is_installed
+
 logger = logging.getLogger("rankscope.capture")
 _STDLIB = sysconfig.get_path("stdlib")
 _shown: dict[str | tuple[str, type[Warning], int], int] = {}
@@ -42,7 +44,7 @@ def _users_line() -> int | None:
     while True:
         path = Path(frame.f_code.co_filename)
         own = str(frame.f_globals.get("__name__")).startswith("rankscope.")
-        installed = path.is_relative_to(_STDLIB) or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+        installed = path.is_relative_to(_STDLIB) or is_installed(path)
         # "<string>" is the command line of a process that multiprocessing has started, or of python -c.
         if not own and not installed and not path.name.startswith(("<frozen ", "<string>")):
             return level

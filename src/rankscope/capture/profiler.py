@@ -1,8 +1,8 @@
 """``rankscope.Profiler``: put it around the training loop and call ``.step()`` in the loop.
 
 In go the options of :class:`~rankscope.rundir.config.CaptureConfig`; out come traces and manifests in the run
-directory. On a rank that is not selected it has the same methods and does nothing: no torch profiler is created,
-nothing is written. On a selected rank, a step that is not recorded costs a few readings of the clock, for the watch. It
+directory. On a rank that is not selected it has the same methods, creates no torch profiler, and writes nothing but the
+log of its steps, if the job is watched. A step that is not recorded costs a few readings of the clock, for that log. It
 raises no exception: an error is reported once as a warning, and is in the rank's manifest.
 """
 
@@ -30,6 +30,7 @@ from rankscope.capture.this_rank import ThisRank, resolve_rank
 from rankscope.capture.torch_compat import TorchProfilerMethods
 from rankscope.capture.trace_queue import TraceQueue
 from rankscope.capture.votes import WindowDecisions, WindowVotes
+from rankscope.capture.watch.step_logger import StepLogger
 from rankscope.capture.watch.watcher import Watcher
 from rankscope.capture.window_recorder import NEVER, WindowRecorder
 from rankscope.capture.writer import exit_time_left
@@ -115,6 +116,8 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         """Where this rank writes; ``None`` before the start, and on a rank that is not profiled."""
         self.run_id: str | None = None
         self._mesh, self._dist_context, self._activities = mesh, dist_context, activities
+        self._error: BaseException | None = None
+        """What ended the loop, if that is known before the stop."""
 
     def __reduce__(self) -> tuple[Callable[..., Profiler], tuple[object, ...]]:
         """A copy, as Lightning makes for the processes that it spawns, has the same options and is not started."""
@@ -174,11 +177,16 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         Args:
             timeout_s: how long to wait, in seconds; ``None`` for no limit.
         """
-        if self._log is None or self._pid != os.getpid():
-            return  # never started, stopped already, or a forked child
+        if self._pid != os.getpid():
+            return  # never started, or a forked child
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
-            self._guarded("stop", watcher.stop)
+            state = "finished" if self._end.ended_by is None else "interrupted"
+            self._guarded("stop", lambda: watcher.stop(state, self._error))
+        if self._log is None:  # stopped already, or not profiled
+            self._times, self._next = None, NEVER
+            self._end.cancel()
+            return
         self._guarded("stop", self._stop)
         log, times, self._log, self._times, self._next = self._log, self._times, None, None, NEVER
         try:
@@ -231,11 +239,10 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         """An exception ends the loop: the manifest gets its name, and the watch what it says. Call it before
         ``stop()``."""
         self._end.interrupted_by(exception, exit_status=error.code if isinstance(error, SystemExit) else None)
-        if self._watcher is not None:
-            self._watcher.ended_by = error
+        self._error = error
 
     def _start(self, start_step: int, first_began_ns: int | None) -> None:
-        if self._log is not None:
+        if self._log is not None or self._watcher is not None:
             warn("the profiler was started twice; the second start is ignored")
             return
         Profiler._starts += 1
@@ -248,6 +255,12 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
             return
         rank = resolve_rank(self.config, self._activities, self._mesh, self._dist_context, self._writer.submit)
         if rank is None:
+            return
+        if not rank.is_profiled:
+            self._begin_steps(start_step, first_began_ns)
+            self._end.watch(threads_needed=False)
+            self._guarded("watch", lambda: self._log_steps(rank))
+            self._begin_step()
             return
         self._rank, self.run_id, self.run_dir = rank, rank.run_id, rank.run_dir
         log = self._log = self._last_log = rank_log_for(rank.run_dir, rank.rank_manifest(), rank.kept_folder())
@@ -269,14 +282,17 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         self._recorded = 0
         self._plan_windows(start_step)
         self._end.watch(threads_needed=rank.uploads is not None)
-        self._first_step = start_step if first_began_ns is None else start_step - 1
-        self._times = StepTimes(self._first_step, first_began_ns)
-        if first_began_ns is not None:
-            self._times.mark(time.perf_counter_ns())
+        self._begin_steps(start_step, first_began_ns)
         self._anchors.add()
         if self.config.watch:
             self._guarded("watch", lambda: self._watch(rank, log))
         self._begin_step()
+
+    def _begin_steps(self, start_step: int, first_began_ns: int | None) -> None:
+        self._first_step = start_step if first_began_ns is None else start_step - 1
+        self._times = StepTimes(self._first_step, first_began_ns)
+        if first_began_ns is not None:
+            self._times.mark(time.perf_counter_ns())
 
     @property
     def _busy(self) -> bool:
@@ -289,6 +305,10 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
         """The script's own profiler if it has one, else an empty text; and whether it is recording on this rank."""
         records = conflicts.script_profiler_runs()
         return ("a torch profiler of the script" if records else ""), records
+
+    def _log_steps(self, rank: ThisRank) -> None:
+        self._watcher = StepLogger(rank, RankLog(rank.run_dir, rank.rank_manifest()), self.step_num)
+        self._watcher.start()
 
     def _watch(self, rank: ThisRank, log: RankLog) -> None:
         first, scope = self._first_step, f"rankscope/watch/{rank.process.restart_count}/{Profiler._starts}"

@@ -70,6 +70,7 @@ class StartupWatch:
             run_id="" if doubt else run_id,
         )
         watch.ranks = choice.expression
+        watch.warn = _silent
         self._begun = True
         start_provisional(watch)
 
@@ -80,6 +81,10 @@ class StartupWatch:
             from rankscope.capture.hang.watch import end_provisional
 
             end_provisional()
+
+
+def _silent(_text: str) -> None:
+    """The manifest is written with the first step, and warns of such a run directory; so does a dump."""
 
 
 def options() -> CaptureConfig:

@@ -55,6 +55,8 @@ class ThisRank:
     mesh: Mesh | None
     run_id: str
     run_dir: str
+    is_profiled: bool = True
+    """Whether it records; a rank that does not logs its steps all the same (`watch`)."""
     run_id_doubt: str | None = None
     """Why the ranks may not share the run id."""
     capture: Mapping[str, str] = field(default_factory=dict)
@@ -217,7 +219,7 @@ def resolve_rank(
     dist_context: object,
     submit: Callable[[Callable[[], None]], None],
 ) -> ThisRank | None:
-    """This rank, or ``None`` if it is not profiled.
+    """This rank, or ``None`` if it neither records nor logs its steps.
 
     Args:
         config: the options.
@@ -233,7 +235,8 @@ def resolve_rank(
         return None
     choice = parse_ranks(config.ranks)
     selected = choice.selects(process.rank, process.local_rank)
-    if process.rank != 0 and not selected:
+    logs_only = config.watch and not selected and process.world_size > 1
+    if process.rank != 0 and not selected and not logs_only:
         return None
     for doubt in choice.doubts(process.rank, process.local_rank, process.world_size):
         warn(doubt)
@@ -255,13 +258,26 @@ def resolve_rank(
     device_mesh = _device_mesh(mesh, dist_context, say)
     plain_mesh = processes.describe_mesh(device_mesh)
     uploads = Uploads(config.upload_to, run_dir) if config.upload_to else None
-    rank = ThisRank(config, process, kinds, plain_mesh, run_id, run_dir, run_id_doubt, capture, device_mesh, uploads)
+    rank = ThisRank(
+        config,
+        process,
+        kinds,
+        plain_mesh,
+        run_id,
+        run_dir,
+        selected,
+        run_id_doubt,
+        capture,
+        device_mesh,
+        uploads,
+    )
     if selected and process.world_size > 1:
         rank.wrappers.find()
     if process.rank == 0:
         manifest = rank.run_manifest(choice.expression)
         submit(lambda: write_run_manifest(run_dir, manifest, uploads, is_profiled=selected))
-    return rank if selected else None
+    # Without an agreed id, its log would be that of another run.
+    return rank if selected or (logs_only and run_id_doubt is None) else None
 
 
 def write_run_manifest(

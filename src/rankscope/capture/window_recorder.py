@@ -25,7 +25,7 @@ from rankscope.capture.torch_compat import UserMetadata
 from rankscope.capture.trace_queue import EndedRecording, TraceQueue
 from rankscope.capture.votes import PREEMPTED, WindowDecisions
 from rankscope.capture.watch.requests import TOO_LATE
-from rankscope.capture.watch.watcher import Watcher
+from rankscope.capture.watch.step_logger import StepLogger
 from rankscope.capture.writer import EXIT_LIMIT_S, Writer
 from rankscope.rundir.config import SKIP, WAIT, CaptureConfig
 from rankscope.rundir.metadata import METADATA_KEY
@@ -69,7 +69,7 @@ class WindowRecorder:
         self._end = EndOfRun(stop_at_exit, self._note_loss)
         self._lost = LostWindows()
         self._decisions: WindowDecisions | None = None
-        self._watcher: Watcher | None = None
+        self._watcher: StepLogger | None = None
         self._waits_for_writer = False
         """Whether a window is due, and the user wants the loop to wait until the previous trace is written."""
 

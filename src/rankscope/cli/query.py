@@ -133,8 +133,10 @@ def _examples() -> RenderableType:
     return Group(*parts)
 
 
-def _tables(names: list[str]) -> RenderableType:
+def _tables(words: list[str]) -> RenderableType:
+    """The tables, or the columns of those that are named; runs have the same ones."""
     known = tables_of()
+    names = [word for word in words if word in known or not Path(word).exists()]
     for name in names:
         if name not in known:
             near = nearest(name, known)

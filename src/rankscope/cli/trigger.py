@@ -47,8 +47,14 @@ def trigger(
     status = _running(run, logs, timeout)
     # A rank that was dead or had left its loop before is not one that the job has promised.
     gone = {each.rank: each.state for each in status.ranks if each.state not in ("running", "silent")}
-    here = chosen_ranks(run, logs, choice)
+    named = chosen_ranks(run, logs, choice)
+    here = [rank for rank in named if logs.latest()[rank].header.profiled]
     chosen = [rank for rank in here if rank not in gone]
+    if named and not here:
+        only = "only logs its" if len(named) == 1 else "only log their"
+        profiled = [rank for rank, log in logs.latest().items() if log.header.profiled]
+        hint = f"ranks that record: {as_ranges(profiled)}"
+        raise ConfigError(f"{named_ranks(named)} {only} steps: the job was started with other --ranks", hint=hint)
     if not here and len(status.ranks) == status.world_size:
         raise ConfigError(
             f"the job has no rank {ranks}: its ranks are {as_ranges([each.rank for each in status.ranks])}"
@@ -80,6 +86,8 @@ def trigger(
         typer.echo(f"warning: {where}: if it records then, later steps are recorded instead", err=True)
     now = f"; the job is in step {answer.at_step}" if answer.at_step is not None else ""
     where = "all ranks" if ranks == "all" else f"rank {ranks}" if ranks.isdigit() else f"ranks {ranks}"
+    if here != named:
+        where = f"{named_ranks(here)}, which the job was started to profile"
     typer.echo(f"steps {answer.first_step} to {answer.last_step} will be recorded on {where}{now}")
     if not wait:
         return
@@ -90,7 +98,7 @@ def trigger(
     for path in (request_path(run, request.id), answer_path(run, request.id)):
         path.unlink(missing_ok=True)
     failed = _report(progress)
-    if status.world_size is not None and len(here) < sum(map(choice.selects, range(status.world_size))):
+    if status.world_size is not None and len(named) < sum(map(choice.selects, range(status.world_size))):
         typer.echo("the other ranks have no log in this directory: whether they recorded is not known here", err=True)
     if failed:
         raise typer.Exit(NOT_RECORDED)

@@ -63,10 +63,6 @@ def severity_of(saving: int, step: int | None) -> Severity | None:
     return "warning" if saving >= WARNING_SHARE * step else "info"
 
 
-IDLE = ("runtime_ns", "data_loading_ns", "host_op_ns", "other_ns")
-"""Columns of `step_time` in which the device is idle."""
-
-
 def usual(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
     """What steps usually cost, by rank: medians over a rank's steps, like the step's length.
 
@@ -217,6 +213,18 @@ _SPAN = StepWords("recorded span", "the recorded span", "in the recorded span", 
 def step_words(inputs: Inputs) -> StepWords:
     """The phrases for a run: of steps if there are any, else of what each file recorded."""
     return _STEP if steps_of(inputs) else _SPAN
+
+
+def most_of(frame: pl.DataFrame, rank: int, name: str, *columns: str) -> str | None:
+    """The name that has most of the sum of some columns on a rank; None without a name.
+
+    Args:
+        frame: rank, the column ``name``, and the summed ones.
+    """
+    own = frame.filter(pl.col("rank") == rank).drop_nulls(name)
+    sums = own.group_by(name).agg(pl.sum_horizontal(columns).sum().alias("sum"))
+    ordered = sums.sort("sum", name, descending=[True, False])[name]
+    return None if ordered.is_empty() else str(ordered[0])
 
 
 def average_step(inputs: Inputs) -> tuple[int | None, StepWords]:

@@ -14,7 +14,6 @@ import polars as pl
 
 from rankscope.diagnosis.effects import STRAGGLER
 from rankscope.diagnosis.step_costs import (
-    IDLE,
     MEAN_STEP,
     StepWords,
     number_of_steps,
@@ -24,7 +23,7 @@ from rankscope.diagnosis.step_costs import (
     unrecorded_ranks,
     usual,
 )
-from rankscope.primitives.activity import HOST_ACTIVITY
+from rankscope.primitives.activity import HOST_ACTIVITY, IDLE
 from rankscope.results import (
     AMONG_RECORDED,
     ENOUGH_STEPS,
@@ -214,24 +213,40 @@ def _nothing_measured(inputs: Inputs) -> str:
     return ""
 
 
+_ACTIVITIES = {
+    "runtime_ns": ("runtime", "synchronisation"),
+    "data_loading_ns": ("data_loading",),
+    "host_op_ns": ("operator",),
+    "other_ns": ("nothing", "python"),
+}
+"""The activities of `idle` that are in each idle part of a step."""
+
+
 def _unexplained_idle(findings: Sequence[Finding], inputs: Inputs, step: int | None) -> tuple[int, str] | None:
     """How long the device is idle in a step for a reason that no finding has, and what its host does meanwhile; None if
     that is little, or nothing is known of a device."""
     frame = inputs.results.get("step_time")
     if step is None or frame is None or frame.is_empty() or not on_device(inputs):
         return None
-    idle = usual(frame.with_columns(pl.sum_horizontal(IDLE).alias("idle")), "idle")
-    rank, longest = idle.sort("idle", "rank", descending=[True, False]).row(0)
-    left = round(longest) - sum(each.saving_ns or 0 for each in findings)
+    idle = usual(frame.with_columns(pl.sum_horizontal(IDLE).alias("idle")), "idle", *IDLE)
+    worst = idle.sort("idle", "rank", descending=[True, False]).row(0, named=True)
+    left = round(worst["idle"]) - sum(each.saving_ns or 0 for each in findings)
     if left < UNEXPLAINED * step:
         return None
+    most = max(IDLE, key=lambda name: worst[name])
+    return left, f", mostly while {HOST_ACTIVITY[_host_activity(most, worst['rank'], inputs)]}"
+
+
+def _host_activity(column: str, rank: int, inputs: Inputs) -> str:
+    """What the host does in a part of the step's idle time: of several activities, that with most of `idle`, which has
+    no time before the first device event."""
+    possible = _ACTIVITIES[column]
     causes = inputs.results.get("idle")
-    own = None if causes is None else causes.filter((pl.col("rank") == rank) & pl.col("stream").is_null())
-    by_cause = None if own is None else own.group_by("cause").agg(pl.col("idle_ns").sum())
-    if by_cause is None or by_cause.is_empty():
-        return left, ""
-    most = by_cause.sort("idle_ns", "cause", descending=[True, False])["cause"][0]
-    return left, f", mostly while {HOST_ACTIVITY.get(most, 'the host does something else')}"
+    if causes is None:
+        return possible[0]
+    own = causes.filter((pl.col("rank") == rank) & pl.col("stream").is_null() & pl.col("cause").is_in(possible))
+    most = own.group_by("cause").agg(pl.col("idle_ns").sum()).sort("idle_ns", "cause", descending=[True, False])
+    return possible[0] if most.is_empty() else str(most["cause"][0])
 
 
 def _headline(

@@ -138,6 +138,13 @@ def incomplete_steps(infos: Sequence[TraceInfo]) -> list[Finding]:
     if not found:
         return []
     steps = sorted({incomplete["step"] for _, incomplete in found})
+    if all(info.is_incomplete for info in infos if info.incomplete_steps):
+        why = "The rest is not in the file, which ends too early."
+    else:
+        why = (
+            "Each prof.step() opens the next step: it stays nearly empty if the loop ends there, or if prof.step() "
+            "comes first in the loop."
+        )
     ranks = sorted({rank for rank, _ in found if rank is not None})
     shown = ", ".join(map(str, steps[:3])) + (f" and {len(steps) - 3} more" if len(steps) > 3 else "")
     evidence = [
@@ -168,8 +175,7 @@ def incomplete_steps(infos: Sequence[TraceInfo]) -> list[Finding]:
             ranks=tuple(ranks),
             steps=tuple(steps),
             evidence=tuple(evidence),
-            advice="Each prof.step() opens the next step: it stays nearly empty if the loop ends there, or if "
-            f"prof.step() comes first in the loop. --steps {steps[-1]} shows it.",
+            advice=f"{why} --steps {steps[-1]} shows it.",
         )
     ]
 

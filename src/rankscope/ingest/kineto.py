@@ -17,7 +17,7 @@ import polars as pl
 from rankscope.errors import NotATraceError
 from rankscope.ingest.chunks import CHUNK_BYTES, EventStream
 from rankscope.ingest.event_types import LAUNCH_ARROWS
-from rankscope.ingest.known_categories import timed_and_unknown
+from rankscope.ingest.known_categories import timed, unknown_categories
 from rankscope.ingest.links import linked_columns
 from rankscope.ingest.perfetto import PerfettoReader
 from rankscope.ingest.recorded_calls import recorded_calls
@@ -216,9 +216,8 @@ def read_kineto(
 
 def _account(builder: TableBuilder, losses: Losses, extent: Extent) -> Account:
     """What became of the events of a file."""
-    timed, _ = timed_and_unknown(builder.counts)
     with_time = builder.counts - builder.no_time
-    _, unknown = timed_and_unknown(with_time)
+    unknown = unknown_categories(with_time)
     no_time = builder.no_time.total()
     damaged = losses.events - no_time
     rows = Counter(extent.rows)
@@ -228,7 +227,7 @@ def _account(builder: TableBuilder, losses: Losses, extent: Extent) -> Account:
     unread = {DAMAGED: damaged, NO_TIME: no_time, UNPAIRED_END: builder.unpaired_ends}
     return Account(
         events=builder.counts.total() + damaged,
-        timed=timed + damaged,
+        timed=timed(builder.counts) + damaged,
         tables=dict(+rows),
         ends=ends - builder.unpaired_ends,
         unread={reason: number for reason, number in unread.items() if number},

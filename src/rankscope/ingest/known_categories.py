@@ -25,21 +25,21 @@ _KNOWN = {*TABLE_OF_CATEGORY, *_OF_TORCH.split(), *NOT_WORK}
 # Complete, begun, and begun on several threads.
 _RANGES = ("X", "B", "b")
 _NAMED = 4
+Counts = Mapping[tuple[str | None, str | None], int]
 
 
-def timed_and_unknown(counts: Mapping[tuple[str | None, str | None], int]) -> tuple[int, dict[str, int]]:
-    """How many timed events a trace has, and those of them that have no known category, by category.
+def timed(counts: Counts) -> int:
+    """How many timed events a trace has, of its events by phase and category."""
+    return sum(number for (phase, _), number in counts.items() if phase in _RANGES)
 
-    Args:
-        counts: its events by phase and category.
-    """
-    timed, unknown = 0, Counter[str]()
+
+def unknown_categories(counts: Counts) -> dict[str, int]:
+    """The timed events without a known category, by category, of a trace's events by phase and category."""
+    unknown = Counter[str]()
     for (phase, category), number in counts.items():
-        if phase in _RANGES:
-            timed += number
-            if (category or "").lower() not in _KNOWN:
-                unknown[category or ""] += number
-    return timed, dict(unknown)
+        if phase in _RANGES and (category or "").lower() not in _KNOWN:
+            unknown[category or ""] += number
+    return dict(unknown)
 
 
 def named(unknown: Mapping[str, int]) -> str:

@@ -30,12 +30,16 @@ DATA_LOADING = re.compile(
 HOST_ACTIVITY = {
     "data_loading": "the host loads data",
     "synchronisation": "the host waits for the device",
-    "runtime": "the host is in another runtime call",
+    "runtime": "the host is in a runtime call",
     "operator": "the host is in an operator",
     "python": "the host is in Python",
     "nothing": "nothing is recorded on the host",
 }
 """Host activities while the device is idle, in order of precedence, with a phrase for each."""
+
+BUSY = ("compute_ns", "exposed_communication_ns", "exposed_memcpy_ns", "exposed_memset_ns")
+IDLE = ("runtime_ns", "data_loading_ns", "host_op_ns", "other_ns")
+"""Columns of the analysis `step_time`: what the device does; and while it does nothing, the host. Together, a step."""
 
 
 @dataclass(frozen=True)

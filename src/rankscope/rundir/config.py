@@ -54,7 +54,9 @@ class CaptureConfig:
         None, "Id that all ranks of this run share. Default: from the launcher, or generated.", metavar="ID"
     )
     ranks: RanksLike = option(
-        "all", "Ranks to profile: all, 0,2,4, 0-3, every:8, node (one per host), or several of these joined by commas."
+        "all",
+        "Ranks to profile: all, 0,2,4, 0-3, every:8, node (one per host), or several of these joined by commas. "
+        "The others log their steps (watch).",
     )
     wait: int = option(10, "Steps to skip before each warm-up.", least=0)
     warmup: int = option(5, "Steps during which the profiler runs and its events are discarded.", least=0)

@@ -11,8 +11,8 @@
 A log is JSON Lines. The first line of each segment is a `Header`; every other line has one of the keys ``step`` (one
 step, see `capture/watch/log.py`), ``kind`` (a kind of collective, by number), ``group`` (a process group), ``calls``
 (collectives in the order in which this rank called them), ``place`` (frames of the job's code, by number), ``samples``
-(in which step the loop was at which place) and ``note`` (an event in words; with ``request``, an
-`Outcome`). A line without its newline is not complete yet.
+(in which step the loop was at which place), ``note`` (an event in words; with ``request``, an
+`Outcome`) and ``ended`` (the last line: how the loop ended). A line without its newline is not complete yet.
 
 In: a rank, or a request. Out: names of files, and their content as dataclasses.
 """
@@ -68,6 +68,8 @@ class Header:
     """The kind of accelerator that the job uses; none on the CPU."""
     has_all_calls: bool = False
     """Whether the collectives that the rank calls are in its log, so that it calls none if there are none."""
+    profiled: bool = True
+    """Whether the rank records windows; else it keeps this log only, and has no manifest."""
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,7 @@ class RankLog:
         gaps: between which calls they were: the times of the calls before and after, ns.
         damaged: lines that could not be read.
         clock_set_at: the first step since the host's clock was set, with which times of earlier steps are not compared.
+        ended: how the loop ended, ``finished`` or ``interrupted``; empty before.
         grew_at: when the file was last changed, seconds since 1970.
     """
 
@@ -150,6 +151,7 @@ class RankLog:
     gaps: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=KEPT_GAPS))
     damaged: int = 0
     clock_set_at: int = 0
+    ended: str = ""
     grew_at: float = 0.0
     _kinds: dict[int, Kind] = field(default_factory=dict)
 
@@ -186,6 +188,8 @@ class RankLog:
                 self.outcomes[outcome.request] = outcome
                 if len(self.outcomes) > KEPT_OUTCOMES:
                     del self.outcomes[next(iter(self.outcomes))]
+        elif (ended := text(fields.get("ended"))) in ("finished", "interrupted"):
+            self.ended = ended
         elif "schema_version" not in fields:
             self.damaged += 1
 

@@ -39,7 +39,7 @@ class Progress:
 
 
 def chosen_ranks(run_dir: Path, logs: WatchLogs, choice: RankChoice) -> list[int]:
-    """The ranks that a request is for, of those whose logs are here."""
+    """The ranks that a request names, of those whose logs are here."""
     found = []
     for rank, log in logs.latest().items():
         manifest = manifest_of(run_dir, log)

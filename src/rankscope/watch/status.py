@@ -124,7 +124,8 @@ def step_log(status: WatchStatus) -> StepLog:
 def _state(run_dir: Path, log: RankLog, now: float) -> RankState:
     header = log.header
     manifest = manifest_of(run_dir, log)
-    state = manifest.state if manifest is not None else "running"
+    # The manifest also knows of an end in which the log could not be written.
+    state = manifest.state if manifest is not None else log.ended or "running"
     silent_s = max(now - log.grew_at, 0.0)
     usual_s = np.median([each.ns for each in list(log.steps)[-_SILENT_STEPS:]] or [0]) / 1e9
     if state == "running" and silent_s > max(_SILENT_S, _SILENT_STEPS * usual_s):

@@ -16,6 +16,7 @@ import statistics
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
@@ -99,6 +100,8 @@ class HangWatch:
         self.run_id = run_id
         self.ranks = ""
         """Which ranks are watched, as ``--ranks`` has it, if that is known: the others leave nothing here."""
+        self.warn: Callable[[str], None] = logger.warning
+        """Gets the message that no heartbeat can be written, once."""
         self.dumps: list[Path] = []
         """The dumps written so far."""
         self._times: deque[float] = deque(maxlen=_KEPT_STEPS)
@@ -283,7 +286,7 @@ class HangWatch:
         path = self._heartbeat_path(process)
         _, why = within(_END_LIMIT_S if ended else _WRITE_LIMIT_S, lambda: write_atomic(path, beat.to_json()))
         if why and not self._unwritten:
-            logger.warning("the heartbeat could not be written to %s: %s", path, why)
+            self.warn(f"the heartbeat could not be written to {path}: {why}")
         self._unwritten = bool(why)
 
 

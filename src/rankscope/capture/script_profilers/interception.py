@@ -33,6 +33,7 @@ from rankscope.capture.script_profilers import conflicts
 from rankscope.capture.script_profilers.adopted_window import AdoptedWindow
 from rankscope.capture.torch_compat import InertProfile
 from rankscope.rundir.capture_files import HOOK_FOLDER
+from rankscope.rundir.code_places import is_installed
 
 TORCH_PROFILER = "torch.profiler.profiler"
 # On the script's profilers.
@@ -310,7 +311,7 @@ def _place() -> str:
         if name.startswith((*_PROFILER_FILES, _OWN)) or name == contextlib.__file__:
             continue
         places.append((name, frame.f_lineno))
-        if "site-packages" not in name:
+        if not is_installed(Path(name)):
             break
     if not places or places[0][0].startswith(_TORCH):
         return ""

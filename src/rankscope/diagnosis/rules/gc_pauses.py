@@ -14,7 +14,8 @@ import polars as pl
 from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import SLOW_HOST
 from rankscope.diagnosis.recurring_costs import cost_of
-from rankscope.diagnosis.step_costs import IDLE, on_worst_rank, per_step, steps_of
+from rankscope.diagnosis.step_costs import on_worst_rank, per_step, steps_of
+from rankscope.primitives.activity import IDLE
 from rankscope.primitives.annotation_origin import garbage_collections
 from rankscope.results import Evidence, Finding, Inputs, Rule
 

@@ -15,6 +15,7 @@ from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import LATE_AFTER_WAITS, MEMORY_CALLS, SLOW_HOST
 from rankscope.diagnosis.step_costs import (
     average_step,
+    most_of,
     named_steps,
     number_of_steps,
     on_worst_rank,
@@ -115,10 +116,7 @@ def _first_steps(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _call(frame: pl.DataFrame, rank: int) -> str:
     """The runtime call that is the longest one in most of the rank's time."""
-    own = frame.filter(pl.col("rank") == rank).drop_nulls("long_call")
-    by_name = own.group_by("long_call").agg((pl.col("long_calls_ns") + pl.col("allocator_ns")).sum().alias("ns"))
-    top = by_name.sort("ns", "long_call", descending=[True, False])["long_call"]
-    return "" if top.is_empty() else str(top[0])[:80]
+    return (most_of(frame, rank, "long_call", "long_calls_ns", "allocator_ns") or "")[:80]
 
 
 rule = Rule(

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.diagnosis.step_costs import IDLE, usual
+from rankscope.diagnosis.step_costs import usual
+from rankscope.primitives.activity import IDLE
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _LEAST_STEPS = 4

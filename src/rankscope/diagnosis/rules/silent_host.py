@@ -17,6 +17,7 @@ from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import SILENT_AFTER_WAITS, SLOW_HOST
 from rankscope.diagnosis.recurring_costs import in_bursts, larger_share
 from rankscope.diagnosis.step_costs import (
+    most_of,
     named_steps,
     on_worst_rank,
     step_ns,
@@ -73,11 +74,8 @@ def _usually(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
 
 def _function(frame: pl.DataFrame, rank: int) -> str:
     """The function of the job that the host is in, where stacks are recorded: in most of the steps that have any."""
-    own = frame.filter(pl.col("rank") == rank).drop_nulls("silent_frame")
-    most = (
-        own.group_by("silent_frame").agg(pl.col("silent_ns").sum()).sort("silent_ns", "silent_frame", descending=True)
-    )
-    place = function_place(most["silent_frame"][0]) if most.height else None
+    most = most_of(frame, rank, "silent_frame", "silent_ns")
+    place = function_place(most) if most is not None else None
     return "" if place is None else str(CodePlace(*place))
 
 

@@ -13,7 +13,8 @@ from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.anchors import event_anchor
 from rankscope.diagnosis.effects import LATE_DATA, LOADING, MEMORY_CALLS, SLOW_HOST
 from rankscope.diagnosis.recurring_costs import cost_of
-from rankscope.diagnosis.step_costs import IDLE, on_worst_rank, steps_of
+from rankscope.diagnosis.step_costs import on_worst_rank, steps_of
+from rankscope.primitives.activity import IDLE
 from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rundir.plurals import counted
 

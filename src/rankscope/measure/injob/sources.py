@@ -13,10 +13,10 @@ import sysconfig
 from importlib.resources import files
 from pathlib import Path
 
+from rankscope.rundir.code_places import is_installed
 from rankscope.rundir.measurement import digest_of
 
 _MAX_FILES = 2000
-_INSTALLED = {"site-packages", "dist-packages"}
 
 
 def own_sources(known: dict[str, str]) -> dict[str, str]:
@@ -36,7 +36,7 @@ def own_sources(known: dict[str, str]) -> dict[str, str]:
             continue
         try:
             path = Path(file).resolve()
-            if str(path) in digests or _INSTALLED & set(path.parts) or any(map(path.is_relative_to, excluded)):
+            if str(path) in digests or is_installed(path) or any(map(path.is_relative_to, excluded)):
                 continue
             digests[str(path)] = digest_of(path.read_bytes())
         except OSError:
