@@ -61,6 +61,7 @@ from rankscope.whatif.gains import Gain, candidates, in_order, waterfall
 from rankscope.whatif.graph import Graph, graph_of
 from rankscope.whatif.moments import SCHEMA, moments
 from rankscope.whatif.options import FIX, scenarios_of
+from rankscope.whatif.replayed_run import ReplayedRun
 from rankscope.whatif.scenarios import WITHOUT, costs_of
 from rankscope.whatif.step_times import LARGEST_ERROR, Fidelity, Steps, fidelity
 
@@ -103,24 +104,38 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Replay the run as recorded, and with each scenario."""
     scenarios = scenarios_of(inputs.parameters)
+    run = replayed_run(parts, inputs)
+    if isinstance(run, str):
+        return _refused(run), []
+    graph, steps = run.graph, run.steps
+    for scenario in scenarios:
+        costs_of(graph, [scenario])  # an error names the option
+    gains: Sequence[Gain] = []
+    if run.fidelity.is_judged and scenarios:
+        gains = in_order(graph, steps, scenarios)
+    elif run.fidelity.is_judged:
+        gains = waterfall(graph, steps, candidates(graph, _late(inputs)))
+    return _table(run.fidelity, gains, run.note), []
+
+
+def replayed_run(parts: Sequence[pl.DataFrame], inputs: Inputs) -> ReplayedRun | str:
+    """The run as a graph, replayed as recorded; or why it cannot be.
+
+    Args:
+        parts: of `per_rank`.
+        inputs: those of `across_ranks`.
+    """
     rows, left_out = _on_one_clock(concat_ranks(parts, _ROWS), inputs)
     if rows.is_empty():
-        return _refused("no step, collective or launch of recorded work to replay", left_out), []
+        return "; ".join(["no step, collective or launch of recorded work to replay", *_without(left_out)])
     mesh = infer_mesh(inputs.traces, named_group_ranks(inputs.distinct("collectives", *NAMED_BY)))
     roles = programs_of(mesh, inputs.distinct("collectives", "rank", "collective", "peers"))
     graph = graph_of(rows, roles)
     steps = Steps.of(graph, _chosen(inputs))
     if not steps.index.size:
-        return _refused("no step was recorded by most of the ranks", left_out), []
-    for scenario in scenarios:
-        costs_of(graph, [scenario])  # an error names the option
+        return "; ".join(["no step was recorded by most of the ranks", *_without(left_out)])
     replayed = fidelity(graph, steps)
-    gains: Sequence[Gain] = []
-    if replayed.is_judged and scenarios:
-        gains = in_order(graph, steps, scenarios)
-    elif replayed.is_judged:
-        gains = waterfall(graph, steps, candidates(graph, _late(inputs)))
-    return _table(replayed, gains, _notes(replayed, graph, left_out)), []
+    return ReplayedRun(graph, steps, replayed, _notes(replayed, graph, left_out))
 
 
 def _late(inputs: Inputs) -> set[int]:
@@ -204,9 +219,9 @@ def _without(ranks: Sequence[int]) -> list[str]:
     return [f"without {named_ranks(ranks)}: no collective links their clocks"] if ranks else []
 
 
-def _refused(reason: str, left_out: Sequence[int]) -> pl.DataFrame:
+def _refused(reason: str) -> pl.DataFrame:
     """The recorded step alone, with the reason."""
-    row = {"order": 0, "scenario": AS_RECORDED, "note": "; ".join([reason, *_without(left_out)])}
+    row = {"order": 0, "scenario": AS_RECORDED, "note": reason}
     return pl.DataFrame([row], schema=schema_of(COLUMNS))
 
 
@@ -260,4 +275,4 @@ analysis = Analysis(
     ),
 )
 
-__all__ = ["AS_RECORDED", "LARGEST_ERROR", "analysis"]
+__all__ = ["AS_RECORDED", "LARGEST_ERROR", "analysis", "replayed_run"]

@@ -72,6 +72,52 @@ def run_level(
     Raises:
         AnalysisError: no rank could be analyzed.
     """
+    mapped, inputs, results = _inputs_of(keys, loaded, options, known, tasks, kept_parts)
+    computed, incomplete = {}, incomplete_ranks(loaded.infos)
+    by_part: dict[AnalysisKey, list[AnalysisKey]] = {}
+    for key in keys:
+        by_part.setdefault(_part_key(key), []).append(key)
+    for part_key, same in by_part.items():
+        parts, lost = mapped.pop(part_key, ([], []))
+        for key in same:
+            analysis = get_analysis(key[0])
+            frame, findings = analysis.reduce_stored(parts, replace(inputs, parameters=dict(key[1])))
+            frame = stored(frame)
+            if key == analysis_key(key[0]):
+                results[key[0]] = frame
+            computed[key] = replace(Result(analysis, frame, (*lost, *findings)), incomplete=incomplete)
+            del frame
+        del parts
+        _return_freed_memory()
+    return computed
+
+
+def parts_of(
+    key: AnalysisKey,
+    loaded: Loaded,
+    options: Options,
+    known: Mapping[AnalysisKey, Result],
+    tasks: Tasks,
+    kept_parts: RankParts,
+) -> tuple[Sequence[Part], Inputs]:
+    """The ranks' parts of an analysis whose requirements are known, and what `across_ranks` is given with them.
+
+    Raises:
+        AnalysisError: no rank could be analyzed.
+    """
+    mapped, inputs, _ = _inputs_of([key], loaded, options, known, tasks, kept_parts)
+    return mapped[_part_key(key)][0], replace(inputs, parameters=dict(key[1]))
+
+
+def _inputs_of(
+    keys: Sequence[AnalysisKey],
+    loaded: Loaded,
+    options: Options,
+    known: Mapping[AnalysisKey, Result],
+    tasks: Tasks,
+    kept_parts: RankParts,
+) -> tuple[RankParts, Inputs, dict[str, StoredFrame]]:
+    """What analyses are reduced from: the ranks' parts, inputs without parameters, and the required results."""
     required = {name for analysis, _ in keys for name in get_analysis(analysis).requires}
     results = {name: known[analysis_key(name)].rows for name in required if analysis_key(name) in known}
     with_tables = dict.fromkeys(_part_key(key) for key in keys if get_analysis(key[0]).reads)
@@ -90,23 +136,7 @@ def run_level(
         options, tuple(loaded.infos), Frames(results), world_size=loaded.world_size,
         capture=loaded.rank_manifests, left_out=loaded.left_out, log=log,
     )  # fmt: skip
-    computed, incomplete = {}, incomplete_ranks(loaded.infos)
-    by_part: dict[AnalysisKey, list[AnalysisKey]] = {}
-    for key in keys:
-        by_part.setdefault(_part_key(key), []).append(key)
-    for part_key, same in by_part.items():
-        parts, lost = mapped.pop(part_key, ([], []))
-        for key in same:
-            analysis = get_analysis(key[0])
-            frame, findings = analysis.reduce_stored(parts, replace(inputs, parameters=dict(key[1])))
-            frame = stored(frame)
-            if key == analysis_key(key[0]):
-                results[key[0]] = frame
-            computed[key] = replace(Result(analysis, frame, (*lost, *findings)), incomplete=incomplete)
-            del frame
-        del parts
-        _return_freed_memory()
-    return computed
+    return mapped, inputs, results
 
 
 def _return_freed_memory() -> None:

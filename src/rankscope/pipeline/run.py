@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
@@ -23,11 +23,21 @@ from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.event_types import DEVICE_KINDS
 from rankscope.ingest.run_selection import KnownRun
 from rankscope.ingest.runs import NAMELESS
-from rankscope.pipeline.graph import RankParts, levels, run_level
+from rankscope.pipeline.graph import RankParts, levels, parts_of, run_level
 from rankscope.pipeline.load import Loaded, load_run, location_of
 from rankscope.pipeline.sql import SqlMethods
 from rankscope.pipeline.tasks import AnalysisKey, Progress, Tasks, analysis_key, with_rank
-from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Parameters, Result, by_severity, each_once
+from rankscope.results import (
+    NOT_ANALYZED,
+    Finding,
+    Inputs,
+    Options,
+    Parameters,
+    Part,
+    Result,
+    by_severity,
+    each_once,
+)
 from rankscope.rundir.manifest import RunManifest
 from rankscope.rundir.plurals import counted, listed
 from rankscope.store.account import SKIPPED_SHARE
@@ -289,6 +299,15 @@ class Run(SqlMethods):
                         todo, self.loaded, self._options, self._results, self._tasks, self._parts
                     )
         return {name: self._results[key] for name, key in chosen.items()}
+
+    def parts_of(self, name: str) -> tuple[Sequence[Part], Inputs]:
+        """The ranks' parts of an analysis, and what its `across_ranks` is given with them.
+
+        Raises:
+            AnalysisError: there is no analysis with such a name, or one that it requires cannot be computed.
+        """
+        self.analyze(*get_analysis(name).requires)
+        return parts_of(analysis_key(name), self.loaded, self._options, self._results, self._tasks, self._parts)
 
     def attempt(self, *names: str, parameters: Mapping[str, Parameters] | None = None) -> dict[str, Result]:
         """The results of the analyses that can be computed; findings give the reasons for the others."""

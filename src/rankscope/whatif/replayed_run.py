@@ -1,0 +1,127 @@
+"""A run that is kept for questions: what a step would take with some scenarios, and that step as lanes.
+
+In: a graph and its replay as recorded; scenarios. Out: `Prediction`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rankscope.errors import ConfigError
+from rankscope.whatif.graph import E, Graph
+from rankscope.whatif.lanes import Lanes, ranks_that_differ, step_lanes, step_span, typical_step
+from rankscope.whatif.replay import Costs, clocks
+from rankscope.whatif.scenarios import (
+    WITHOUT,
+    AsPeers,
+    Balanced,
+    GroupAsOthers,
+    Network,
+    Overlapped,
+    Scenario,
+    Without,
+    costs_of,
+    group_ranks,
+)
+from rankscope.whatif.step_times import Fidelity, Steps
+
+_MOST_GROUPS = 16
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One step as recorded and as replayed with some scenarios.
+
+    Attributes:
+        step_ns: the mean step with them, replayed.
+        ranks: whose lanes these are.
+        recorded: the step's lanes as recorded.
+        replayed: the same with the scenarios; as recorded where there is none.
+    """
+
+    step_ns: float
+    ranks: Sequence[int]
+    recorded: Lanes
+    replayed: Lanes
+
+
+@dataclass(frozen=True)
+class ReplayedRun:
+    """The replay of a run as recorded.
+
+    Attributes:
+        graph: its segments and collectives.
+        steps: the steps that are measured.
+        fidelity: how well the replay reproduces them.
+        note: what limits the answers; None for nothing.
+    """
+
+    graph: Graph
+    steps: Steps
+    fidelity: Fidelity
+    note: str | None
+
+    @cached_property
+    def typical(self) -> int:
+        """The place in `steps` of the step that is shown: the one nearest to the median."""
+        return typical_step(self.graph, self.steps)
+
+    @property
+    def shown_step(self) -> int:
+        """Its number; −1 where steps are not marked."""
+        return self.graph.step_names[int(self.steps.index[self.typical])][1]
+
+    @cached_property
+    def applicable(self) -> list[Scenario]:
+        """Scenarios of which the run can tell what they would give, but for those of ranks."""
+        groups = [GroupAsOthers(ranks) for ranks in list(group_ranks(self.graph).values())[:_MOST_GROUPS]]
+        every: list[Scenario] = [
+            *groups, Network(2), Overlapped(), Balanced("ranks"), Balanced("stages"), *(Without(what) for what in WITHOUT)
+        ]  # fmt: skip
+        return [each for each in every if self._can_tell(each)]
+
+    @cached_property
+    def comparable_ranks(self) -> list[int]:
+        """Ranks with peers: another rank runs the same program."""
+        lines = self.graph.lines
+        programs, number = np.unique(np.stack([lines.role, lines.window]), axis=1, return_inverse=True)
+        several = np.bincount(number.reshape(-1), minlength=programs.shape[1])[number.reshape(-1)] > 1
+        alone = np.unique(lines.rank[~several])
+        return [int(rank) for rank in np.unique(lines.rank) if rank not in alone]
+
+    @property
+    def all_ranks(self) -> list[int]:
+        """The ranks that are replayed."""
+        return [int(rank) for rank in np.unique(self.graph.lines.rank)]
+
+    def predict(self, scenarios: Sequence[Scenario], named: Sequence[int] = ()) -> Prediction:
+        """What the mean step would take, and one step as lanes.
+
+        Args:
+            scenarios: all at once.
+            named: ranks whose lanes are shown first, besides those that the scenarios name.
+
+        Raises:
+            ConfigError: the run cannot tell.
+        """
+        graph, place = self.graph, self.typical
+        fixed = [rank for each in scenarios if isinstance(each, AsPeers) for rank in each.ranks]
+        costs = costs_of(graph, scenarios)
+        before = step_span(graph, self.steps, place, graph.recorded)
+        ranks = ranks_that_differ(graph, before, [*fixed, *named])
+        recorded = step_lanes(graph, Costs.recorded(graph), graph.recorded, before, ranks)
+        after = clocks(graph, costs)
+        mean = self.steps.durations(graph, after.end[graph.kind == E][:, None]).mean()
+        replayed = step_lanes(graph, costs, after, step_span(graph, self.steps, place, after), ranks)
+        return Prediction(float(mean), ranks, recorded, replayed)
+
+    def _can_tell(self, scenario: Scenario) -> bool:
+        try:
+            costs_of(self.graph, [scenario])
+        except ConfigError:
+            return False
+        return True
