@@ -51,7 +51,7 @@ class Gain:
         place: its place in the waterfall, from 1; 0 if it is not in it.
         step_ns: the step with it and those before it; None if it is not in the waterfall.
         gain_ns: by how much that is shorter than without it.
-        component: of a rank, the component with the largest gain alone; empty if there is no gain.
+        component: of ranks, the component that gains most after those before it; empty if there is no gain.
     """
 
     scenario: Scenario
@@ -166,18 +166,20 @@ def in_order(graph: Graph, steps: Steps, scenarios: Sequence[Scenario]) -> list[
 
 
 def _with_components(graph: Graph, steps: Steps, base: float, gains: Sequence[Gain]) -> list[Gain]:
-    """The same with the component of ranks that gains most alone."""
-    asked = [
-        (n, component, AsPeers(gain.scenario.ranks, component, gain.scenario.steps))
-        for n, gain in enumerate(gains)
-        if isinstance(gain.scenario, AsPeers) and not gain.scenario.component
-        for component in COMPONENTS
-    ]
+    """The same with the component of ranks that gains most, given the scenarios before it."""
+    asked: list[tuple[int, str, list[Scenario]]] = []
+    for n, gain in enumerate(gains):
+        if isinstance(gain.scenario, AsPeers) and not gain.scenario.component:
+            before = [earlier.scenario for earlier in gains[:n]] if gain.place else []
+            ranks, chosen = gain.scenario.ranks, gain.scenario.steps
+            asked += [(n, component, [*before, AsPeers(ranks, component, chosen)]) for component in COMPONENTS]
     found = list(gains)
+    best = dict.fromkeys((n for n, *_ in asked), LEAST_SHARE * LEAST_SHARE * base)
     if asked:
-        means = mean_steps(graph, steps, [[scenario] for *_, scenario in asked])
-        best: dict[int, tuple[float, str]] = {}
+        means = mean_steps(graph, steps, [scenarios for *_, scenarios in asked])
         for (n, component, _), mean in zip(asked, means, strict=True):
-            best[n] = max(best.get(n, (0.0, "")), (base - float(mean), component))
-        found = [replace(gain, component=best[n][1]) if n in best else gain for n, gain in enumerate(found)]
+            step, gained = gains[n].step_ns, gains[n].gain_ns
+            saved = (base if step is None or gained is None else step + gained) - float(mean)
+            if saved > best[n]:
+                best[n], found[n] = saved, replace(found[n], component=component)
     return found

@@ -12,24 +12,12 @@ from functools import cached_property
 import numpy as np
 
 from rankscope.errors import ConfigError
+from rankscope.whatif.gains import candidates
 from rankscope.whatif.graph import E, Graph
 from rankscope.whatif.lanes import Lanes, ranks_that_differ, step_lanes, step_span, typical_step
 from rankscope.whatif.replay import Costs, clocks
-from rankscope.whatif.scenarios import (
-    WITHOUT,
-    AsPeers,
-    Balanced,
-    GroupAsOthers,
-    Network,
-    Overlapped,
-    Scenario,
-    Without,
-    costs_of,
-    group_ranks,
-)
+from rankscope.whatif.scenarios import AsPeers, Network, Scenario, costs_of
 from rankscope.whatif.step_times import Fidelity, Steps
-
-_MOST_GROUPS = 16
 
 
 @dataclass(frozen=True)
@@ -78,11 +66,8 @@ class ReplayedRun:
     @cached_property
     def applicable(self) -> list[Scenario]:
         """Scenarios of which the run can tell what they would give, but for those of ranks."""
-        groups = [GroupAsOthers(ranks) for ranks in list(group_ranks(self.graph).values())[:_MOST_GROUPS]]
-        every: list[Scenario] = [
-            *groups, Network(2), Overlapped(), Balanced("ranks"), Balanced("stages"), *(Without(what) for what in WITHOUT)
-        ]  # fmt: skip
-        return [each for each in every if self._can_tell(each)]
+        every = [Network(2), *candidates(self.graph, late=())]
+        return [each for each in every if _can_tell(self.graph, each)]
 
     @cached_property
     def comparable_ranks(self) -> list[int]:
@@ -119,9 +104,10 @@ class ReplayedRun:
         replayed = step_lanes(graph, costs, after, step_span(graph, self.steps, place, after), ranks)
         return Prediction(float(mean), ranks, recorded, replayed)
 
-    def _can_tell(self, scenario: Scenario) -> bool:
-        try:
-            costs_of(self.graph, [scenario])
-        except ConfigError:
-            return False
-        return True
+
+def _can_tell(graph: Graph, scenario: Scenario) -> bool:
+    try:
+        costs_of(graph, [scenario])
+    except ConfigError:
+        return False
+    return True
