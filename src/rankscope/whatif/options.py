@@ -62,6 +62,8 @@ def scenarios_in(text: str) -> list[Scenario]:
             found[name] = True
         else:
             value, separator = next(words, ""), ";" if name == "fix" else ","
+            if not value or value.startswith("--"):
+                raise ConfigError(f"{word} needs a value", hint=f"write {FIX}, --network 2x, or --balance ranks")
             found[name] = f"{found[name]}{separator}{value}" if name in found else value
     return scenarios_of(found)
 

@@ -8,7 +8,8 @@ import { tables } from "../components/tables.ts";
 import { isJudged, optionsUpTo, placedRows, waterfall } from "../components/waterfall.ts";
 import { ApiError, isAbort } from "../data/api.ts";
 import type { Table } from "../data/table.ts";
-import { fixedBy, fixOption, normal, numbersIn, optionsIn, type Answer, type Fixed } from "../data/whatif.ts";
+import { fixedBy, fixOption, normal, numbersIn, optionsIn, type Answer, type Fixed, type Scenario } from "../data/whatif.ts";
+import { counted } from "../format/ranks.ts";
 import { factLabel, shownName } from "../format/text.ts";
 import { exactCell, formatDuration, formatRatio } from "../format/units.ts";
 import { isLive, present, type View, type ViewContext } from "./view.ts";
@@ -21,7 +22,6 @@ export const whatif: View = {
   title: "What if",
   group: "run",
   question: "What would a step take without this?",
-  answers: ["whatif"],
   shows: ["whatif"],
   wants: ["stragglers"],
   render(context) {
@@ -32,6 +32,11 @@ export const whatif: View = {
     return present([...new Explorer(context, table).parts, fold]);
   },
 };
+
+/** An element's id for an option, by which the focus returns to it. */
+function idOf(option: string): string {
+  return `whatif${option.replace(/\W+/g, "-")}`;
+}
 
 /** The switches and what they give. Its state is the address: options of `rankscope whatif`. */
 class Explorer {
@@ -57,7 +62,7 @@ class Explorer {
   }
 
   get parts(): Node[] {
-    return [h("div", { class: "whatif-top" }, h("div", {}, this.#outcome, this.#switches), this.#fall), this.#picture];
+    return [h("div", { class: "whatif" }, h("div", { class: "whatif-side" }, this.#outcome, this.#switches), h("div", { class: "whatif-main" }, this.#picture, this.#fall))];
   }
 
   #change(options: readonly string[]): void {
@@ -98,10 +103,10 @@ class Explorer {
     const gain = step === null ? 0 : replayed - step;
     this.#outcome.replaceChildren(
       step === null ? h("p", { class: "whatif-step" }, h("strong", { "data-testid": "whatif-step", "data-value": "" }, "Not judged"))
-        : h("p", { class: "whatif-step" }, this.#options.length > 0 ? h("s", { title: exactCell(recorded, "ns") }, formatDuration(recorded)) : null,
+        : h("p", { class: "whatif-step" }, this.#options.length > 0 ? h("s", { title: `as replayed; recorded: ${formatDuration(recorded)}` }, formatDuration(replayed)) : null,
           h("strong", { "data-testid": "whatif-step", "data-value": step, title: exactCell(step, "ns") }, formatDuration(step)),
           this.#options.length > 0 ? h("span", { class: gain > 0 ? "step-saved" : "" }, `${gain < 0 ? "+" : "−"}${formatDuration(Math.abs(gain), 3)} (${formatRatio(Math.abs(gain) / Math.max(replayed, 1))})`) : h("span", {}, "per step as recorded")),
-      h("p", { class: "whatif-words" }, this.#options.length > 0 ? ["with ", answer.names.map((name, index) => [index > 0 && "; ", named(name, 90)])] : "Switch a change on to see the step with it."), this.#options.length > 0 ? this.#command() : "");
+      h("p", { class: "whatif-words" }, this.#options.length > 0 ? [`Mean of ${counted(answer.steps, "step")} with: `, answer.names.map((name, index) => [index > 0 && "; ", named(name, 90)])] : "Switch a change on to see the step with it."), this.#options.length > 0 ? this.#command() : "");
     this.#drawPicture(answer);
   }
 
@@ -109,7 +114,7 @@ class Explorer {
     const late = this.#context.payload.diagnosis?.stragglers.ranks ?? [];
     const marked = new Set([...late, ...this.#options.flatMap((option) => fixedBy(option)?.ranks ?? [])]);
     const some = answer.ranks.length < answer.of ? `${answer.ranks.length} of ${answer.of} ranks: late ones, and others from the one that waits least to the one that waits most` : "";
-    const title = this.#options.length === 0 || !answer.judged ? "As replayed" : `As replayed with ${answer.names.length === 1 ? shownName(answer.names[0] ?? "", 90) : `${answer.names.length} changes`}`;
+    const title = this.#options.length === 0 || !answer.judged ? "As replayed" : `As replayed: ${answer.names.length === 1 ? shownName(answer.names[0] ?? "", 90) : `with ${answer.names.length} changes`}`;
     this.#picture.replaceChildren(h("section", { "aria-labelledby": "step-lanes-title" },
       h("div", { class: "section-head" }, h("h3", { id: "step-lanes-title" }, answer.step === null ? "The recorded window" : `Step ${answer.step}`, h("small", {}, answer.step === null ? "" : `, nearest to the median of ${answer.steps}`)), some !== "" && h("p", { class: "muted" }, some)),
       h("div", { class: "figure" }, stepLegend(answer), stepLanes({ answer, marked, title }),
@@ -177,13 +182,15 @@ class Explorer {
     const network = this.#options.map((option) => NETWORK.exec(option)?.[1]).find((factor) => factor !== undefined) ?? "";
     const without = (test: (option: string) => boolean): string[] => this.#options.filter((option) => !test(option));
     const speeds = [...new Set([...NETWORKS, network])].map((factor) => ({ value: factor, label: factor === "" ? "as recorded" : `${factor}× as fast` }));
-    const toggles = offers.scenarios.filter(({ option }) => !NETWORK.test(option)).map(({ option, name }, index) => {
-      const on = this.#options.includes(option);
-      const box = h("input", { type: "checkbox", id: `whatif-${index}`, checked: on, "data-option": option, change: () => this.#change(box.checked ? [...this.#options, option] : without((each) => each === option)) });
-      return h("label", { class: "toggle", for: `whatif-${index}` }, box, named(name.charAt(0).toUpperCase() + name.slice(1), 90));
-    });
+    const toggle = ({ option, name }: Scenario): HTMLElement => {
+      const box = h("input", { type: "checkbox", id: idOf(option), checked: this.#options.includes(option), "data-option": option, change: () => this.#change(box.checked ? [...this.#options, option] : without((each) => each === option)) });
+      return h("label", { class: "toggle", for: idOf(option) }, box, named(name.charAt(0).toUpperCase() + name.slice(1), 90));
+    };
+    const groups = offers.scenarios.filter(({ option }) => option.startsWith("--fix "));
+    const toggles = offers.scenarios.filter((each) => !NETWORK.test(each.option) && !groups.includes(each)).map(toggle);
     return h("fieldset", {}, h("legend", {}, isLive(this.#context.served) ? "All ranks" : "All ranks, one at a time"),
       offers.scenarios.some(({ option }) => NETWORK.test(option)) ? selector("whatif-network", "Network", speeds, network, (factor) => this.#change([...without((each) => NETWORK.test(each)), ...(factor === "" ? [] : [`--network ${factor}x`])])) : null,
-      h("div", { class: "toggles" }, toggles));
+      h("div", { class: "toggles" }, toggles),
+      groups.length > 0 && h("details", { class: "notes", open: groups.some(({ option }) => this.#options.includes(option)) }, h("summary", {}, `Networks of single groups (${groups.length})`), h("div", { class: "toggles" }, groups.map(toggle))));
   }
 }
