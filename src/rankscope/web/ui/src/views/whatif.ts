@@ -47,9 +47,8 @@ class Explorer {
   readonly #outcome = h("div", { class: "whatif-outcome", role: "status", "data-testid": "whatif-outcome" });
   readonly #picture = h("div", { class: "whatif-picture" });
   #options: string[];
-  /** What all answers have in common: what can be changed. */
-  #offers: Answer["offers"] | null = null;
-  #ranks: readonly number[] = [];
+  /** The latest answer: what can be changed, and the step as recorded. */
+  #latest: Answer | null = null;
   #asking: AbortController | null = null;
 
   constructor(context: ViewContext, table: Table) {
@@ -81,20 +80,14 @@ class Explorer {
     this.#fall.replaceChildren(waterfall(this.#context, this.#table, prefix));
     this.#picture.setAttribute("aria-busy", "true");
     try {
-      if (!this.#offers && this.#options.length > 0) this.#learn(await api!.json<Answer>("whatif", {}, asking.signal));
-      const answer = await api!.json<Answer>("whatif", this.#options.length === 0 ? {} : { with: this.#options.join(" ") }, asking.signal);
-      this.#learn(answer);
-      this.#show(answer);
+      if (this.#options.length > 0) this.#latest ??= await api!.json<Answer>("whatif", {}, asking.signal); // for a refusal
+      this.#latest = await api!.json<Answer>("whatif", this.#options.length === 0 ? {} : { with: this.#options.join(" ") }, asking.signal);
+      this.#show(this.#latest);
     } catch (error) {
       if (isAbort(error)) return;
       this.#refuse(error);
     }
     this.#picture.removeAttribute("aria-busy");
-  }
-
-  #learn(answer: Answer): void {
-    this.#offers = answer.offers;
-    this.#ranks = answer.ranks;
   }
 
   #show(answer: Answer): void {
@@ -118,7 +111,7 @@ class Explorer {
     this.#picture.replaceChildren(h("section", { "aria-labelledby": "step-lanes-title" },
       h("div", { class: "section-head" }, h("h3", { id: "step-lanes-title" }, answer.step === null ? "The recorded window" : `Step ${answer.step}`, h("small", {}, answer.step === null ? "" : `, nearest to the median of ${answer.steps}`)), some !== "" && h("p", { class: "muted" }, some)),
       h("div", { class: "figure" }, stepLegend(answer), stepLanes({ answer, marked, title }),
-        answer.replayed ? null : h("p", { class: "caption" }, "The report has no room for the lanes of this replay; ", h("code", {}, "rankscope serve RUN"), " draws them."),
+        answer.replayed || answer.step_ns === null ? null : h("p", { class: "caption" }, "The report has no room for the lanes of this replay; ", h("code", {}, "rankscope serve RUN"), " draws them."),
         h("p", { class: "caption" }, "Each rank has three lanes: its host, its device, and its collectives, which wait for their last rank and then transfer. Marked: late or changed ranks."))));
   }
 
@@ -127,6 +120,8 @@ class Explorer {
     this.#drawSwitches();
     this.#outcome.replaceChildren(h("p", { class: "whatif-step" }, h("strong", { class: "words", "data-testid": "whatif-step", "data-value": "" }, "No answer here")),
       h("p", { class: "whatif-words" }, inline(`${what} ${hint}`)), this.#options.length > 0 ? this.#command() : "");
+    if (this.#latest) this.#drawPicture({ ...this.#latest, step_ns: null, replayed: null });
+    else this.#picture.replaceChildren();
   }
 
   #command(): HTMLElement {
@@ -136,7 +131,7 @@ class Explorer {
   }
 
   #drawSwitches(): void {
-    const offers = this.#offers;
+    const offers = this.#latest?.offers;
     if (!offers || !isJudged(this.#table)) return;
     const focused = document.activeElement?.id ?? "";
     this.#switches.replaceChildren();
@@ -163,7 +158,7 @@ class Explorer {
     const comparable = new Set(numbersIn(offers.ranks));
     if (comparable.size < 2) return null;
     const fixed = this.#fixed();
-    const offered = [...new Set([...this.#ranks, ...fixed.ranks])].filter((rank) => comparable.has(rank)).sort((a, b) => a - b);
+    const offered = [...new Set([...(this.#latest?.ranks ?? []), ...fixed.ranks])].filter((rank) => comparable.has(rank)).sort((a, b) => a - b);
     const late = new Set(this.#context.payload.diagnosis?.stragglers.ranks ?? []);
     const chips = offered.map((rank) => {
       const on = fixed.ranks.includes(rank);
