@@ -49,7 +49,8 @@ def pieces(lanes: Lanes, rank: int, lane: str, kind: str) -> list[tuple[float, f
     """Starts and ends, ms."""
     mine = (lanes.rank == rank) & (lanes.lane == LANES.index(lane)) & (lanes.kind == KINDS.index(kind))
     return [
-        (round(start / MS, 2), round(end / MS, 2)) for start, end in zip(lanes.start[mine], lanes.end[mine], strict=True)
+        (round(start / MS, 2), round(end / MS, 2))
+        for start, end in zip(lanes.start[mine], lanes.end[mine], strict=True)
     ]
 
 

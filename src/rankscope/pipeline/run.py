@@ -33,7 +33,6 @@ from rankscope.results import (
     Inputs,
     Options,
     Parameters,
-    Part,
     Result,
     by_severity,
     each_once,
@@ -300,7 +299,7 @@ class Run(SqlMethods):
                     )
         return {name: self._results[key] for name, key in chosen.items()}
 
-    def parts_of(self, name: str) -> tuple[Sequence[Part], Inputs]:
+    def parts_of(self, name: str) -> tuple[Sequence[Any], Inputs]:
         """The ranks' parts of an analysis, and what its `across_ranks` is given with them.
 
         Raises:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
@@ -57,10 +57,11 @@ def write_report(run: Run, *, limit: int = MAX_BYTES, anonymize: bool = False) -
     further: dict[str, bytes] = {}
     lost = []
     # The tables need neither, and one does not need the other.
-    for what, embed in (
-        ("The replay of a step", lambda _: whatif_blocks(run)),
-        ("The timeline", lambda left: embed_run(run, grid, left, names).blocks),
-    ):
+    parts: dict[str, Callable[[int], dict[str, bytes]]] = {
+        "The replay of a step": lambda _: whatif_blocks(run),
+        "The timeline": lambda left: embed_run(run, grid, left, names).blocks,
+    }
+    for what, embed in parts.items():
         try:
             further |= embed(room - sum(map(size_of, further.values())))
         except FAILURES as error:

@@ -1,6 +1,6 @@
 """One step as lanes: what each rank's host and device do, and when its collectives wait and transfer.
 
-In: a graph, costs, and the clocks of its nodes, as recorded or in a replay. Out: `Lanes`, intervals since the step began.
+In: a graph, costs, and the clocks of its nodes, as recorded or in a replay. Out: `Lanes`, intervals of the step.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _joined(duration: float, rank: Int64, what: Int64, start: Float, end: Float)
 
 
 def ranks_that_differ(graph: Graph, span: tuple[float, float], named: Sequence[int] = ()) -> list[int]:
-    """At most `MOST_RANKS` ranks to look at: some named ones, and others from the one that waits least to the one that waits most.
+    """At most `MOST_RANKS` ranks to look at: named ones, and others from who waits least to who waits most.
 
     Args:
         graph: the run.

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from rankscope.primitives.intervals import Int64
-from rankscope.whatif.graph import C, E, NEVER, Bool, Clocks, Float, Graph, Lines, in_order
+from rankscope.whatif.graph import NEVER, Bool, C, Clocks, E, Float, Graph, Lines, in_order
 from rankscope.whatif.replay import Costs, replay
 
 _PER_SECOND = 1e9
