@@ -103,6 +103,12 @@ def view(name: str) -> Callable[[Any], None]:
     return shown
 
 
+def whatif(page: Any) -> None:
+    """One step as recorded and as replayed without its straggler."""
+    go(page, "whatif?with=--fix rank=37")
+    page.wait_for_selector("[data-testid=step-replayed]", timeout=WAIT_MS)
+
+
 def calls(page: Any) -> None:
     """What rank 1 did in a step that rank 0 did not: it slept in its loader."""
     go(page, "timeline?rank=1&step=2&calls=flame_operators_1_0")
@@ -115,6 +121,7 @@ PICTURES: dict[str, tuple[str, tuple[int, int], Callable[[Any], None]]] = {
     "timeline": ("h100", (1360, 860), timeline),
     "distributed": ("h100", (1180, 780), view("distributed")),
     "ranks": ("sim64", (1180, 745), view("ranks")),
+    "whatif": ("sim64", (1280, 900), whatif),
     "calls": ("gloo", (1440, 900), calls),
 }
 """By name of the file: which run it is of, how large it is, and what is shown."""

@@ -23,8 +23,8 @@ from rankscope.pipeline.clock import clock_of, in_run_time
 pytestmark = pytest.mark.browser
 
 VIEWS = {
-    "overview", "timeline", "run", "ranks", "stragglers", "distributed", "collectives", "steps", "critical_path",
-    "phases", "data_loading", "idle", "operators", "kernels", "modules", "memory", "scaling", "diff",
+    "overview", "whatif", "timeline", "run", "ranks", "stragglers", "distributed", "collectives", "steps",
+    "critical_path", "phases", "data_loading", "idle", "operators", "kernels", "modules", "memory", "scaling", "diff",
 }  # fmt: skip
 SAID = """() => Object.fromEntries([...document.querySelectorAll('[data-testid^="answer-"]')].map((line) => [
     line.dataset.testid.slice(7),

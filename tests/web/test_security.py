@@ -27,6 +27,7 @@ ADDRESSES = [
     "/api/counters?rank=0&from=0&to=10", "/api/diff?ranks=0,1",
     "/api/named/tiles?name=0&ranks=0&level=0&first=0&bins=10", "/api/named/events?name=0&ranks=0&from=0&to=10",
     "/api/named/event?name=0&rank=0&row=0", "/api/gaps?rank=0&cause=nothing", "/api/schema",
+    "/api/whatif?with=--overlap",
 ]  # fmt: skip
 WATCHED = ["/api/watch", "/api/watch/events"]
 """Of a run with a log; `test_watch_feed` has what they answer."""

@@ -60,7 +60,7 @@ def test_less_time_never_makes_it_longer(job: Job, rank: int, segment: int, shar
     graph = job.graph()
     costs = Costs.recorded(graph)
     node = np.flatnonzero((graph.kind == C) & (graph.lines.rank[graph.line] == rank))
-    node = node[np.argsort(graph.recorded[node], kind="stable")][segment]
+    node = node[np.argsort(graph.recorded.start[node], kind="stable")][segment]
     host, device, transfer = costs.host.copy(), costs.device.copy(), costs.transfer.copy()
     host[node] *= share
     device[node] *= share

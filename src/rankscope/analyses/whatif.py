@@ -39,10 +39,8 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Parameter, schema_of
-from rankscope.rundir.plurals import counted
 from rankscope.rundir.ranges import named_ranks
 from rankscope.whatif.gains import Gain, candidates, in_order, waterfall
-from rankscope.whatif.graph import Graph
 from rankscope.whatif.options import FIX, scenarios_of
 from rankscope.whatif.run import ReplayedRun
 from rankscope.whatif.scenarios import WITHOUT, AsPeers, costs_of
@@ -75,18 +73,18 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     scenarios = scenarios_of(inputs.parameters)
     segments = inputs.results["segments"]
     recorded = {info.rank for info in inputs.traces if info.rank is not None}
-    left_out = sorted(recorded - set(segments["rank"].unique().to_list())) if segments.height else []
+    without = _without(sorted(recorded - set(segments["rank"].unique().to_list()))) if segments.height else None
     if segments.is_empty():
-        return _refused("no step, collective or launch of recorded work to replay", left_out), []
+        return _refused(_joined("no step, collective or launch of recorded work to replay", without)), []
     run = ReplayedRun.of(segments, *(inputs.options.steps or (None, None)))
     if run is None:
-        return _refused("no step was recorded by most of the ranks", left_out), []
+        return _refused(_joined("no step was recorded by most of the ranks", without)), []
     for scenario in scenarios:
         costs_of(run.graph, [scenario])  # an error names the option
     gains: Sequence[Gain] = []
     if run.fidelity.is_judged:
         gains = in_order(run, scenarios) if scenarios else waterfall(run, candidates(run, _late(inputs)))
-    return _table(run.fidelity, gains, _notes(run.fidelity, run.graph, left_out)), []
+    return _table(run.fidelity, gains, _joined(run.note, without)), []
 
 
 def _late(inputs: Inputs) -> list[AsPeers]:
@@ -122,21 +120,17 @@ def _table(replayed: Fidelity, gains: Sequence[Gain], note: str | None) -> pl.Da
     )
 
 
-def _notes(replayed: Fidelity, graph: Graph, left_out: Sequence[int]) -> str | None:
-    """What limits the answer."""
-    notes = [replayed.reason] if replayed.reason else []
-    if graph.dropped:
-        notes.append(f"{counted(graph.dropped, 'wait')} left out that contradict the order of others")
-    return "; ".join([*notes, *_without(left_out)]) or None
+def _joined(*notes: str | None) -> str | None:
+    return "; ".join(note for note in notes if note) or None
 
 
-def _without(ranks: Sequence[int]) -> list[str]:
-    return [f"without {named_ranks(ranks)}: no collective links their clocks"] if ranks else []
+def _without(ranks: Sequence[int]) -> str | None:
+    return f"without {named_ranks(ranks)}: no collective links their clocks" if ranks else None
 
 
-def _refused(reason: str, left_out: Sequence[int]) -> pl.DataFrame:
+def _refused(reason: str | None) -> pl.DataFrame:
     """The recorded step alone, with the reason."""
-    row = {"order": 0, "scenario": AS_RECORDED, "note": "; ".join([reason, *_without(left_out)])}
+    row = {"order": 0, "scenario": AS_RECORDED, "note": reason}
     return pl.DataFrame([row], schema=schema_of(COLUMNS))
 
 

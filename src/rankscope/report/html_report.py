@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
@@ -20,6 +20,7 @@ from rankscope.pipeline.clock import RunClock, clock_of, in_run_time
 from rankscope.report.anonymize import Anonymizer
 from rankscope.report.embed.encoding import json_block
 from rankscope.report.embed.timeline import embed_run, grid_of, size_of
+from rankscope.report.embed.whatif import whatif_blocks
 from rankscope.report.experiments.tables import measured
 from rankscope.report.page import MARKER, page_template
 from rankscope.results import Analysis, Evidence, Finding, Headline, Result, by_severity
@@ -53,13 +54,22 @@ def write_report(run: Run, *, limit: int = MAX_BYTES, anonymize: bool = False) -
     head, _, tail = page_template().partition(MARKER)
     text, blocks = _packed(value)
     room = limit - len((head + text + tail).encode("utf-8", "replace")) - sum(map(size_of, blocks.values()))
-    try:
-        blocks |= embed_run(run, grid, room, names).blocks
-    except FAILURES as error:
-        # The tables do not need it.
-        lost = not_shown("The timeline", error).to_json()
-        value = {**value, "findings": [*value["findings"], lost if names is None else names.finding(lost)]}
-        text, blocks = _packed(value)
+    further: dict[str, bytes] = {}
+    lost = []
+    # The tables need neither, and one does not need the other.
+    parts: dict[str, Callable[[int], dict[str, bytes]]] = {
+        "The replay of a step": lambda _: whatif_blocks(run),
+        "The timeline": lambda left: embed_run(run, grid, left, names).blocks,
+    }
+    for what, embed in parts.items():
+        try:
+            further |= embed(room - sum(map(size_of, further.values())))
+        except FAILURES as error:
+            finding = not_shown(what, error).to_json()
+            lost.append(finding if names is None else names.finding(finding))
+    if lost:
+        text, blocks = _packed({**value, "findings": [*value["findings"], *lost]})
+    blocks |= further
     elements = "".join(f"</script>\n{BLOCK.format(name)}{b64encode(data).decode()}" for name, data in blocks.items())
     return (head + text + elements + tail).encode("utf-8", "replace")
 

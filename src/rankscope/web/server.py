@@ -43,6 +43,7 @@ from rankscope.web.runs import Runs, ServedRun
 from rankscope.web.searches import search_answer
 from rankscope.web.security import Gate
 from rankscope.web.watch_feed import WatchFeed
+from rankscope.web.whatif import Replays
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
     watched = WatchFeed(runs.source)
     once = secrets.token_hex(8)
     comparisons = Comparisons()
+    replays = Replays()
 
     def page(request: Request) -> Response:
         if "token" in request.query_params:
@@ -88,6 +90,9 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
         if other is None and len(ranks) != 2:
             raise RefusedError(400, "a diff needs two runs or two ranks", "add with=KEY or ranks=0,1")
         return json_answer(request, comparisons.ask(run, None if other is None else runs.get(other), ranks))
+
+    def whatif(request: Request, run: ServedRun) -> Response:
+        return json_answer(request, replays.ask(request, run), _tag(request))
 
     def about_run(respond: Answer, version: Callable[[ServedRun], object] | None = None) -> Any:
         """A request about one run. With a version, the same request gets the same response until that changes."""
@@ -147,6 +152,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
             route("/api/counters", about_run(_counters, lanes)),
             route("/api/path", about_run(_path, changes)),
             route("/api/gaps", about_run(_gaps, lanes)),
+            route("/api/whatif", about_run(whatif, changes)),
             route("/api/schema", about_run(lambda request, run: json_answer(request, schema_of_run(run)))),
             Route("/api/query", Queries(runs).respond, methods=["POST"]),
             route("/api/watch", watched.respond),

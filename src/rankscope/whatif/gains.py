@@ -43,7 +43,7 @@ class Gain:
         place: its place in the waterfall, from 1; 0 if it is not in it.
         step_ns: the step with it and those before it; None if it is not in the waterfall.
         gain_ns: by how much that is shorter than without it.
-        component: of a rank, the component with the largest gain alone; empty if there is no gain.
+        component: of ranks, the component that gains most after those before it; empty if there is no gain.
     """
 
     scenario: Scenario
@@ -165,14 +165,15 @@ def in_order(run: ReplayedRun, scenarios: Sequence[Scenario]) -> list[Gain]:
 
 
 def _with_components(run: ReplayedRun, gains: Sequence[Gain]) -> list[Gain]:
-    """The same with the component of ranks that gains most alone."""
-    return [replace(gain, component=_component(run, gain.scenario)) for gain in gains]
+    """The same with the component of ranks that gains most, given the scenarios before it."""
+    chosen = [gain.scenario for gain in gains if gain.place]
+    return [replace(gain, component=_component(run, gain.scenario, chosen[: max(gain.place - 1, 0)])) for gain in gains]
 
 
-def _component(run: ReplayedRun, scenario: Scenario) -> str:
-    """Of ranks, the component that gains most alone; empty if none does."""
+def _component(run: ReplayedRun, scenario: Scenario, given: Sequence[Scenario]) -> str:
+    """Of ranks, the component that gains most alone; empty if none gains anything."""
     if not isinstance(scenario, AsPeers) or scenario.component:
         return ""
-    base, *means = run.mean_steps([[], *([replace(scenario, component=part)] for part in COMPONENTS)])
+    base, *means = run.mean_steps([given, *([*given, replace(scenario, component=part)] for part in COMPONENTS)])
     most, component = max((base - mean, part) for mean, part in zip(means, COMPONENTS, strict=True))
-    return component if most > 0 else ""
+    return component if most > LEAST_SHARE * LEAST_SHARE * base else ""

@@ -56,6 +56,29 @@ class Lines:
 
 
 @dataclass(frozen=True)
+class Clocks:
+    """When each node is reached, as recorded or in a replay; ns on the common clock, (nodes,).
+
+    Attributes:
+        host: the host is past it.
+        busy: the device has done what was launched before it.
+        device: the same, after W with waiting.
+        start: C: it starts on its rank.
+        end: C: it ends on its rank; E: the step ends there, on host and device.
+    """
+
+    host: Float
+    busy: Float
+    device: Float
+    start: Float
+    end: Float
+
+    def at(self, nodes: Int64) -> Clocks:
+        """Those of some nodes."""
+        return Clocks(self.host[nodes], self.busy[nodes], self.device[nodes], self.start[nodes], self.end[nodes])
+
+
+@dataclass(frozen=True)
 class Graph:
     """All lines, and the collectives that join them.
 
@@ -87,7 +110,7 @@ class Graph:
         step: of each node an index into `step_names`; −1 outside of steps.
         place: of each node the number of the program's stretch that it belongs to; −1 outside.
         step_names: (window, step) of each step, in their order; the step is −1 where none are marked.
-        recorded: C: when it started, E: when the step ended on host and device.
+        recorded: when each node was reached.
         dropped: waits that contradicted the order of others and were left out.
     """
 
@@ -115,7 +138,7 @@ class Graph:
     step: Int64
     place: Int64
     step_names: tuple[tuple[int, int], ...]
-    recorded: Float
+    recorded: Clocks
     dropped: int = 0
 
     @cached_property
@@ -434,12 +457,13 @@ def _graph(rows: pl.DataFrame, kind: Int64, line: Int64, nodes: _Nodes, lines: L
     transfer = np.full(size, np.inf)
     np.minimum.at(transfer, which[is_c], np.maximum((end - start)[nodes.row[is_c]] - skew[is_c], 0))
     step_names, step = _steps(rows, nodes, node_line, lines)
-    recorded = np.where(
-        is_c,
-        c_start,
-        np.where(
-            is_e, np.maximum(end[nodes.row], np.where(on_device, np.maximum(np.maximum(done, waited_for), ended), 0)), 0
-        ),
+    step_end = np.maximum(until, np.where(on_device, np.maximum(free, ended), 0))
+    recorded = Clocks(
+        host=np.where(is_s, until, at[nodes.row]).astype(np.float64),
+        busy=done.astype(np.float64),
+        device=free.astype(np.float64),
+        start=np.where(is_c, c_start, 0).astype(np.float64),
+        end=np.where(is_c, until, np.where(is_e, step_end, 0)).astype(np.float64),
     )
     place = _places(rows, nodes, node_line, is_c)
     return Graph(
@@ -449,7 +473,7 @@ def _graph(rows: pl.DataFrame, kind: Int64, line: Int64, nodes: _Nodes, lines: L
         allocates=is_s & rows["allocates"].fill_null(False).to_numpy()[nodes.row], need_start=need_start, needs=needs,
         collective=which, skew=skew, transfer=transfer, program=program,
         group=group, step=step, place=place, step_names=step_names,
-        recorded=recorded.astype(np.float64),
+        recorded=recorded,
     )  # fmt: skip
 
 
@@ -626,12 +650,13 @@ def in_order(graph: Graph) -> Graph:
         name: getattr(graph, name)[order]
         for name in (
             "line", "kind", "host", "device", "path_host", "path_device", "path_latency", "latency", "delay", "wake",
-            "after_device", "allocates", "skew", "step", "place", "recorded",
+            "after_device", "allocates", "skew", "step", "place",
         )
     }  # fmt: skip
     return replace(
         graph,
         **per_node,
+        recorded=graph.recorded.at(order),
         level=np.searchsorted(level[order], np.arange(int(level.max(initial=-1)) + 2)),
         need_start=np.searchsorted(owner, np.arange(count + 1)),
         needs=needs,

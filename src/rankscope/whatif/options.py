@@ -1,6 +1,6 @@
-"""Scenarios from options: `rank=1,2:host@10-12; group=0-3`, `2x`, `ranks`.
+"""Scenarios from options: `rank=1,2:host@10-12; group=0-3`, `2x`, `ranks`; or from all of them as one line.
 
-In: the values of the options of `whatif`. Out: scenarios in their order; an error that names the option that is wrong.
+In: the options of `whatif`. Out: scenarios in their order; an error that names the option that is wrong.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from rankscope.whatif.scenarios import (
 
 FIX = "rank=RANKS[:COMPONENT][@STEPS] or group=RANKS"
 _MOST = 1 << 20
+_WITH_VALUE = ("fix", "network", "balance")
+_FLAGS = (*(f"no_{what}" for what in WITHOUT), "overlap")
+_NAMES = tuple(f"--{name.replace('_', '-')}" for name in (*_WITH_VALUE, *_FLAGS))
 
 
 def scenarios_of(options: Mapping[str, str | int | bool | None]) -> list[Scenario]:
@@ -41,6 +44,28 @@ def scenarios_of(options: Mapping[str, str | int | bool | None]) -> list[Scenari
     if wrong:
         raise ConfigError(f"--balance cannot be {wrong[0]!r}", hint="write ranks, stages, or ranks,stages")
     return found
+
+
+def scenarios_in(text: str) -> list[Scenario]:
+    """The scenarios in a command's options: `--fix rank=3 --overlap`.
+
+    Raises:
+        ConfigError: there is no such option, or a value is not valid.
+    """
+    found: dict[str, str | bool] = {}
+    words = iter(text.split())
+    for word in words:
+        name = word.removeprefix("--").replace("-", "_")
+        if not word.startswith("--") or name not in (*_WITH_VALUE, *_FLAGS):
+            raise ConfigError(f"there is no scenario {word[:40]!r}", hint=f"options: {', '.join(_NAMES)}")
+        if name in _FLAGS:
+            found[name] = True
+        else:
+            value, separator = next(words, ""), ";" if name == "fix" else ","
+            if not value or value.startswith("--"):
+                raise ConfigError(f"{word} needs a value", hint=f"write {FIX}, --network 2x, or --balance ranks")
+            found[name] = f"{found[name]}{separator}{value}" if name in found else value
+    return scenarios_of(found)
 
 
 def _fixed(text: str) -> Scenario:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from rankscope.primitives.intervals import Int64
-from rankscope.whatif.graph import NEVER, Bool, C, E, Float, Graph, Lines, in_order
+from rankscope.whatif.graph import NEVER, Bool, C, Clocks, E, Float, Graph, Lines, in_order
 from rankscope.whatif.replay import Costs, replay
 
 _PER_SECOND = 1e9
@@ -172,7 +172,7 @@ class PlainGraph:
                 need_start=np.array(start), needs=np.array(needs, dtype=np.int64),
                 collective=np.append(np.array(which), -1), skew=zeros, transfer=np.zeros(size),
                 program=np.arange(size), group=np.full(size, -1), step=np.append(np.full(count, -1), 0),
-                place=np.full(nodes, -1), step_names=((0, 0),), recorded=zeros,
+                place=np.full(nodes, -1), step_names=((0, 0),), recorded=Clocks(zeros, zeros, zeros, zeros, zeros),
             )
         )  # fmt: skip
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.primitives.intervals import Int64
-from rankscope.whatif.graph import NEVER, Bool, C, E, Float, Graph
+from rankscope.whatif.graph import NEVER, Bool, C, Clocks, E, Float, Graph
 
 BLOCK_BYTES = 1 << 27
 """The memory that the costs of the scenarios which are replayed together may take."""
@@ -61,10 +61,12 @@ class Replayed:
     Attributes:
         arrival: (nodes C, in their order, scenarios) when each collective starts on each rank, were it alone.
         step_end: (nodes E, in their order, scenarios) when each rank has finished each step.
+        end: (collectives, scenarios) when each ends on its first rank.
     """
 
     arrival: Float
     step_end: Float
+    end: Float
 
 
 def replay(graph: Graph, scenarios: Sequence[Costs]) -> Replayed:
@@ -74,10 +76,24 @@ def replay(graph: Graph, scenarios: Sequence[Costs]) -> Replayed:
     return Replayed(
         np.concatenate([part.arrival for part in parts], axis=1),
         np.concatenate([part.step_end for part in parts], axis=1),
+        np.concatenate([part.end for part in parts], axis=1),
     )
 
 
-def _replay(graph: Graph, scenarios: Sequence[Costs]) -> Replayed:
+def clocks(graph: Graph, costs: Costs) -> Clocks:
+    """When a replay with some costs reaches each node."""
+    zeros = np.zeros(graph.line.size)
+    found = Clocks(zeros, zeros.copy(), zeros.copy(), zeros.copy(), zeros.copy())
+    replayed = _replay(graph, [costs], found)
+    is_c, is_e = graph.kind == C, graph.kind == E
+    found.start[is_c] = replayed.arrival[:, 0]
+    found.end[is_c] = replayed.end[graph.collective[is_c], 0] + graph.skew[is_c]
+    found.end[is_e] = replayed.step_end[:, 0]
+    return found
+
+
+def _replay(graph: Graph, scenarios: Sequence[Costs], reached: Clocks | None = None) -> Replayed:
+    """The replay; with `reached`, which is filled, of a single scenario."""
     count = len(scenarios)
     host = np.stack([costs.host.sum(axis=1) for costs in scenarios], axis=1)
     device = np.stack([costs.device.sum(axis=1) for costs in scenarios], axis=1)
@@ -132,6 +148,8 @@ def _replay(graph: Graph, scenarios: Sequence[Costs]) -> Replayed:
             start = np.maximum(start, ends(first, wait, hidden=False)) + delay[nodes]
             row = arrival_row[first]
             arrival[row : row + wait - first] = start
+        if reached is not None:
+            reached.busy[first:last] = busy[:, 0]
         if sync > wait:
             span = slice(wait - first, sync - first)
             busy[span] = np.maximum(busy[span], ends(wait, sync, hidden=is_overlapped) + wake[wait:sync])
@@ -146,6 +164,8 @@ def _replay(graph: Graph, scenarios: Sequence[Costs]) -> Replayed:
             on_device = graph.lines.on_device[line[span]][:, None]
             step_end[row : row + last - final] = np.maximum(now[span], np.where(on_device, busy[span], NEVER))
         host_clock[line], device_clock[line] = now, busy
+        if reached is not None:
+            reached.host[first:last], reached.device[first:last] = now[:, 0], busy[:, 0]
         low, high = complete[number], complete[number + 1]
         if high > low:
             rows = members[member_start[low] : member_start[high]]
@@ -155,7 +175,7 @@ def _replay(graph: Graph, scenarios: Sequence[Costs]) -> Replayed:
     for row, node in enumerate(nodes_e.tolist()):
         if not empty[node]:
             step_end[row] = np.maximum(step_end[row], ends(node, node + 1, hidden=False)[0])
-    return Replayed(arrival, step_end)
+    return Replayed(arrival, step_end, end)
 
 
 def _lead(graph: Graph, scenarios: Sequence[Costs]) -> Float:

@@ -12,6 +12,7 @@ from functools import cached_property
 import polars as pl
 
 from rankscope.errors import ConfigError
+from rankscope.rundir.plurals import counted
 from rankscope.whatif.graph import Graph, graph_of
 from rankscope.whatif.moments import INSTANTS
 from rankscope.whatif.replay import replay
@@ -55,6 +56,14 @@ class ReplayedRun:
     def fidelity(self) -> Fidelity:
         """How well the replay explains the recorded steps."""
         return fidelity(self.graph, self.steps)
+
+    @property
+    def note(self) -> str | None:
+        """What limits the answers; None for nothing."""
+        notes = [self.fidelity.reason] if self.fidelity.reason else []
+        if self.graph.dropped:
+            notes.append(f"{counted(self.graph.dropped, 'wait')} left out that contradict the order of others")
+        return "; ".join(notes) or None
 
     @property
     def step_ns(self) -> float:

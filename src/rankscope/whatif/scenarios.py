@@ -231,7 +231,7 @@ class Without:
             for column in columns:
                 host[on_device, column] = 0
             return replace(costs, host=host)
-        parts = _component_parts(graph)[self.what][graph.line]
+        parts = component_parts(graph)[self.what][graph.line]
         scaled = _scaled(costs, np.where(parts, 0.0, 1.0))
         return replace(scaled, waits=scaled.waits & ~graph.allocates) if self.what == "allocation" else scaled
 
@@ -267,7 +267,7 @@ class Balanced:
         if not several:
             missing = "all recorded ranks run one program" if self.over == "stages" else "no two ranks run one program"
             raise ConfigError(f"{self.option}: {missing}, so there is nothing to balance")
-        parts = _component_parts(graph)["compute"][graph.line]
+        parts = component_parts(graph)["compute"][graph.line]
         inside = graph.step >= 0
         steps = len(graph.step_names)
         key = graph.line[inside] * steps + graph.step[inside]
@@ -290,7 +290,7 @@ class Balanced:
         return _scaled(costs, factor)
 
 
-def _component_parts(graph: Graph) -> dict[str, Bool]:
+def component_parts(graph: Graph) -> dict[str, Bool]:
     """(lines, `PARTS`) which parts each component is; without a device, operators are compute."""
     found = {}
     for component, names in COMPONENTS.items():
@@ -384,7 +384,7 @@ class Comparison:
     def factor(self, graph: Graph, components: Sequence[str]) -> Float:
         """(rows, `PARTS`) the factors that make lines like their peers in components in which they take longer."""
         factor = np.ones_like(self.mean)
-        parts_of = _component_parts(graph)
+        parts_of = component_parts(graph)
         for component in components:
             parts = parts_of[component][self.places.line]
             excess = np.bincount(self.places.line, (self.excess * parts).sum(axis=1), graph.lines.rank.size)

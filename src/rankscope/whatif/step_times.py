@@ -118,7 +118,7 @@ def fidelity(graph: Graph, steps: Steps) -> Fidelity:
     """Replay a run as recorded, and compare."""
     replayed = replay(graph, [Costs.recorded(graph)])
     ends = np.flatnonzero(graph.kind == E)
-    recorded = steps.durations(graph, graph.recorded[ends][:, None])[:, 0]
+    recorded = steps.durations(graph, graph.recorded.end[ends][:, None])[:, 0]
     again = steps.durations(graph, replayed.step_end)[:, 0]
     found = Fidelity(recorded, again, "")
     return found if found.is_judged else Fidelity(recorded, again, _least_explained(graph, replayed, steps))
@@ -127,8 +127,8 @@ def fidelity(graph: Graph, steps: Steps) -> Fidelity:
 def _least_explained(graph: Graph, replayed: Replayed, steps: Steps) -> str:
     """The rank and step in which the replay drifts away from the recording most, from one collective to the next."""
     nodes = np.flatnonzero(graph.kind == C)
-    off = replayed.arrival[:, 0] - graph.recorded[nodes]
-    order = np.lexsort((graph.recorded[nodes], graph.line[nodes]))
+    off = replayed.arrival[:, 0] - graph.recorded.start[nodes]
+    order = np.lexsort((graph.recorded.start[nodes], graph.line[nodes]))
     nodes, off = nodes[order], off[order]
     drift = np.abs(np.diff(off, prepend=0))
     drift[np.flatnonzero(np.diff(graph.line[nodes], prepend=-1))] = 0

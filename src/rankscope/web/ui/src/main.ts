@@ -6,6 +6,7 @@ import "./theme/timeline.css";
 import "./theme/calls.css";
 import "./theme/overview.css";
 import "./theme/query.css";
+import "./theme/whatif.css";
 import { parseHash } from "./app/router.ts";
 import { showPage } from "./app/shell.ts";
 import { errorState } from "./components/notes.ts";

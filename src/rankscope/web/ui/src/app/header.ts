@@ -1,5 +1,5 @@
 /** One line: the list of views, which run it is, its facts, how far the server is, and the choice of colors. */
-import { button, selector } from "../components/controls.ts";
+import { button, copyButton, selector } from "../components/controls.ts";
 import { h, named, type Child } from "../components/dom.ts";
 import type { Payload } from "../data/payload.ts";
 import type { Source } from "../data/source.ts";
@@ -21,7 +21,7 @@ export function header(payload: Payload, runName: string, served: Source | null,
       fact("Steps", run.steps.length === 0 ? "none marked" : formatRanks(run.steps, 4), "steps"),
       fact("Hosts", few([...new Set(run.hosts)], ""), "hosts"),
       fact("Devices", few(devices, "device types"), "devices")),
-    served && served.working ? progress(served) : null, served && runChooser(served), copyButton(), themeButton());
+    served && served.working ? progress(served) : null, served && runChooser(served), copyButton({ class: "quiet copy", "data-testid": "copy-link", title: "Copy a link to what is shown: the view, its choices, the selection" }, "Copy link", "Copy it from the address bar", () => location.href), themeButton());
 }
 
 function progress(served: Source): HTMLElement {
@@ -51,35 +51,6 @@ function few(names: readonly string[], noun: string): Child {
   if (names.length === 0) return "not recorded";
   if (names.length > 2) return `${names.length} ${noun}`.trim();
   return names.map((name, index) => [index > 0 && ", ", named(name, 48)]);
-}
-
-/** Copies the address, which holds view, choices, selection and range. */
-function copyButton(): HTMLElement {
-  const word = h("span", { class: "copy-word" }, "Copy link");
-  const copy = button({ class: "quiet copy", "data-testid": "copy-link", title: "Copy a link to what is shown: the view, its choices, the selection" }, () => {
-    void copied(location.href).then((done) => {
-      word.textContent = done ? "Copied" : "Copy it from the address bar";
-      setTimeout(() => { word.textContent = "Copy link"; }, 2000);
-    });
-  }, word);
-  copy.setAttribute("aria-live", "polite");
-  return copy;
-}
-
-/** Whether the text is on the clipboard. */
-async function copied(text: string): Promise<boolean> {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch { // not allowed, or the page is not from a secure address
-    const field = h("textarea", { class: "unseen", "aria-hidden": "true" });
-    field.value = text;
-    document.body.append(field);
-    field.select();
-    const done = document.execCommand("copy");
-    field.remove();
-    return done;
-  }
 }
 
 const THEMES: Readonly<Record<Theme, { label: string; next: Theme }>> = {

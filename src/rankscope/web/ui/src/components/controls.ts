@@ -18,3 +18,30 @@ export function selector(id: string, label: string, choices: readonly Choice[], 
     choices.map((choice) => h("option", { value: choice.value, selected: choice.value === chosen }, choice.label)));
   return h("label", { class: "field", for: id }, h("span", {}, label), select);
 }
+
+/** Copies a text. Where the browser refuses, it says what to do instead. */
+export function copyButton(attributes: Attributes, words: string, instead: string, text: () => string): HTMLButtonElement {
+  const word = h("span", { class: "copy-word" }, words);
+  return button({ "aria-live": "polite", ...attributes }, () => {
+    void copied(text()).then((done) => {
+      word.textContent = done ? "Copied" : instead;
+      setTimeout(() => { word.textContent = words; }, 2000);
+    });
+  }, word);
+}
+
+/** Whether the text is on the clipboard. */
+async function copied(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch { // not allowed, or the page is not from a secure address
+    const field = h("textarea", { class: "unseen", "aria-hidden": "true" });
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand("copy");
+    field.remove();
+    return done;
+  }
+}

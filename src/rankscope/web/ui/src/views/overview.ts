@@ -1,14 +1,13 @@
 import { heatPlaces } from "./heat.ts";
 import { stackedDeviceTime } from "./ranks.ts";
-import { stackedChart } from "../charts/stacked.ts";
 import { inline } from "../components/doc_text.ts";
 import { h, named } from "../components/dom.ts";
 import { findingsList } from "../components/findings.ts";
 import { headline } from "../components/headline.ts";
 import { emptyState } from "../components/notes.ts";
 import { tables } from "../components/tables.ts";
-import { formatDuration, formatRatio } from "../format/units.ts";
-import { leadTo, present, type View, type ViewContext } from "./view.ts";
+import { waterfall } from "../components/waterfall.ts";
+import { present, type View, type ViewContext } from "./view.ts";
 
 /** With these, the findings' neighbors fit on a screen. */
 const MAP_PX = 128;
@@ -21,34 +20,28 @@ export const overview: View = {
   question: "Where does the time go, and which rank delays the others?",
   answers: ["overview"],
   shows: ["overview"],
-  wants: ["device_time", "step_time", "stragglers", "utilization"],
+  wants: ["whatif", "device_time", "step_time", "stragglers"],
   render(context) {
     const table = context.table("overview");
     const ranks = stackedDeviceTime(context, BARS_PX);
     const heat = context.served && heatPlaces(context, context.served, MAP_PX);
     const comes = context.served?.working === true;
+    const replayed = context.table("whatif");
     return present([
-      table ? headline(table, context.payload.diagnosis) : context.served
-        ? emptyState("No overview for this run.", "It needs at least one readable rank. The findings report what is wrong with the files.")
-        : emptyState("This report contains no overview.", "Regenerate it with `rankscope report DIR`. The overview needs at least one readable rank."),
+      replayed && waterfall(context, replayed),
       h("div", { class: "overview-columns" },
-        h("section", { "aria-labelledby": "findings-title" }, h("div", { class: "section-head" }, h("h3", { id: "findings-title" }, "Findings"), savings(context)), findingsList(context), notJudged(context)),
+        h("section", { "aria-labelledby": "findings-title" }, h("div", { class: "section-head" }, h("h3", { id: "findings-title" }, "Findings")), findingsList(context), notJudged(context)),
         h("div", {}, heat?.map ?? null, h("section", { "aria-labelledby": "ranks-title" },
           h("div", { class: "section-head" }, h("h3", { id: "ranks-title" }, "Time per rank, entire recording"), ranks && h("a", { href: context.router.href("ranks") }, "Table and definitions")),
           ranks ?? (comes ? h("p", { class: "quiet-box" }, "Device time is still being computed.") : emptyState("No device time recorded.", "No trace in this run contains device events. See Steps for the host’s activity."))))),
+      table ? headline(table, context.payload.diagnosis) : context.served
+        ? emptyState("No overview for this run.", "It needs at least one readable rank. The findings report what is wrong with the files.")
+        : emptyState("This report contains no overview.", "Regenerate it with `rankscope report DIR`. The overview needs at least one readable rank."),
       heat?.times ?? null,
-      utilization(context),
-      tables(context, [{ name: "overview" }, { name: "utilization" }]),
+      tables(context, [{ name: "overview" }]),
     ]);
   },
 };
-
-/** What all findings together could save at most. */
-function savings(context: ViewContext): HTMLElement | null {
-  const all = context.payload.diagnosis?.saving_ns ?? null;
-  const several = context.payload.findings.filter(({ saving_ns: saving }) => saving !== null && saving > 0).length > 1;
-  return all !== null && several ? h("p", { class: "muted", "data-testid": "savings", "data-value": all }, `all savings together up to ${formatDuration(all)}`) : null;
-}
 
 /** What these traces cannot tell, why, and what to record. */
 function notJudged(context: ViewContext): HTMLElement | null {
@@ -56,19 +49,4 @@ function notJudged(context: ViewContext): HTMLElement | null {
   if (open.length === 0) return null;
   return h("details", { class: "notes", "data-testid": "not-judged" }, h("summary", {}, `What these traces cannot tell (${open.length})`),
     h("dl", {}, open.map(({ what, why, record }) => h("div", {}, h("dt", {}, named(what, 200)), h("dd", {}, named(why, 400), record === "" ? "." : ". ", inline(record))))));
-}
-
-/** How much of its time each device ran kernels. */
-function utilization(context: ViewContext): HTMLElement | null {
-  const table = context.table("utilization");
-  if (!table) return null;
-  const rows = table.sorted(table.rows(), { column: "rank", descending: false }).filter((row) => table.number(row, "utilization") !== null);
-  if (rows.length === 0) return null;
-  const several = rows.length > table.distinct("rank").length;
-  return h("section", { "aria-labelledby": "utilization-title" }, h("h3", { id: "utilization-title" }, "Device utilization"), stackedChart(context, {
-    label: "Share of each device’s time in which kernels ran.", testId: "chart-utilization", axis: "Rank", format: formatRatio,
-    bars: rows.map((row) => `${String(table.cell(row, "rank"))}${several ? ` (device ${String(table.cell(row, "device"))})` : ""}`),
-    segments: [{ category: "compute", label: "Kernels running", values: rows.map((row) => table.number(row, "utilization")) }],
-    onPick: (index) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; },
-  }));
 }

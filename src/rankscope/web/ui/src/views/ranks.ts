@@ -41,7 +41,7 @@ export const ranks: View = {
     if (!chart) {
       return present([emptyState("No device time recorded.", "No trace in this run contains device events, or none could be read. Record device activity; `rankscope.Profiler` does so automatically."), field(context), tables(context, [{ name: "placement" }, { name: "mesh" }])]);
     }
-    return present([field(context), chart, tables(context, [{ name: "device_time", open: true }, { name: "utilization" }, { name: "mesh" }, { name: "placement" }])]);
+    return present([field(context), chart, utilization(context), tables(context, [{ name: "device_time", open: true }, { name: "utilization" }, { name: "mesh" }, { name: "placement" }])]);
   },
 };
 
@@ -140,4 +140,19 @@ export function stackedDeviceTime(context: ViewContext, tall?: number): HTMLElem
     totals: { label: "Span", values: pick("span_ns") },
     ...(leads ? { onPick: (index: number) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; } } : {}),
   });
+}
+
+/** How much of its time each device ran kernels. */
+function utilization(context: ViewContext): HTMLElement | null {
+  const table = context.table("utilization");
+  if (!table) return null;
+  const rows = table.sorted(table.rows(), { column: "rank", descending: false }).filter((row) => table.number(row, "utilization") !== null);
+  if (rows.length === 0) return null;
+  const several = rows.length > table.distinct("rank").length;
+  return h("section", { "aria-labelledby": "utilization-title" }, h("h3", { id: "utilization-title" }, "Device utilization"), stackedChart(context, {
+    label: "Share of each device’s time in which kernels ran.", testId: "chart-utilization", axis: "Rank", format: formatRatio,
+    bars: rows.map((row) => `${String(table.cell(row, "rank"))}${several ? ` (device ${String(table.cell(row, "device"))})` : ""}`),
+    segments: [{ category: "compute", label: "Kernels running", values: rows.map((row) => table.number(row, "utilization")) }],
+    onPick: (index) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; },
+  }));
 }

@@ -22,9 +22,10 @@ import { stragglers } from "./stragglers.ts";
 import { timeline } from "./timeline.ts";
 import type { Group, View } from "./view.ts";
 import { watch } from "./watch.ts";
+import { whatif } from "./whatif.ts";
 
 const OWN: readonly View[] = [
-  overview, timeline, watch, run, ranks, stragglers, distributed, collectives, steps, criticalPath, phases, dataLoading, idle, operators, kernels, modules, memory, measured, diff, query,
+  overview, whatif, timeline, watch, run, ranks, stragglers, distributed, collectives, steps, criticalPath, phases, dataLoading, idle, operators, kernels, modules, memory, measured, diff, query,
 ];
 
 export const GROUPS: Readonly<Record<Group, string>> = {

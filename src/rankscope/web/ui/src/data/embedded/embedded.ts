@@ -11,6 +11,7 @@ import type { Lane } from "./rank_events.ts";
 import { pathOf } from "./path.ts";
 import { rangeOf } from "./range.ts";
 import { EmbeddedRun, type Head } from "./run.ts";
+import { embeddedAnswer, optionsIn, type EmbeddedAnswers } from "../whatif.ts";
 import { Search, type Query } from "./search.ts";
 import { eventsOf, tilesOf } from "./tiles.ts";
 
@@ -49,8 +50,17 @@ export class EmbeddedApi implements Api {
       throw new ApiError(404, "No such event.", "");
     }
     if (name === "search") return this.#found(params);
+    if (name === "whatif") return this.#whatif(String(params["with"] ?? ""));
     if (name === "named/event") return this.#namedEvent(params);
     throw new ApiError(404, `This report contains no ${name}.`, "`rankscope serve DIR` shows the complete run.");
+  }
+
+  async #whatif(text: string): Promise<unknown> {
+    const { blocks } = this.#data;
+    if (!blocks.has("whatif")) throw new ApiError(404, "This report contains no replay of a step.", "`rankscope whatif RUN` says why, or what a step would take.");
+    const answer = embeddedAnswer(await blocks.json<EmbeddedAnswers>("whatif"), optionsIn(text));
+    if (answer) return answer;
+    throw new ApiError(404, "A report answers single scenarios and the waterfall, no other combination.", "`rankscope serve RUN` answers all of them on this page, and so does the command below.");
   }
 
   async #found(params: Params): Promise<unknown> {
