@@ -46,9 +46,10 @@ The cause is the part of its late steps that exceeds the peers':
 - `data_loading`: the device was idle while the host was in its data loader
 - the host ran operators, the runtime, or nothing that was recorded, while the device was idle. What is longer than on
   the peers, by name, tells: `garbage_collection`; `descheduled`, if its thread waited for a core for three tenths of
-  the excess (log); `code`, a function or line of the job (recorded stacks, or samples in the log); `operators`; `pace`,
-  if as many operators take longer by similar factors; `silent`, a stretch without events, given by what is before and
-  after it; `slow_host`, if nothing has half of it, or if all operators of the same shapes take longer by one factor
+  the excess (log); `code`, a function or line of the job (recorded stacks, or samples in the log), or one of its modules
+  or `record_function` ranges, which are added to other names, too; `operators`; `pace`, if as many operators take longer
+  by similar factors; `silent`, a stretch without events, given by what is before and after it; `slow_host`, if nothing
+  has half of it, or if all operators of the same shapes take longer by one factor
 - `memory`: the device was idle in allocations, or copied; calls for device memory that no other rank makes include the
   idle time that they cause on the device
 - `slow_network` (a separate finding): a group moves its data slower than groups of the same kind, or than in its other
@@ -469,10 +470,13 @@ analysis = Analysis(
     across_ranks=across_ranks,
     reads={
         "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "stream", "launch_ns", "grid"),
-        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth", "input_dims"),
+        "host_ops": (
+            "start_ns", "end_ns", "name", "pid", "tid", "depth", "input_dims",
+            "sequence", "forward_thread", "module_hierarchy",
+        ),  # fmt: skip
         "runtime_calls": ("start_ns", "end_ns", "name"),
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
-        "python_frames": ("start_ns", "end_ns", "name", "pid", "tid", "depth", "parent_row"),
+        "python_frames": ("start_ns", "end_ns", "name", "pid", "tid", "depth", "parent_row", "python_module_id"),
     },
     requires=("collectives", "clock"),
     parameters=(Parameter("by", "what to group rows by", default="rank", choices=("rank", "step"), of_reduce=True),),

@@ -7,14 +7,15 @@ import pytest
 
 from rankscope.primitives.stragglers.causes import CAUSES, Cause
 from rankscope.primitives.stragglers.host_items import (
-    BETWEEN,
     COLLECTION,
     FUNCTION,
     GAP,
+    MODULE,
     OPERATOR,
     OPERATORS,
     SHAPES,
 )
+from rankscope.primitives.stragglers.host_scopes import BETWEEN
 from rankscope.primitives.stragglers.reasons import excesses, named, recurs, state
 from rankscope.primitives.stragglers.thread_excess import CodePlace, ThreadExcess
 from rankscope.store.account import SHAPES as RECORDED_SHAPES
@@ -129,6 +130,26 @@ def test_one_operator() -> None:
     assert reason(*items, excess=21).named == "aten::sort takes longer (5 calls, each 4 ms longer)"
     only = [in_steps(OPERATOR, "aten::to", 20, 0), in_steps(OPERATORS, "", 52, 32, (33, 32))]
     assert reason(*only, excess=20).named == "aten::to takes longer (1 call, 0 on the others)"
+
+
+def test_the_innermost_module_is_where_the_excess_is() -> None:
+    net = [in_steps(MODULE, "module Net_0", 60, 30, (0, 0)), in_steps(MODULE, "module Slow_1", 31, 2, (1, 1))]
+    inside = in_steps(MODULE, "module Linear_4", 6, 2, (2, 2))
+    sort = [in_steps(OPERATOR, "aten::sort", 31, 2, (5, 5)), in_steps(OPERATORS, "", 60, 31, (30, 30))]
+    found = reason(*net, inside, *sort, excess=30)
+    assert found.named == "aten::sort takes longer (5 calls, each 5.8 ms longer), in module Slow_1"
+    found = reason(*net, in_steps(GAP, SLEEP, 31, 1), excess=30)
+    assert (found.cause, found.named.endswith("and aten::randn, in module Slow_1")) == ("silent", True)
+    found = reason(*net, in_steps(FUNCTION, "net.py(9): forward", 30, 2), excess=30)
+    assert found.named == "it runs forward (net.py:9), in module Slow_1"
+    # Nothing else has a name.
+    found = reason(*net, excess=30)
+    assert (found.cause, found.named) == ("code", "it takes longer in module Slow_1")
+    assert found.what_to_do(()) == "Look at module Slow_1: on the other ranks it takes 2 ms per step."
+    # With more work, too; and what has less than half of it is not where it is.
+    work = Cause("more_work", 1.0, "")
+    assert reason(*net, excess=30, cause=work).named == "it has more work, in module Slow_1"
+    assert reason(*net, excess=90, cause=work) is work
 
 
 def test_a_sleeping_thread_runs_no_operators() -> None:

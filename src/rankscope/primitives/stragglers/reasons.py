@@ -11,6 +11,9 @@ recorded by name (`host_items`) and what the step log knows of its thread (`step
 5. The place in the job's code that the log's samples have half of it in.
 6. The stretch in which nothing is recorded, by what is before and after it.
 
+To what is named from 2. on, more work included, the innermost module or named range with most of the excess is added;
+where nothing else has a name, it is the cause.
+
 In: the items of a late rank and its peers, and what the log has of it. Out: the `Cause` with a name and an advice.
 """
 
@@ -18,20 +21,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
 from rankscope.primitives.stragglers.causes import ADVICE, EXPLAINS, PECULIAR, Cause, duration
 from rankscope.primitives.stragglers.host_items import (
-    BETWEEN,
     COLLECTION,
     FUNCTION,
     GAP,
+    MODULE,
     OPERATOR,
     OPERATORS,
     SHAPES,
-    function_place,
 )
+from rankscope.primitives.stragglers.host_scopes import BETWEEN, function_place
 from rankscope.primitives.stragglers.thread_excess import CodePlace, ThreadExcess
 from rankscope.rundir.plurals import plural
 from rankscope.store.account import SHAPES as RECORDED_SHAPES
@@ -53,11 +57,11 @@ _HARDLY = 0.25
 _ALIKE = 0.02
 """Counts of operators that differ by less are equal."""
 _MOST = 0.8
-"""Of the largest excess of any function: the innermost one with so much explains it."""
+"""Of the largest excess of any function, or module: the innermost one with so much explains it."""
 _WORTH = 0.1
 """Of the excess: smaller items are not listed."""
 _LISTED = 3
-LOADING = "data_loading"
+LOADING, MORE_WORK = "data_loading", "more_work"
 OF_ALL_OPERATORS = ("pace", "slow_host")
 NAMED_BY_ITEMS = ("slow_host", "unclear")
 """Causes that say no more than which part of the time is longer."""
@@ -155,6 +159,8 @@ def named(
     """
     if cause.cause == LOADING:
         return _in_loader(cause, thread, logged_ns)
+    if cause.cause == MORE_WORK:
+        return _in_module(cause, items, excess_ns)
     if cause.cause not in NAMED_BY_ITEMS:
         return cause
     operators = None if state(thread, logged_ns) == "asleep" else _by_operators(items, excess_ns)
@@ -169,8 +175,10 @@ def named(
         or _by_gap(items, excess_ns, thread, logged_ns)
         or cause
     )
-    if found.named and found.cause not in ("descheduled", "garbage_collection") and _lacks_core(thread, logged_ns):
-        found = replace(found, named=f"{found.named}; other programs run on its core, too")
+    if found.cause not in ("descheduled", "garbage_collection"):
+        found = _in_module(found, items, excess_ns)
+        if found.named and _lacks_core(thread, logged_ns):
+            found = replace(found, named=f"{found.named}; other programs run on its core, too")
     return replace(found, evidence=cause.evidence or found.evidence, longer=_longer(items, excess_ns))
 
 
@@ -210,12 +218,30 @@ def _where(thread: ThreadExcess | None, logged_ns: float) -> str:
     return "" if thread.place.function.startswith("<") else str(thread.place)
 
 
-def _by_function(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
-    functions = _of_kind(items, FUNCTION)
-    if functions.is_empty() or functions["excess_ns"][0] < EXPLAINS * excess_ns:
+def _innermost(items: pl.DataFrame | None, kind: str, excess_ns: float) -> dict[str, Any] | None:
+    """Of the items that others enclose, the innermost one that explains most; None if none has half of the excess."""
+    scopes = _of_kind(items, kind)
+    if scopes.is_empty() or scopes["excess_ns"][0] < EXPLAINS * excess_ns:
         return None
-    explains = functions.filter(pl.col("excess_ns") >= _MOST * functions["excess_ns"][0])
-    row = explains.sort("count", "excess_ns", descending=True).row(0, named=True)
+    explains = scopes.filter(pl.col("excess_ns") >= _MOST * scopes["excess_ns"][0])
+    return explains.sort("count", "excess_ns", descending=True).row(0, named=True)
+
+
+def _in_module(cause: Cause, items: pl.DataFrame | None, excess_ns: float) -> Cause:
+    """The cause with the module or named range that it is in."""
+    row = _innermost(items, MODULE, excess_ns)
+    if row is None:
+        return cause
+    if cause.named or cause.cause == MORE_WORK:
+        return replace(cause, named=f"{cause.text}, in {row['label']}")
+    advice = f"Look at {row['label']}: on the other ranks it takes {duration(row['others_ns'])} per step."
+    return _cause("code", row["excess_ns"] / excess_ns, f"it takes longer in {row['label']}", advice)
+
+
+def _by_function(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
+    row = _innermost(items, FUNCTION, excess_ns)
+    if row is None:
+        return None
     label, _, caller = row["label"].partition(BETWEEN)
     place = function_place(caller or label)
     if place is None:
@@ -251,7 +277,7 @@ def _by_operators(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
     more = count / max(others, 1)
     if more - 1 >= EXPLAINS * (times - 1):
         counts = f"{count:,.0f} instead of {others:,.0f} per step"
-        return _cause("more_work", share, f"it runs more operators ({counts})")
+        return _cause(MORE_WORK, share, f"it runs more operators ({counts})")
     factors = _factors(each)
     has_shapes = all_of_them["label"] == SHAPES
     if factors is None or (has_shapes and factors[1] > _NEAR * factors[0]):
