@@ -46,7 +46,7 @@ The cause is the part of its late steps that exceeds the peers':
 - `data_loading`: the device was idle while the host was in its data loader
 - the host ran operators, the runtime, or nothing that was recorded, while the device was idle. What is longer than on
   the peers, by name, tells: `garbage_collection`; `descheduled`, if its thread waited for a core for three tenths of
-  the excess (log); `code`, a function or line of the job (recorded stacks, or samples in the log), or one of its modules
+  the excess (log), beyond the peers' proportion to what it ran; `code`, a function or line of the job (recorded stacks, or samples in the log), or one of its modules
   or `record_function` ranges, which are added to other names, too; `operators`; `pace`, if as many operators take longer
   by similar factors; `silent`, a stretch without events, given by what is before and after it; `slow_host`, if nothing
   has half of it, or if all operators of the same shapes take longer by one factor

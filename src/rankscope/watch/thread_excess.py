@@ -37,7 +37,8 @@ def thread_excess(
     """What a late rank's thread did for longer than its peers'.
 
     While its peers wait for it, their threads sleep: only that it runs, or waits for a core, shows more work. What
-    remains of its excess it slept, or was blocked.
+    remains of its excess it slept, or was blocked. On a busy machine every thread waits for a core in proportion to what
+    it runs, so that only what exceeds the peers' proportion is a wait for its core; the rest is a part of running.
 
     Args:
         logs: by rank.
@@ -51,20 +52,26 @@ def thread_excess(
     if not steps:
         return ThreadExcess()
 
-    def more(of: Of) -> int:
-        values = {each: sum(of(of_rank, step) for step in steps) for each, of_rank in lines.items()}
+    def totals(of: Of) -> dict[int, int]:
+        return {each: sum(of(of_rank, step) for step in steps) for each, of_rank in lines.items()}
+
+    def more(values: Mapping[int, int]) -> int:
         others = [value for each, value in values.items() if each != rank]
         return max(round((values[rank] - float(np.median(others))) / compared), 0)
 
-    collecting = more(lambda of_rank, step: of_rank[step].gc_ns)
+    collecting = more(totals(lambda of_rank, step: of_rank[step].gc_ns))
     place, place_ns, in_loop = _place(logs, rank, steps, lines)
     at = ThreadExcess(
         collecting_ns=collecting, place=place, place_ns=min(place_ns // compared, excess_ns), in_loop=in_loop
     )
     if not all(of_rank[each].running_us for of_rank in lines.values() for step in steps for each in (step - 1, step)):
         return at
-    ready = min(more(lambda of_rank, step: _of_local_time(of_rank, step, "ready_us")), excess_ns)
-    running = min(more(lambda of_rank, step: _of_local_time(of_rank, step, "running_us")), excess_ns - ready)
+    runs = totals(lambda of_rank, step: _of_local_time(of_rank, step, "running_us"))
+    waits = totals(lambda of_rank, step: _of_local_time(of_rank, step, "ready_us"))
+    proportion = float(np.median([waits[each] / max(runs[each], 1) for each in lines if each != rank]))
+    of_core = max(round((waits[rank] - proportion * runs[rank]) / compared), 0)
+    ready = min(of_core, more(waits), excess_ns)
+    running = min(more(runs) + more(waits) - ready, excess_ns - ready)
     asleep = excess_ns - running - ready
     found = replace(at, running_ns=running, ready_ns=ready, asleep_ns=asleep)
     # While it runs Python, a sample waits for the interpreter's lock, and is taken where that is given up.
