@@ -174,6 +174,10 @@ def test_collections_and_other_programs_come_first() -> None:
     writes = ThreadExcess(1 * MS, 28 * MS, 3 * MS, place=CodePlace("train.py", 8, "write"), place_ns=30 * MS)
     found = reason(gap, excess=32, thread=writes)
     assert found.named == "other programs run on its core, while it is in write (train.py:8)"
+    # A thread that wakes up often waits for a core as often.
+    sleeps = ThreadExcess(2 * MS, 12 * MS, 18 * MS, place=CodePlace("data.py", 9, "read"), place_ns=30 * MS)
+    found = reason(gap, excess=32, thread=sleeps)
+    assert found.named == "it sleeps or is blocked in read (data.py:9); other programs run on its core, too"
     parses = ThreadExcess(32 * MS, 0, 0, 20 * MS, CodePlace("data.py", 9, "parse"), 30 * MS)
     assert reason(gap, excess=32, thread=parses).named == "Python collects garbage, in parse (data.py:9)"
 

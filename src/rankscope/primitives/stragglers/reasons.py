@@ -4,7 +4,7 @@ Where a host is late, the parts of its time say only that: it is in operators, o
 recorded by name (`host_items`) and what the step log knows of its thread (`step_log`) say more. In this order:
 
 1. Python's garbage collection, if its ranges or the log's counter have half of the excess; other programs on its core,
-   if its thread waited for that for three tenths, and did not run for much longer than its peers'.
+   if its thread waited for that for three tenths, and did not run for much longer than its peers', or mostly sleep.
 2. All operators, as many as on the peers, if they have more of it than stretches in which nothing is recorded.
 3. A function of the job, if stacks are recorded and one has half of it: the innermost that explains most of it.
 4. One operator with half of it, or more operators.
@@ -203,8 +203,11 @@ def _by_counters(
 
 
 def _by_core(thread: ThreadExcess | None, logged_ns: float) -> Cause | None:
-    """Other programs on its core, unless it also has much more to run: that makes it wait for a core more often."""
+    """Other programs on its core, unless it also has much more to run, or mostly sleeps: both make it wait for a core
+    more often."""
     if thread is None or not _lacks_core(thread, logged_ns) or (thread.running_ns or 0) >= PECULIAR * logged_ns:
+        return None
+    if state(thread, logged_ns) == "asleep":
         return None
     where = _where(thread, logged_ns)
     what = f"other programs run on its core{f', while it is in {where}' if where else ''}"
