@@ -129,7 +129,23 @@ def test_one_operator() -> None:
     ]
     assert reason(*items, excess=21).named == "aten::sort takes longer (5 calls, each 4 ms longer)"
     only = [in_steps(OPERATOR, "aten::to", 20, 0), in_steps(OPERATORS, "", 52, 32, (33, 32))]
-    assert reason(*only, excess=20).named == "aten::to takes longer (1 call, 0 on the others)"
+    assert reason(*only, excess=20).named == "it runs aten::to more often (1 instead of 0 per step)"
+    fewer = [in_steps(OPERATOR, "aten::to", 20, 1, (1, 4)), in_steps(OPERATORS, "", 52, 33, (33, 36))]
+    assert reason(*fewer, excess=19).named == "aten::to takes longer (1 instead of 4 per step)"
+    # It is as much more often as all are.
+    more = [in_steps(OPERATOR, "aten::mm", 20, 4, (8, 4)), in_steps(OPERATOR, "aten::add", 8, 6, (80, 40))]
+    found = reason(*more, in_steps(OPERATORS, "", 28, 10, (88, 44)), excess=18)
+    assert found.named == "it runs more operators (88 instead of 44 per step)"
+
+
+def test_where_the_operators_run() -> None:
+    at = ThreadExcess(29 * MS, 0, 1 * MS, place=CodePlace("/home/me/job.py", 17, "<module>"), place_ns=28 * MS)
+    sort = [in_steps(OPERATOR, "aten::sort", 40, 10, (8, 2)), in_steps(OPERATORS, "", 62, 32, (36, 30))]
+    found = reason(*sort, excess=30, thread=at)
+    assert found.named == "it runs aten::sort more often (8 instead of 2 per step), at job.py:17"
+    assert found.advice == "Look at where aten::sort is called on this rank, at job.py:17."
+    # All of them, everywhere.
+    assert reason(*operators(2), excess=32, thread=at).cause == "pace"
 
 
 def test_the_innermost_module_is_where_the_excess_is() -> None:
@@ -206,6 +222,8 @@ def test_one_step_out_of_three_does_not_name_the_cause() -> None:
     once = frame([(1, 2, GAP, f"a{BETWEEN}b", 200, 1)])
     found = reason(once, in_steps(GAP, SLEEP, 31, 1), excess=30)
     assert found.named == "nothing is recorded between SGD.step and aten::randn"
+    of_two = excesses(once, 1, [0], [1, 2], on_host=True)
+    assert of_two["excess_ns"].to_list() == [0]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ from rankscope.primitives.stragglers.host_items import (
 )
 from rankscope.primitives.stragglers.host_scopes import BETWEEN, function_place
 from rankscope.primitives.stragglers.thread_excess import CodePlace, ThreadExcess
-from rankscope.rundir.plurals import plural
 from rankscope.store.account import SHAPES as RECORDED_SHAPES
 from rankscope.store.account import STACKS
 
@@ -50,8 +49,6 @@ _NEAR = 1.5
 _SEVERAL = 3
 _LONGER = 1.2
 """A smaller factor does not say that all operators take longer."""
-_STEPS = 3
-"""So many have a median that one of them does not move far."""
 _HARDLY = 0.25
 """Of a rank's time at a place: peers with less are hardly there."""
 _ALIKE = 0.02
@@ -72,7 +69,7 @@ def excesses(
 ) -> pl.DataFrame:
     """By how much each item is longer than on the median of the peers, per step.
 
-    Of three steps or more it is the median of the steps: what a host does once is not why it is late in each.
+    It is the median of the steps, of two the less: what a host does once is not why it is late in each.
 
     Args:
         items: rank, step, kind, label, ns, count.
@@ -104,7 +101,7 @@ def excesses(
     )
     per_step = per_step.with_columns((pl.col("ns") - pl.col("others_ns")).alias("excess_ns"))
     values = pl.col("ns", "others_ns", "count", "others_count", "excess_ns")
-    found = per_step.group_by("kind", "label").agg(values.median() if len(steps) >= _STEPS else values.mean())
+    found = per_step.group_by("kind", "label").agg(values.quantile(0.5, "lower"))
     return found.sort("excess_ns", "label", descending=[True, False])
 
 
@@ -152,7 +149,7 @@ def named(
 
     Args:
         cause: by the parts of the rank's time.
-        excess_ns: its excess per late step of the trace; 0 without a trace.
+        excess_ns: its excess per late step of the trace, as `excesses` takes it; 0 without a trace.
         items: of `excesses`; None without a trace.
         thread: what the log has of it; None without a log.
         logged_ns: its excess per step of the log.
@@ -163,7 +160,7 @@ def named(
         return _in_module(cause, items, excess_ns)
     if cause.cause not in NAMED_BY_ITEMS:
         return cause
-    operators = None if state(thread, logged_ns) == "asleep" else _by_operators(items, excess_ns)
+    operators = None if state(thread, logged_ns) == "asleep" else _by_operators(items, excess_ns, thread, logged_ns)
     of_all = operators if operators is not None and operators.cause in OF_ALL_OPERATORS else None
     found = (
         _by_counters(items, excess_ns, thread, logged_ns)
@@ -261,7 +258,9 @@ def _builtin(name: str) -> str:
     return name.strip("<>").removeprefix("built-in function ").removeprefix("built-in method ").split(" of ")[0]
 
 
-def _by_operators(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
+def _by_operators(
+    items: pl.DataFrame | None, excess_ns: float, thread: ThreadExcess | None, logged_ns: float
+) -> Cause | None:
     every, each = _of_kind(items, OPERATORS), _of_kind(items, OPERATOR)
     # Net of those in which the peers wait for their devices, nothing might be left.
     slower = each.filter(pl.col("excess_ns") > 0)
@@ -271,16 +270,16 @@ def _by_operators(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
         return None
     all_of_them, first = every.row(0, named=True), each.row(0, named=True)
     share = longer / excess_ns
+    at = _at_place(thread, logged_ns)
     if first["excess_ns"] >= EXPLAINS * longer and _stands_out(first, all_of_them):
-        what = f"{first['label']} takes longer ({_calls(first)})"
-        advice = f"Look at where {first['label']} is called on this rank."
-        return _cause("operators", first["excess_ns"] / excess_ns, what, advice)
+        advice = f"Look at where {first['label']} is called on this rank{at}."
+        return _cause("operators", first["excess_ns"] / excess_ns, f"{_calls(first)}{at}", advice)
     times = float(slower["ns"].sum()) / max(float(slower["others_ns"].sum()), 1.0)
     count, others = float(slower["count"].sum()), float(slower["others_count"].sum())
     more = count / max(others, 1)
-    if more - 1 >= EXPLAINS * (times - 1):
-        counts = f"{count:,.0f} instead of {others:,.0f} per step"
-        return _cause(MORE_WORK, share, f"it runs more operators ({counts})")
+    if more >= _NEAR or more - 1 >= EXPLAINS * (times - 1):
+        counts = f"{all_of_them['count']:,.0f} instead of {all_of_them['others_count']:,.0f} per step"
+        return _cause(MORE_WORK, share, f"it runs more operators ({counts}){at}")
     factors = _factors(each)
     has_shapes = all_of_them["label"] == SHAPES
     if factors is None or (has_shapes and factors[1] > _NEAR * factors[0]):
@@ -318,24 +317,41 @@ def _factors(operators: pl.DataFrame) -> tuple[float, float] | None:
 
 
 def _stands_out(one: dict[str, float], every: dict[str, float]) -> bool:
-    """Whether one operator is longer by a larger factor than all are."""
+    """Whether one operator is longer by a larger factor than all are, and not because there are more of all."""
+    if one["count"] * max(every["others_count"], 1) <= _NEAR * every["count"] * one["others_count"] and (
+        every["count"] > _NEAR * every["others_count"]
+    ):
+        return False
     rest, others = every["ns"] - one["ns"], every["others_ns"] - one["others_ns"]
     return one["ns"] * max(others, 1) > 1.5 * rest * max(one["others_ns"], 1)
 
 
-def _calls(row: dict[str, float]) -> str:
+def _calls(row: dict[str, Any]) -> str:
     count, others = row["count"], row["others_count"]
     if abs(count - others) <= _ALIKE * max(others, 1):
         more = row["excess_ns"] / max(count, 1)
-        return f"{count:.3g} calls, each {duration(more)} longer" if count > 1 else "one call"
-    return f"{count:.3g} {plural('call', round(count))}, {others:.3g} on the others"
+        calls = f"{count:.3g} calls, each {duration(more)} longer" if count > 1 else "one call"
+        return f"{row['label']} takes longer ({calls})"
+    counts = f"({count:,.0f} instead of {others:,.0f} per step)"
+    return f"it runs {row['label']} more often {counts}" if count > others else f"{row['label']} takes longer {counts}"
+
+
+def _at_place(thread: ThreadExcess | None, logged_ns: float) -> str:
+    """Where in the job's code the log's samples have most of the excess; empty if nowhere."""
+    if thread is None or thread.place is None or thread.place_ns < EXPLAINS * logged_ns:
+        return ""
+    return f", {_preposition(thread.place)} {thread.place}"
+
+
+def _preposition(place: CodePlace) -> str:
+    return "at" if place.function.startswith("<") else "in"
 
 
 def _by_place(thread: ThreadExcess | None, logged_ns: float) -> Cause | None:
     if thread is None or thread.place is None or thread.place_ns < EXPLAINS * logged_ns:
         return None
     does = {"asleep": "sleeps or is blocked", "running": "runs"}.get(state(thread, logged_ns), "is")
-    where = f"{'at' if thread.place.function.startswith('<') else 'in'} {thread.place}"
+    where = f"{_preposition(thread.place)} {thread.place}"
     what = f"it runs {thread.place}" if does == "runs" else f"it {does} {where}"
     advice = f"Look at {thread.place}, where the other ranks spend less time."
     return _cause("code", thread.place_ns / logged_ns, what, advice)
