@@ -71,8 +71,9 @@ def operators_by_module(operators: pl.DataFrame) -> pl.DataFrame:
     """
     path = pl.col("module_hierarchy").str.replace_all(r"::\w+", "").str.replace_all(r"\)\.", f"){TOP}")
     parts = (
-        operators.select(pl.int_range(pl.len(), dtype=pl.Int64).alias("row"), path.str.split(TOP).alias("parts"))
-        .filter(operators["module_hierarchy"].fill_null("") != "")
+        operators.select("module_hierarchy", pl.int_range(pl.len(), dtype=pl.Int64).alias("row"))
+        .filter(pl.col("module_hierarchy") != "")
+        .select("row", path.str.split(TOP).alias("parts"))
         .with_columns(pl.int_ranges(1, pl.col("parts").list.len() + 1).alias("levels"))
         .explode("levels")
     )

@@ -43,6 +43,8 @@ def functions(frames: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         frames: python_frames: start_ns, end_ns, name, pid, tid, depth, parent_row.
         steps: of `host_steps`.
     """
+    if frames.is_empty():
+        return pl.DataFrame(schema=_SCHEMA)
     names = frames["name"].unique().drop_nulls().to_list()
     own, outside = ([name for name in names if is_own(name)] for is_own in (is_own_function, _is_own_script))
     caller = frames["name"].gather(frames["parent_row"])
