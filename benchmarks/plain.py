@@ -58,7 +58,9 @@ def part(times: LocalTimes, first: int, number: int, rank: int, delay: float) ->
     local = times.local_ns[:, chosen].copy()
     local[rank] += round(delay * float(np.median(times.step_ns)))
     phases = {name: value[:, chosen] for name, value in times.phases.items()}
-    return replace(times, steps=times.steps[chosen], step_ns=times.step_ns[:, chosen], local_ns=local, phases=phases)
+    ready = None if times.ready_ns is None else times.ready_ns[:, chosen]
+    part_of = replace(times, steps=times.steps[chosen], step_ns=times.step_ns[:, chosen])
+    return replace(part_of, local_ns=local, phases=phases, ready_ns=ready)
 
 
 def named(times: LocalTimes, number: int, delay: float) -> tuple[int, int]:

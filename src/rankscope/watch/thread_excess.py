@@ -13,10 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from rankscope.primitives.stragglers.thread_excess import CodePlace, ThreadExcess
+from rankscope.watch.local_times import in_local_time
 from rankscope.watch.log import Frames, RankLog, StepLine
 
-_AFTER = 2
-"""The stretch after the backward pass. It is of the next step's local time, which begins with the last collective."""
 _MOST = 0.8
 """Of the largest excess: the innermost function with so much explains it."""
 _ONE_LINE = 0.6
@@ -66,8 +65,8 @@ def thread_excess(
     )
     if not all(of_rank[each].running_us for of_rank in lines.values() for step in steps for each in (step - 1, step)):
         return at
-    runs = totals(lambda of_rank, step: _of_local_time(of_rank, step, "running_us"))
-    waits = totals(lambda of_rank, step: _of_local_time(of_rank, step, "ready_us"))
+    runs = totals(lambda of_rank, step: in_local_time(of_rank, step, "running_us"))
+    waits = totals(lambda of_rank, step: in_local_time(of_rank, step, "ready_us"))
     proportion = float(np.median([waits[each] / max(runs[each], 1) for each in lines if each != rank]))
     of_core = max(round((waits[rank] - proportion * runs[rank]) / compared), 0)
     ready = min(of_core, more(waits), excess_ns)
@@ -78,13 +77,6 @@ def thread_excess(
     if 2 * asleep < excess_ns and place_ns < len(steps) * _LEAST_RUNNING_NS:
         return replace(found, place=None, place_ns=0)
     return found
-
-
-def _of_local_time(lines: Mapping[int, StepLine], step: int, name: str) -> int:
-    """Of a step until its backward pass ends, and of the one before after that, ns."""
-    now: tuple[int, ...] = getattr(lines[step], name)
-    before: tuple[int, ...] = getattr(lines[step - 1], name)
-    return 1000 * (sum(now[:_AFTER]) + sum(before[_AFTER:]))
 
 
 def _place(
