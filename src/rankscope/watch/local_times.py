@@ -155,7 +155,9 @@ def _ready(lines: Lines, ranks: Sequence[int], steps: Sequence[int]) -> Int64 | 
     read = [lines[rank].get(each) for rank in ranks for step in steps for each in (step - 1, step)]
     if not all(line is not None and line.running_us for line in read):
         return None
-    return np.array([[in_local_time(lines[rank], step, "ready_us") for step in steps] for rank in ranks], dtype=np.int64)
+    return np.array(
+        [[in_local_time(lines[rank], step, "ready_us") for step in steps] for rank in ranks], dtype=np.int64
+    )
 
 
 Matched = Mapping[tuple[str, int], Mapping[int, int]]

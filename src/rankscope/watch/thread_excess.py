@@ -36,8 +36,8 @@ def thread_excess(
     """What a late rank's thread did for longer than its peers'.
 
     While its peers wait for it, their threads sleep: only that it runs, or waits for a core, shows more work. What
-    remains of its excess it slept, or was blocked. On a busy machine every thread waits for a core in proportion to what
-    it runs, so that only what exceeds the peers' proportion is a wait for its core; the rest is a part of running.
+    remains of its excess it slept, or was blocked. On a busy machine every thread waits for a core in proportion to
+    what it runs, so that only what exceeds the peers' proportion is a wait for its core; the rest counts as running.
 
     Args:
         logs: by rank.

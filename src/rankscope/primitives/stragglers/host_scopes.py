@@ -1,5 +1,5 @@
-"""What the loop's thread of a rank was in, in each step: the job's own Python functions, its modules, and the ranges that
-it named with `record_function`, each with all that happens inside it.
+"""What the loop's thread was in, in each step: the job's own Python functions, its modules, and the ranges that it named
+with `record_function`, each with all that happens inside it.
 
 A module is in the trace as a Python frame (recorded stacks), or in the hierarchy of an operator (TorchScript). The
 backward pass runs outside of all of these: the time of its nodes is added to the modules and ranges in which the
@@ -82,9 +82,9 @@ def modules(tables: Mapping[str, pl.DataFrame], steps: pl.DataFrame) -> pl.DataF
         [
             calls.select(*_EVENT, pl.format("module {}", "name").alias("label")),
             ranges.select(*_EVENT, pl.col("name").alias("label")),
-            operators[of_operators["row"]].select(_EVENT).with_columns(
-                pl.format("module {}", of_operators["path"].str.split(TOP).list.last()).alias("label")
-            ),
+            operators[of_operators["row"]]
+            .select(_EVENT)
+            .with_columns(pl.format("module {}", of_operators["path"].str.split(TOP).list.last()).alias("label")),
         ]
     ).join(loop, on=["pid", "tid"], how="semi", nulls_equal=True)
     if scopes.is_empty():
