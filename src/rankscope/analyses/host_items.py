@@ -3,7 +3,7 @@
 One row per rank, step, kind and name:
 
 - `operator`: operators and calls into the runtime, each nanosecond of the host once: what runs inside another one, or
-  beside one on another thread, adds nothing
+  at the same time as one on another thread, adds nothing
 - `operators`: all of these together, with `with shapes` as name if the shapes of inputs are recorded
 - `gap`: stretches in which nothing is recorded, by what is before and after them
 - `collection`: Python's garbage collections

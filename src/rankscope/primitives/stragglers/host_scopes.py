@@ -1,5 +1,5 @@
-"""What the loop's thread was in, in each step: the job's own Python functions, its modules, and the ranges that it named
-with `record_function`, each with all that happens inside it.
+"""What the loop's thread was in, in each step: the job's own Python functions, its modules, and the ranges that it
+named with `record_function`, each with all that happens inside it.
 
 A module is in the trace as a Python frame (recorded stacks), or in the hierarchy of an operator (TorchScript). The
 backward pass runs outside of all of these: the time of its nodes is added to the modules and ranges in which the
