@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_waiting_for_cores_hides_no_late_rank() -> None:
 
 
 @pytest.mark.parametrize("readings", [True, False])
-def test_what_of_the_local_time_a_thread_waited(tmp_path, readings: bool) -> None:
+def test_what_of_the_local_time_a_thread_waited(tmp_path: Path, readings: bool) -> None:
     """Of the step before its backward pass and in it, and of the step before after that."""
     SimulatedJob(ranks=2).write(tmp_path)
     for path in (tmp_path / "watch").iterdir():

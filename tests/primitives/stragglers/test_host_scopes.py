@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests import kineto
@@ -100,14 +101,15 @@ def test_the_backward_pass_belongs_to_the_modules_of_the_forward(tmp_path: Path,
 
 
 def test_operators_name_modules_of_torchscript(tmp_path: Path) -> None:
-    hierarchy = {"Module Hierarchy": "top(Net)::forward.fc(Linear)::forward"}
+    inner: dict[str, Any] = {"Module Hierarchy": "top(Net)::forward.fc(Linear)::forward"}
+    outer: dict[str, Any] = {"Module Hierarchy": "top(Net)::forward"}
     _, found = scopes(
         tmp_path,
         [
             kineto.step(1, 0, 1000),
-            kineto.op("aten::linear", 100, 100, **hierarchy),
-            kineto.op("aten::addmm", 120, 50, **hierarchy),  # inside it
-            kineto.op("aten::relu", 300, 20, **{"Module Hierarchy": "top(Net)::forward"}),
+            kineto.op("aten::linear", 100, 100, **inner),
+            kineto.op("aten::addmm", 120, 50, **inner),  # inside it
+            kineto.op("aten::relu", 300, 20, **outer),
         ],
     )
     assert {label: ns for (_, label), (ns, _) in found.items()} == {
