@@ -164,7 +164,9 @@ def test_the_innermost_module_is_where_the_excess_is() -> None:
     assert found.what_to_do(()) == "Look at module Slow_1: on the other ranks it takes 2 ms per step."
     # With more work, too; and what has less than half of it is not where it is.
     work = Cause("more_work", 1.0, "")
-    assert reason(*net, excess=30, cause=work).named == "it has more work, in module Slow_1"
+    found = reason(*net, excess=30, cause=work)
+    assert found.named == "it has more work, in module Slow_1"
+    assert reason(*net, excess=30, cause=found) is found
     assert reason(*net, excess=90, cause=work) is work
 
 

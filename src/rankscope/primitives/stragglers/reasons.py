@@ -154,6 +154,8 @@ def named(
         thread: what the log has of it; None without a log.
         logged_ns: its excess per step of the log.
     """
+    if cause.named:
+        return cause
     if cause.cause == LOADING:
         return _in_loader(cause, thread, logged_ns)
     if cause.cause == MORE_WORK:
