@@ -1,29 +1,34 @@
-"""How large a delay the step log of a plain job shows, and in how many steps.
+"""The plain jobs of `tests/plain_jobs`: what is said of them, and what is saved where the cause is really removed.
 
-Then: what is said to be saved, and what is saved where the cause is really removed.
+1. How large a delay the step log of a job shows, and in how many steps. Real jobs with equal ranks (Gloo) give local
+   times that vary as those of a machine do. In windows of them one rank is made late by a part of the usual step, and
+   the ranks are judged as `rankscope watch` and `summary` do. Without a delay no rank is to be named.
+2. Each plain job runs with defaults: rank named, cause named, first line helps, nothing false. A job with a late rank
+   then runs with that rank like the others: by so much its median step becomes shorter.
+3. The same runs, scored by their findings like those of `benchmarks diagnosis`.
 
-Real jobs with equal ranks (Gloo, the template of `tests/plain_jobs`) give local times that vary as those of a machine
-do. In windows of them one rank is made late by a part of the usual step, and the ranks are judged as `rankscope watch`
-and `summary` do. Without a delay no rank is to be named.
-
-For the savings, plain jobs whose rank 1 is late run as they are, and with that rank like the others.
-
-`python -m benchmarks plain`, or `python -m benchmarks.plain 2 4 8` for other numbers of ranks. Several minutes.
+`python -m benchmarks plain` runs each job three times, which takes an hour on two idle cores;
+`python -m benchmarks.plain --times 1 --keep DIR asleep equal` only these jobs, once.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-import subprocess
+import statistics
 import sys
 import tempfile
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from tests.plain_jobs.jobs import JOBS, SMALL, PlainJob
+from tests.plain_jobs.running import PARTS, Outcome, run_plain_job, run_script
 
 import rankscope
+from benchmarks.diagnosis import show
+from benchmarks.diagnosis.scoring import Case, Done, said_of
 from rankscope.watch.judgment import judge
 from rankscope.watch.local_times import LocalTimes, local_times
 from rankscope.watch.log import WatchLogs
@@ -32,33 +37,18 @@ from rankscope.watch.status import read_status
 STEPS = 600
 WINDOWS = (15, 30, 50, 100)
 DELAYS = (0.0, 0.05, 0.1, 0.2, 0.5)
-REMOVED = (
-    "asleep", "asleep-3-ranks", "asleep-a-little", "four-times-the-batch", "longer-sequences", "tokenize",
-    "loader-on-one-rank", "gc-collect", "asleep-fsdp2", "tokenize-tensor-parallel", "asleep-accumulating",
-)  # fmt: skip
-"""Jobs whose rank 1 can be made like the others."""
 FIRST = 20
 """The steps before warm up, and some of them are recorded."""
-
-
-def run_script(text: str, ranks: int, folder: Path) -> Path:
-    """Run a job in a new folder; returns its run directory."""
-    folder.mkdir(parents=True)
-    (folder / "job.py").write_text(text)
-    run = folder / "run"
-    command = [sys.executable, "-m", "rankscope", "run", f"--nproc-per-node={ranks}", "job.py"]
-    environ = {**os.environ, "RANKSCOPE_RUN_DIR": str(run)}
-    subprocess.run(command, cwd=folder, env=environ, check=True, capture_output=True)
-    return run
+COLUMNS = (*PARTS, "step, ms", "reported, ms", "saved, ms", "difference, of a step")
 
 
 def equal_ranks(ranks: int, folder: Path) -> LocalTimes:
     """The local times of a job whose ranks are alike."""
     job = PlainJob("equal", "ddp", {"sizes": SMALL} if ranks > 2 else {})
-    run = run_script(job.script().replace("range(60)", f"range({STEPS})"), ranks, folder / "equal")
-    found = local_times(WatchLogs(run).latest(), STEPS)
-    if found is None:
-        raise SystemExit("the log of the job has no steps that all ranks have")
+    code, text = run_script(job.script().replace("range(60)", f"range({STEPS})"), ranks, folder)
+    found = local_times(WatchLogs(folder / "run").latest(), STEPS)
+    if code or found is None:
+        raise SystemExit(f"the log of the job has no steps that all ranks have:\n{text}")
     return found
 
 
@@ -68,7 +58,9 @@ def part(times: LocalTimes, first: int, number: int, rank: int, delay: float) ->
     local = times.local_ns[:, chosen].copy()
     local[rank] += round(delay * float(np.median(times.step_ns)))
     phases = {name: value[:, chosen] for name, value in times.phases.items()}
-    return replace(times, steps=times.steps[chosen], step_ns=times.step_ns[:, chosen], local_ns=local, phases=phases)
+    ready = None if times.ready_ns is None else times.ready_ns[:, chosen]
+    part_of = replace(times, steps=times.steps[chosen], step_ns=times.step_ns[:, chosen])
+    return replace(part_of, local_ns=local, phases=phases, ready_ns=ready)
 
 
 def named(times: LocalTimes, number: int, delay: float) -> tuple[int, int]:
@@ -82,7 +74,7 @@ def named(times: LocalTimes, number: int, delay: float) -> tuple[int, int]:
     return hits, tries
 
 
-def table(ranks: int) -> str:
+def delays(ranks: int) -> str:
     """Lines of Markdown: a row for each number of steps."""
     with tempfile.TemporaryDirectory() as folder:
         times = equal_ranks(ranks, Path(folder))
@@ -103,32 +95,108 @@ def table(ranks: int) -> str:
     return "\n".join(lines)
 
 
-def saved(job: PlainJob) -> str:
-    """A row: what is said to be saved per step, and by how much shorter the median step is where rank 1 is like the
-    others; of the steps that are not recorded, ms."""
-    with tempfile.TemporaryDirectory() as folder:
-        late = run_script(job.script(), job.ranks, Path(folder, "late"))
-        alike = run_script(job.script().replace("rank == 1", "rank == -1"), job.ranks, Path(folder, "alike"))
-        with_it, without = (read_status(each, WatchLogs(each)).step_time for each in (late, alike))
-        findings = rankscope.open(late).diagnosis().findings
-        said = next((each.saving_ns or 0 for each in findings if each.id == "straggler"), 0)
-    assert with_it is not None and without is not None
-    measured = with_it.median_ns - without.median_ns
-    off = (said - measured) / with_it.median_ns
-    return (
-        f"| {job.name} | {with_it.median_ns / 1e6:.1f} | {said / 1e6:.1f} | {measured / 1e6:.1f} | {100 * off:+.0f} % |"
+@dataclass(frozen=True)
+class Ran:
+    """One run of a plain job.
+
+    Attributes:
+        job: the job.
+        outcome: how its summary compares with what is expected of it.
+        case: its findings, and what was done to it.
+        step_ns: its median step, of those that are not recorded; None if it has none.
+        reported_ns: the saving that is reported of the late rank, if it is late in every step; else None.
+        saved_ns: by how much its median step is shorter without the cause.
+    """
+
+    job: PlainJob
+    outcome: Outcome
+    case: Case
+    step_ns: int | None = None
+    reported_ns: int | None = None
+    saved_ns: int | None = None
+
+
+def median_step(run: Path) -> int | None:
+    """Of a run's log, ns."""
+    found = read_status(run, WatchLogs(run)).step_time
+    return None if found is None else found.median_ns
+
+
+def ran(job: PlainJob, folder: Path) -> Ran:
+    """Run a job, and without its cause; leaves the run directories in a folder."""
+    outcome = run_plain_job(job, folder)
+    findings = rankscope.open(folder / "run").diagnosis().findings
+    if job.late is None or job.hangs:
+        return Ran(job, outcome, Case(job.name, (), said_of(findings)), median_step(folder / "run"))
+    run_script(job.without_cause(), job.ranks, folder / "without", job.options)
+    step, alike = median_step(folder / "run"), median_step(folder / "without" / "run")
+    of_rank = next((each for each in findings if each.id == "straggler" and each.ranks == (job.late,)), None)
+    saved = None if step is None or alike is None else step - alike
+    cost = 0.0 if saved is None or not alike else max(saved / alike, 0.0)
+    done = Done(frozenset({job.late}), job.classes, cost, job.name)
+    case = Case(job.name, (done,), said_of(findings))
+    if of_rank is not None and of_rank.steps:  # a median step has no checkpoint
+        return Ran(job, outcome, case, step)
+    return Ran(job, outcome, case, step, (of_rank.saving_ns or 0) if of_rank is not None else 0, saved)
+
+
+def row(runs: Sequence[Ran]) -> str:
+    """The runs of a job as a row of Markdown: how many are as expected, and medians."""
+    cells = []
+    for name in PARTS:
+        judged = [each.outcome.parts[name] for each in runs if each.outcome.parts[name] is not None]
+        cells.append(f"{sum(map(bool, judged))} of {len(judged)}" if judged else "–")
+    step, reported, saved = (
+        [value for value in (getattr(each, name) for each in runs) if value is not None]
+        for name in ("step_ns", "reported_ns", "saved_ns")
     )
+    cells += [f"{statistics.median(each) / 1e6:.1f}" if each else "–" for each in (step, reported, saved)]
+    off = [
+        (each.reported_ns - each.saved_ns) / each.step_ns
+        for each in runs
+        if each.reported_ns is not None and each.saved_ns is not None and each.step_ns
+    ]
+    cells.append(f"{100 * statistics.median(off):+.0f} %" if off else "–")
+    return f"| {runs[0].job.name} | {' | '.join(cells)} |"
 
 
-def main(ranks: tuple[int, ...] = (2, 4)) -> None:
+def score(jobs: Sequence[PlainJob], times: int, folder: Path) -> list[Ran]:
+    """Run jobs, and print a row for each, the sums, and what was not as expected."""
+    print(f"| job | {' | '.join(COLUMNS)} |\n|---|{'---|' * len(COLUMNS)}", flush=True)
+    every: list[Ran] = []
+    for job in jobs:
+        runs = [ran(job, folder / f"{job.name}.{number}") for number in range(1, times + 1)]
+        print(row(runs), flush=True)
+        every += runs
+    sums = []
+    for name in PARTS:
+        judged = [each.outcome.parts[name] for each in every if each.outcome.parts[name] is not None]
+        sums.append(f"{sum(map(bool, judged))} of {len(judged)}")
+    print(f"| **all** | {' | '.join([*sums, *[''] * (len(COLUMNS) - len(PARTS))])} |")
+    for each in every:
+        if each.outcome.wrong:
+            print(f"\n--- {each.job.name}", *each.outcome.wrong, "", each.outcome.summary.rstrip(), sep="\n")
+    return every
+
+
+def main(arguments: Sequence[str] = ()) -> None:
     """Print the tables."""
-    for number in ranks:
-        print(table(number), end="\n\n", flush=True)
-    print("| job | step, ms | said to be saved | saved | difference, of a step |\n|---|---|---|---|---|")
-    for job in JOBS:
-        if job.name in REMOVED:
-            print(saved(job), flush=True)
+    known = {job.name: job for job in JOBS}
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plain", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="jobs to run, without the first table; all by default")
+    parser.add_argument("--times", type=int, default=3, help="runs of each job")
+    parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4], help="of the first table")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="where to leave scripts and run directories")
+    given = parser.parse_args(arguments)
+    if unknown := [name for name in given.names if name not in known]:
+        parser.error(f"no such job: {', '.join(unknown)}; there are {', '.join(known)}")
+    for number in [] if given.names else given.ranks:
+        print(delays(number), end="\n\n", flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        jobs = [known[name] for name in given.names] or JOBS
+        every = score(jobs, given.times, given.keep or Path(temporary))
+    show("Plain jobs", [each.case for each in every], least=0.0)
 
 
 if __name__ == "__main__":
-    main(tuple(int(each) for each in sys.argv[1:]) or (2, 4))
+    main(sys.argv[1:])

@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import polars as pl
 import pytest
 from rich.console import Console
 from tests import kineto
@@ -26,6 +27,7 @@ from rankscope.report.notebook import run_html
 from rankscope.report.summary import summary
 from rankscope.report.terminal import findings_list, not_judged_list
 from rankscope.results import Evidence, Finding, Inputs, Options, by_severity, with_symptoms
+from rankscope.results.rank_state import longest_wait
 from rankscope.simulate import Fault, Job, simulate
 
 
@@ -216,3 +218,21 @@ def test_a_known_saving_comes_before_a_cost_and_a_warning_before_both() -> None:
     assert headline_from([warning, costly, note]) == "A file is cut."
     said = headline_from(by_severity([warning, saving, costly, note]))
     assert said == "Data is late. Up to 2.50 µs of the 10.0 µs recorded span (25.0 %) can be saved."
+
+
+@pytest.mark.parametrize(
+    ("log_steps", "waited_ms", "said"), [(50, 29, False), (50, 31, True), (None, 29, True), (None, 0, False)]
+)
+def test_a_wait_that_the_log_could_not_tell_from_chance_names_no_rank(
+    log_steps: int | None, waited_ms: int, said: bool
+) -> None:
+    """Of three recorded steps, where a delay of 10 ms per step would show."""
+    rows = {
+        "rank": [0, 1],
+        "waited_ns": [waited_ms * 1_000_000, 0],
+        "steps": [3, 3],
+        "log_steps": [log_steps, log_steps],
+        "least_delay_ns": [10_000_000, 10_000_000],
+    }
+    frame = pl.DataFrame(rows, schema=dict.fromkeys(rows, pl.Int64))
+    assert (longest_wait(frame) is not None) is said

@@ -57,6 +57,8 @@ class PlainJob:
     hangs: bool = False
     """The job must fail by itself, and the last lines of `rankscope run` must say what the summary says."""
     times: int = 1
+    classes: tuple[str, ...] = ("slow_host",)
+    """Of causes (`class_of`): any of them is right for the rank that is to be named."""
 
     @property
     def timing(self) -> bool:
@@ -67,6 +69,15 @@ class PlainJob:
     def says(self) -> tuple[str, ...]:
         """All that must be said."""
         return (*self.rank, *self.cause)
+
+    @property
+    def late(self) -> int | None:
+        """The rank to be named; None without one."""
+        return {(): None, (RANK_0,): 0}.get(self.rank, 1)
+
+    def without_cause(self) -> str:
+        """The whole job with the late rank like the others."""
+        return self.script().replace(f"rank == {self.late}", "rank == -1")
 
     def script(self) -> str:
         """The whole job."""
@@ -191,8 +202,9 @@ JOBS = (
         {"sizes": "rows, width = 160 * (4 if rank == 1 else 1), 1024"},
         cause=MORE_WORK,
         never=(*FALSE, ANOTHER, BUCKET),
+        classes=("more_work", "slow_host"),
     ),
-    PlainJob("longer-sequences", "ddp", LONGER, cause=MORE_WORK),
+    PlainJob("longer-sequences", "ddp", LONGER, cause=MORE_WORK, classes=("more_work", "slow_host")),
     PlainJob("tokenize", "ddp", TOKENIZE, cause=RUNS, at=r"tokenize|words|until"),
     PlainJob(
         "tokenize-with-stack",
@@ -207,6 +219,7 @@ JOBS = (
         "ddp",
         loaded("time.sleep(0.005 if rank == 1 else 0)"),
         cause=DATA,
+        classes=("data_loading",),
     ),
     PlainJob(
         "loader-on-all-ranks",

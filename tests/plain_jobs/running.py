@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,19 +32,25 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
 
-def run_plain_job(job: PlainJob, folder: Path) -> Outcome:
-    """Write a job's script into a folder, run it there with rankscope's defaults and summarize it.
+def run_script(script: str, ranks: int, folder: Path, options: Sequence[str] = ()) -> tuple[int, str]:
+    """Run a script with rankscope's defaults in a folder, which then holds `job.py` and the run directory `run`.
 
-    The folder then holds `job.py`, the run directory `run`, and what both commands printed.
+    Returns:
+        The exit status and what the command printed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "job.py").write_text(job.script(), encoding="utf-8")
-    options = ["--run-dir", "run", *job.options, "--nproc-per-node", str(job.ranks)]
-    code, run_text = _rankscope(folder, "run", *options, "job.py")
+    (folder / "job.py").write_text(script, encoding="utf-8")
+    run = _rankscope(folder, "run", "--run-dir", "run", *options, "--nproc-per-node", str(ranks), "job.py")
+    (folder / "checkpoint.pt").unlink(missing_ok=True)
+    return run
+
+
+def run_plain_job(job: PlainJob, folder: Path) -> Outcome:
+    """Run a job in a folder and summarize it; the folder then also holds what both commands printed."""
+    code, run_text = run_script(job.script(), job.ranks, folder, job.options)
     _, summary = _rankscope(folder, "summary", "run")
     (folder / "run.txt").write_text(run_text, encoding="utf-8")
     (folder / "summary.txt").write_text(summary, encoding="utf-8")
-    (folder / "checkpoint.pt").unlink(missing_ok=True)
     outcome = judge(job, run_text, summary)
     if (code != 0) is not job.hangs:
         outcome.wrong.append(f"rankscope run ended with {code}:\n{run_text[-3000:]}")

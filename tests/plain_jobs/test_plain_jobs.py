@@ -34,6 +34,16 @@ def test_a_script_is_whole_and_short(job: PlainJob) -> None:
     assert all(re.compile(job.pattern(each)) for each in (*job.says, *job.never))
 
 
+@pytest.mark.parametrize(
+    "job", [job for job in JOBS if job.late is not None and not job.hangs], ids=lambda job: job.name
+)
+def test_its_cause_can_be_removed(job: PlainJob) -> None:
+    alike = job.without_cause()
+    ast.parse(alike)
+    assert alike.count("rank == -1") >= 1
+    assert not re.search(rf"rank == {job.late}\b", alike)
+
+
 def test_names_are_unique() -> None:
     assert len({job.name for job in JOBS}) == len(JOBS)
 

@@ -53,6 +53,15 @@ def test_what_a_late_thread_does(running, ready, found):
     assert (thread.running_ns, thread.ready_ns, thread.asleep_ns) == tuple(ms * MS for ms in found)
 
 
+def test_on_a_busy_machine_a_thread_that_runs_more_also_waits_more():
+    peers = [log(rank, running=(10, 20, 5), ready=(20, 40, 10)) for rank in (0, 2)]
+    as_busy = excess(log(1, running=(20, 20, 5), ready=(40, 40, 10)), *peers)
+    assert (as_busy.running_ns, as_busy.ready_ns, as_busy.asleep_ns) == (30 * MS, 0, 0)
+    # Its core is busier than theirs: 45 ms would make it wait for 90 ms.
+    busier = excess(log(1, running=(20, 20, 5), ready=(70, 40, 10)), *peers, ns=60 * MS)
+    assert (busier.running_ns, busier.ready_ns, busier.asleep_ns) == (30 * MS, 30 * MS, 0)
+
+
 def test_without_readings_on_a_rank_it_is_not_known():
     thread = excess(log(1, running=(40, 20, 5), gc_ms=12), log(0, running=()))
     assert (thread.running_ns, thread.ready_ns, thread.asleep_ns) == (None, None, None)

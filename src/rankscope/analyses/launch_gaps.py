@@ -36,7 +36,7 @@ from rankscope.primitives.allocations import DEVICE_FREE, DEVICE_MALLOC, PINNED_
 from rankscope.primitives.intervals import Int64, IntervalSet, interval_at
 from rankscope.primitives.late_launches import SILENCE_NS, LateLaunches, before_short
 from rankscope.primitives.steps import step_windows, with_step_row
-from rankscope.primitives.stragglers.host_items import is_own_function
+from rankscope.primitives.stragglers.host_scopes import is_own_function
 from rankscope.results import RANK_AND_WINDOW, Analysis, Column, Inputs, Tables, steps_by_window
 
 _MOST = 0.5

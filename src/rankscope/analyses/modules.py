@@ -20,11 +20,12 @@ small operators, which fusing (`torch.compile`) speeds up.
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from rankscope.primitives.call_stack import launching_operators, range_at
 from rankscope.primitives.intervals import union_length_by
-from rankscope.primitives.modules import TOP, launched_by_modules, module_calls
+from rankscope.primitives.modules import TOP, launched_by_modules, module_calls, operators_by_module
 from rankscope.primitives.steps import host_steps
 from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, over_ranks, top_group, total_of
 
@@ -86,34 +87,22 @@ def _window_modules(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _by_hierarchy(window: Tables, steps: pl.DataFrame | None) -> pl.DataFrame:
-    """Modules as operators name them: ``top(Net)::forward.fc(Linear)::forward``."""
-    operators, device = window["host_ops"].with_row_index("row"), window["device_events"]
+    """Modules as operators name them."""
+    operators, device = window["host_ops"], window["device_events"]
     owner = launching_operators(device, window["runtime_calls"], operators)
+    by_module = operators_by_module(operators)
+    by_module = by_module.with_columns(operators["self_ns"][by_module["row"]])
+    kept = np.ones(operators.height, dtype=np.bool_)
     if steps is not None:
-        operators = operators.filter(pl.Series(range_at(steps, operators["start_ns"].to_numpy()) >= 0))
-    path = pl.col("module_hierarchy").str.replace_all(r"::\w+", "").str.replace_all(r"\)\.", f"){TOP}")
-    recorded = operators.filter(pl.col("module_hierarchy").fill_null("") != "").select(
-        pl.col("row").cast(pl.Int64), path.alias("innermost_path"), "self_ns"
-    )
-    levels = recorded.with_columns(pl.col("innermost_path").str.split(TOP).alias("parts"))
-    longest = int(levels["parts"].list.len().to_numpy().max(initial=0))
-    by_level = [
-        levels.filter(pl.col("parts").list.len() > depth).with_columns(
-            pl.col("parts").list.head(depth + 1).list.join(TOP).alias("path")
-        )
-        for depth in range(longest)
-    ]
-    by_module = pl.concat(by_level) if by_level else levels.with_columns(pl.col("innermost_path").alias("path"))
-    is_innermost = pl.col("path") == pl.col("innermost_path")
+        kept = range_at(steps, operators["start_ns"].to_numpy()) >= 0
+    by_module = by_module.filter(kept[by_module["row"].to_numpy()])
     host = by_module.group_by("path", maintain_order=True).agg(
         pl.lit(None, pl.Int64).alias("calls"),
         pl.col("self_ns").sum().alias("host_total_ns"),
-        pl.col("self_ns").filter(is_innermost).sum().alias("host_self_ns"),
+        pl.col("self_ns").filter("innermost").sum().alias("host_self_ns"),
     )
     kernels = device.with_columns(pl.Series("row", owner)).filter(pl.col("row") >= 0)
-    launched = kernels.join(by_module, on="row", how="inner").select(
-        "start_ns", "end_ns", "path", is_innermost.alias("innermost")
-    )
+    launched = kernels.join(by_module, on="row", how="inner").select("start_ns", "end_ns", "path", "innermost")
     return _with_device(host, launched, bool(device.height))
 
 

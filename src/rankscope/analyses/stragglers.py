@@ -48,10 +48,12 @@ The cause is the part of its late steps that exceeds the peers':
   the host operators by name and input shapes)
 - `data_loading`: the device was idle while the host was in its data loader
 - the host ran operators, the runtime, or nothing that was recorded, while the device was idle. What is longer than on
-  the peers, by name, tells: `garbage_collection`; `descheduled`, if its thread waited for a core for three tenths of
-  the excess (log); `code`, a function or line of the job (recorded stacks, or samples in the log); `operators`; `pace`,
-  if as many operators take longer by similar factors; `silent`, a stretch without events, given by what is before and
-  after it; `slow_host`, if nothing has half of it, or if all operators of the same shapes take longer by one factor
+  the peers, by name (`host_items`), tells: `garbage_collection`; `descheduled`, if its thread waited for a core for
+  three tenths of the excess, more than in its peers' proportion to what it ran (log); `code`, a function or line of the
+  job (recorded stacks, or samples in the log), or one of its modules or `record_function` ranges, which are added to
+  other names, too; `operators`; `pace`, if as many operators take longer by similar factors; `silent`, a stretch
+  without events, given by what is before and after it; `slow_host`, if nothing has half of it, or if all operators of
+  the same shapes take longer by one factor
 - `memory`: the device was idle in allocations, or copied; calls for device memory that no other rank makes include the
   idle time that they cause on the device
 - `slow_network` (a separate finding): a group moves its data slower than groups of the same kind, or than in its other
@@ -84,11 +86,11 @@ from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
 from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.steps import distinct_steps
 from rankscope.primitives.stragglers.causes import ADVICE, SHARED_CORES
-from rankscope.primitives.stragglers.host_items import host_items
+from rankscope.primitives.stragglers.host_items import SCHEMA as ITEMS
 from rankscope.primitives.stragglers.network import SlowLink, slow_links, with_numbers
 from rankscope.primitives.stragglers.observations import observe
 from rankscope.primitives.stragglers.paces import StepBounds, device_places, host_paces, step_paces
-from rankscope.primitives.stragglers.rank_parts import concat_parts, items_of, local_times_of, narrow_parts
+from rankscope.primitives.stragglers.rank_parts import concat_parts, local_times_of, narrow_parts
 from rankscope.primitives.stragglers.step_log import StepLog
 from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 from rankscope.primitives.stragglers.timeline import (
@@ -212,7 +214,6 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     of_rank = step_paces(at, code, at - until[WAITING][end.size :], _bounds(own, end, end - by_end[WAITING]))
     of_host = host_paces(window["host_ops"], window["runtime_calls"], window["annotations"])
     frames = {
-        "items": host_items(window),
         "collectives": collectives,
         "launched": step_work(window, extra),
         "paces": pl.concat([of_rank.with_columns(of_host=pl.lit(False)), of_host.with_columns(of_host=pl.lit(True))]),
@@ -264,7 +265,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     table, by_step = totals_by_rank_and_step(ranks, attribute_waits(rows, role, collectives, comparison))
     links = with_numbers(slow_links(collectives, comparison.seen.step_ns), named)
     run = _replayed(inputs) if comparison.late or links or inputs.log is not None else None
-    items = _items(parts, comparison, inputs, work, named)
+    items = _items(comparison, inputs, work, named)
     stragglers, compared = judged(comparison, items, inputs.log)
     sliced = with_numbers(comparison.by_slice(stragglers, mesh_slices(mesh)), named)
     late_in_log = {each.rank for each in inputs.log.late} if inputs.log is not None else set[int]()
@@ -346,13 +347,7 @@ def _of_others(run: ReplayedRun, verdicts: Mapping[int, Verdict | None], named: 
     return pl.DataFrame(rows, schema=_of_findings([]).schema, orient="row")
 
 
-def _items(
-    parts: Sequence[Mapping[str, pl.DataFrame]],
-    comparison: Comparison,
-    inputs: Inputs,
-    work: pl.DataFrame,
-    named: Mapping[int, int],
-) -> pl.DataFrame:
+def _items(comparison: Comparison, inputs: Inputs, work: pl.DataFrame, named: Mapping[int, int]) -> pl.DataFrame:
     """What the hosts of late ranks and of some peers of theirs did, by name.
 
     Args:
@@ -370,7 +365,11 @@ def _items(
     ranks |= {peer for rank in sorted(ranks) for peer in comparison.peers(rank)[:_MOST_PEERS]}
     numbers = work.select("window", "step").unique()
     numbers = numbers.with_columns((pl.col("step").replace(named) if named else pl.col("step")).alias("original"))
-    return items_of(together(parts), ranks, numbers)
+    rows = inputs.rows_of("host_items", ranks)
+    if rows is None:
+        return pl.DataFrame(schema={"rank": pl.Int64, **ITEMS})
+    rows = rows.rename({"step": "original"})
+    return rows.join(numbers, on=["window", "original"]).drop("original")
 
 
 def _certainty(comparison: Comparison, inputs: Inputs) -> pl.DataFrame:
@@ -558,7 +557,6 @@ analysis = Analysis(
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth", "input_dims"),
         "runtime_calls": ("start_ns", "end_ns", "name"),
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
-        "python_frames": ("start_ns", "end_ns", "name", "pid", "tid", "depth", "parent_row"),
     },
     requires=("collectives", "clock", "segments"),
     parameters=(Parameter("by", "what to group rows by", default="rank", choices=("rank", "step"), of_reduce=True),),

@@ -7,10 +7,12 @@ failures.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+
+import polars as pl
 
 from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, RankscopeError, describe_error
@@ -18,7 +20,7 @@ from rankscope.executors import Lazy
 from rankscope.ingest.findings import not_analyzed
 from rankscope.pipeline.load import Loaded
 from rankscope.pipeline.tasks import AnalysisKey, RankRows, Tasks, analysis_key, analyze_rank, is_own_part, own_rows
-from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Part, Result, incomplete_ranks
+from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Part, Result, concat_ranks, incomplete_ranks
 from rankscope.results.compressed_frames import Frames, StoredFrame, stored
 from rankscope.results.packed_parts import PackedParts
 from rankscope.store.part_cache import find_parts, inputs_digest
@@ -86,9 +88,19 @@ def run_level(
     }
     # Reading the log of a large job takes seconds.
     log = loaded.log if any(get_analysis(name).reads_log for name, _ in keys) else None
+    asked_in_vain: list[Finding] = []
+
+    def ask(name: str, ranks: Collection[int]) -> pl.DataFrame:
+        key, of_ranks = analysis_key(name), loaded.of_ranks(ranks)
+        if not of_ranks.ranks:
+            return concat_ranks([], get_analysis(name).columns)
+        parts, lost = _map([key], of_ranks, options, {}, tasks, complete=True)[key]
+        asked_in_vain.extend(lost)
+        return concat_ranks(parts, get_analysis(name).columns)
+
     inputs = Inputs(
         options, tuple(loaded.infos), Frames(results), world_size=loaded.world_size,
-        capture=loaded.rank_manifests, left_out=loaded.left_out, log=log,
+        capture=loaded.rank_manifests, left_out=loaded.left_out, log=log, ask=ask,
     )  # fmt: skip
     computed, incomplete = {}, incomplete_ranks(loaded.infos)
     by_part: dict[AnalysisKey, list[AnalysisKey]] = {}
@@ -102,7 +114,8 @@ def run_level(
             frame = stored(frame)
             if key == analysis_key(key[0]):
                 results[key[0]] = frame
-            computed[key] = replace(Result(analysis, frame, (*lost, *findings)), incomplete=incomplete)
+            computed[key] = replace(Result(analysis, frame, (*lost, *asked_in_vain, *findings)), incomplete=incomplete)
+            asked_in_vain.clear()
             del frame
         del parts
         _return_freed_memory()

@@ -73,6 +73,10 @@ class Loaded:
         """What the run's step log says of stragglers; None without one."""
         return read_step_log(self.folders, self.run_id)
 
+    def of_ranks(self, ranks: Collection[int]) -> Loaded:
+        """The same run with the files of some ranks."""
+        return replace(self, ranks={rank: traces for rank, traces in self.ranks.items() if rank in ranks})
+
     @cached_property
     def infos(self) -> list[TraceInfo]:
         """The metadata of every file, in the order of ranks."""

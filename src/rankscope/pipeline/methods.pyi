@@ -54,6 +54,8 @@ class AnalysisMethods:
         """The events at which lost time shows most, per step: where a finding can be seen in the timeline."""
     def fsdp(self) -> pl.DataFrame:
         """FSDP's all-gathers and reduce-scatters by module: what was prefetched, and what is exposed."""
+    def host_items(self) -> pl.DataFrame:
+        """What the host does in each step, by name: what `stragglers` compares of a late rank and its peers."""
     def idle(self, *, of: Literal["all", "streams", "devices"] = "all") -> pl.DataFrame:
         """Idle time of each stream and device, by cause."""
     def idle_causes(self) -> pl.DataFrame:

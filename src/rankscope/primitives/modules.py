@@ -59,6 +59,31 @@ def module_calls(frames: pl.DataFrame) -> ModuleCalls:
     return ModuleCalls(named, parent)
 
 
+def operators_by_module(operators: pl.DataFrame) -> pl.DataFrame:
+    """Operators with the modules that their hierarchy names (``top(Net)::forward.fc(Linear)::forward``, as TorchScript
+    records it): a row for each operator and module, outermost modules first.
+
+    Args:
+        operators: host_ops: module_hierarchy.
+
+    Returns:
+        row (of `operators`), path, and ``innermost``: whether it is the innermost module.
+    """
+    path = pl.col("module_hierarchy").str.replace_all(r"::\w+", "").str.replace_all(r"\)\.", f"){TOP}")
+    parts = (
+        operators.select("module_hierarchy", pl.int_range(pl.len(), dtype=pl.Int64).alias("row"))
+        .filter(pl.col("module_hierarchy") != "")
+        .select("row", path.str.split(TOP).alias("parts"))
+        .with_columns(pl.int_ranges(1, pl.col("parts").list.len() + 1).alias("levels"))
+        .explode("levels")
+    )
+    return parts.sort("levels", maintain_order=True).select(
+        "row",
+        pl.col("parts").list.head("levels").list.join(TOP).alias("path"),
+        (pl.col("levels") == pl.col("parts").list.len()).alias("innermost"),
+    )
+
+
 def launched_by_modules(calls: ModuleCalls, device: pl.DataFrame, runtime: pl.DataFrame) -> pl.DataFrame:
     """Device events with the module calls that they were launched in: a row for each event and enclosing call.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, Literal, TypeVar
@@ -31,6 +31,7 @@ from rankscope.store.trace_info import TraceInfo
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Ask = Callable[[str, Collection[int]], pl.DataFrame]
 
 RESULT_SCHEMA_VERSION = 1
 _RANKS_SHOWN = 8
@@ -54,6 +55,7 @@ class Inputs:
         left_out: ranks that were not to be recorded; None if all were.
         log: what the job's step log says of stragglers, in `across_ranks` of an analysis that reads it; None without
             one.
+        ask: computes the rows that some ranks have of an analysis without `across_ranks`, in `across_ranks`.
         shared: what analyses of one rank share, by `once`.
     """
 
@@ -66,6 +68,7 @@ class Inputs:
     capture: Sequence[RankManifest] = ()
     left_out: LeftOut | None = None
     log: StepLog | None = None
+    ask: Ask | None = field(default=None, compare=False, repr=False)
     shared: dict[tuple[str, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def columns(self, name: str, *columns: str, where: pl.Expr | None = None) -> pl.DataFrame:
@@ -79,6 +82,16 @@ class Inputs:
         """Some columns of a required analysis's result, some rows at a time."""
         results = self.results
         return results.blocks(name, *columns) if isinstance(results, Frames) else blocks_of(results[name], *columns)
+
+    def rows_of(self, name: str, ranks: Collection[int]) -> pl.DataFrame | None:
+        """The rows of some ranks that another analysis has: only these are computed. None where nobody can compute
+        them, as for parts that are kept without their traces.
+
+        Args:
+            name: of an analysis that concatenates the parts of ranks.
+            ranks: whose.
+        """
+        return self.ask(name, ranks) if self.ask is not None else None
 
     def distinct(self, name: str, *columns: str) -> pl.DataFrame:
         """The distinct values of some columns of a required analysis's result, each where it is first."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import polars as pl
 
 from rankscope.primitives.statistics import Significance
@@ -110,7 +111,8 @@ def late_unexplained(frame: pl.DataFrame) -> int | None:
 
 
 def longest_wait(frame: pl.DataFrame) -> Headline | None:
-    """Which rank the others waited for longest, as a clause; None if they waited for none.
+    """Which rank the others waited for longest, as a clause; None if they waited for none, or per step for less than
+    what the log could tell from chance.
 
     It is an indication only: whether the rank delays the others, the state tells.
 
@@ -119,6 +121,9 @@ def longest_wait(frame: pl.DataFrame) -> Headline | None:
     """
     most = _most_waited(frame)
     if most is None or not most["waited_ns"]:
+        return None
+    least = frame["least_delay_ns"].drop_nulls().to_numpy() if judged_by_log(frame) else np.zeros(0, dtype=np.int64)
+    if most["waited_ns"] < int(least.max(initial=0)) * _steps(frame):
         return None
     text = "the longest wait is for rank {rank}: {waited} in total"
     return Headline.of(text, rank=(most["rank"], ""), waited=(most["waited_ns"], "ns"))

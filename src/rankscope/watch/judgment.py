@@ -1,12 +1,13 @@
 """Which ranks are late, from the local times of the logged steps alone.
 
 The engine that compares ranks in traces (`primitives/stragglers`) finds who is late in each step, or in some more often
-than by chance. Three things are peculiar to a log, which has many steps of a whole job:
+than by chance. Four things are peculiar to a log, which has many steps of a whole job:
 
 - evaluations and checkpoints of one rank make the times vary so much that no mean stands out, but all long steps are of
   that rank;
 - a mean that stands out can be due to a few steps;
-- with so many steps differences stand out that are those of the cores of one machine.
+- with so many steps differences stand out that are those of the cores of one machine;
+- it has for how long each thread waited for a core: ranks are compared without that, too.
 
 In: `LocalTimes`. Out: a `Judgment`.
 """
@@ -91,7 +92,10 @@ def _observations(times: LocalTimes) -> Observations:
     on_host = times.basis != BASIS
     parts = {"data_loading": loading, "operators" if on_host else "compute": times.local_ns - loading}
     seen = Observations.of(parts, float(np.median(times.step_ns)), on_host=on_host)
-    return replace(seen, steps=times.steps)
+    if times.ready_ns is None:
+        return replace(seen, steps=times.steps)
+    # On a busy machine the threads of equal ranks wait for cores by turns: what a rank does itself varies far less.
+    return replace(seen, steps=times.steps, steady=np.maximum(times.local_ns - times.ready_ns, 0).astype(np.float64))
 
 
 def _at_times(compared: Comparison) -> list[Straggler]:

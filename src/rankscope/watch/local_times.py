@@ -46,6 +46,8 @@ RELEASES = (
 its root at once; with Gloo, that of large tensors does not."""
 FEW = 0.1
 """Of a rank's steps: fewer with a collective before the backward pass are exceptions."""
+_AFTER = 2
+"""The stretch after the backward pass. It is of the next step's local time, which begins with the last collective."""
 _SPAN = 10
 """Times the number of wanted steps: they are taken from that many latest steps, if their collectives were read."""
 
@@ -83,6 +85,8 @@ class LocalTimes:
         unaligned: whether several hosts' clocks could not be aligned.
         unread: whether the basis is phases only because of no step all collectives could be read.
         undecided_ns: how much of the usual step may be local time or waiting: of the rank with the most.
+        ready_ns: (ranks, steps) of the local time, for how long the loop's thread waited for a core; None where that is
+            not known.
     """
 
     ranks: tuple[int, ...]
@@ -95,6 +99,7 @@ class LocalTimes:
     unaligned: bool
     unread: bool = False
     undecided_ns: int = 0
+    ready_ns: Int64 | None = None
 
 
 def local_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | None:
@@ -132,7 +137,27 @@ def local_times(logs: Mapping[int, RankLog], most_steps: int) -> LocalTimes | No
     phases, steps = _phases(lines, ranks, known, values, waits_before_backward=early)
     arrivals = _arrivals(matched, lines, offsets, set(known))
     times = _durations(lines, ranks, steps)
-    return LocalTimes(ranks, steps, times, values, phases, "collectives", arrivals, unaligned, undecided_ns=undecided)
+    return LocalTimes(
+        ranks, steps, times, values, phases, "collectives", arrivals, unaligned,
+        undecided_ns=undecided, ready_ns=_ready(lines, ranks, known),
+    )  # fmt: skip
+
+
+def in_local_time(lines: Mapping[int, StepLine], step: int, name: str) -> int:
+    """Of what the loop's thread did (`running_us`, `ready_us`), that in a step's local time: of the step until its
+    backward pass ends, and of the one before after that, ns."""
+    now: tuple[int, ...] = getattr(lines[step], name)
+    before: tuple[int, ...] = getattr(lines[step - 1], name)
+    return 1000 * (sum(now[:_AFTER]) + sum(before[_AFTER:]))
+
+
+def _ready(lines: Lines, ranks: Sequence[int], steps: Sequence[int]) -> Int64 | None:
+    read = [lines[rank].get(each) for rank in ranks for step in steps for each in (step - 1, step)]
+    if not all(line is not None and line.running_us for line in read):
+        return None
+    return np.array(
+        [[in_local_time(lines[rank], step, "ready_us") for step in steps] for rank in ranks], dtype=np.int64
+    )
 
 
 Matched = Mapping[tuple[str, int], Mapping[int, int]]

@@ -13,10 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from rankscope.primitives.stragglers.thread_excess import CodePlace, ThreadExcess
+from rankscope.watch.local_times import in_local_time
 from rankscope.watch.log import Frames, RankLog, StepLine
 
-_AFTER = 2
-"""The stretch after the backward pass. It is of the next step's local time, which begins with the last collective."""
 _MOST = 0.8
 """Of the largest excess: the innermost function with so much explains it."""
 _ONE_LINE = 0.6
@@ -37,7 +36,8 @@ def thread_excess(
     """What a late rank's thread did for longer than its peers'.
 
     While its peers wait for it, their threads sleep: only that it runs, or waits for a core, shows more work. What
-    remains of its excess it slept, or was blocked.
+    remains of its excess it slept, or was blocked. On a busy machine every thread waits for a core in proportion to
+    what it runs, so that only what exceeds the peers' proportion is a wait for its core; the rest counts as running.
 
     Args:
         logs: by rank.
@@ -51,33 +51,32 @@ def thread_excess(
     if not steps:
         return ThreadExcess()
 
-    def more(of: Of) -> int:
-        values = {each: sum(of(of_rank, step) for step in steps) for each, of_rank in lines.items()}
+    def totals(of: Of) -> dict[int, int]:
+        return {each: sum(of(of_rank, step) for step in steps) for each, of_rank in lines.items()}
+
+    def more(values: Mapping[int, int]) -> int:
         others = [value for each, value in values.items() if each != rank]
         return max(round((values[rank] - float(np.median(others))) / compared), 0)
 
-    collecting = more(lambda of_rank, step: of_rank[step].gc_ns)
+    collecting = more(totals(lambda of_rank, step: of_rank[step].gc_ns))
     place, place_ns, in_loop = _place(logs, rank, steps, lines)
     at = ThreadExcess(
         collecting_ns=collecting, place=place, place_ns=min(place_ns // compared, excess_ns), in_loop=in_loop
     )
     if not all(of_rank[each].running_us for of_rank in lines.values() for step in steps for each in (step - 1, step)):
         return at
-    ready = min(more(lambda of_rank, step: _of_local_time(of_rank, step, "ready_us")), excess_ns)
-    running = min(more(lambda of_rank, step: _of_local_time(of_rank, step, "running_us")), excess_ns - ready)
+    runs = totals(lambda of_rank, step: in_local_time(of_rank, step, "running_us"))
+    waits = totals(lambda of_rank, step: in_local_time(of_rank, step, "ready_us"))
+    proportion = float(np.median([waits[each] / max(runs[each], 1) for each in lines if each != rank]))
+    of_core = max(round((waits[rank] - proportion * runs[rank]) / compared), 0)
+    ready = min(of_core, more(waits), excess_ns)
+    running = min(more(runs) + more(waits) - ready, excess_ns - ready)
     asleep = excess_ns - running - ready
     found = replace(at, running_ns=running, ready_ns=ready, asleep_ns=asleep)
     # While it runs Python, a sample waits for the interpreter's lock, and is taken where that is given up.
     if 2 * asleep < excess_ns and place_ns < len(steps) * _LEAST_RUNNING_NS:
         return replace(found, place=None, place_ns=0)
     return found
-
-
-def _of_local_time(lines: Mapping[int, StepLine], step: int, name: str) -> int:
-    """Of a step until its backward pass ends, and of the one before after that, ns."""
-    now: tuple[int, ...] = getattr(lines[step], name)
-    before: tuple[int, ...] = getattr(lines[step - 1], name)
-    return 1000 * (sum(now[:_AFTER]) + sum(before[_AFTER:]))
 
 
 def _place(

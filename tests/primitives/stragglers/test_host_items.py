@@ -5,20 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import polars as pl
-import pytest
 from tests import kineto
 
 from rankscope.ingest.task import ingest_trace
 from rankscope.primitives.stragglers.host_items import (
-    BETWEEN,
     COLLECTION,
-    FUNCTION,
     GAP,
     OPERATOR,
     OPERATORS,
     host_items,
-    is_own_function,
 )
+from rankscope.primitives.stragglers.host_scopes import BETWEEN
 
 WANTED = ("host_ops", "runtime_calls", "annotations", "python_frames")
 
@@ -76,30 +73,9 @@ def test_another_thread_fills_what_the_loop_leaves(tmp_path: Path) -> None:
     assert found[1, GAP, f"AddmmBackward0{BETWEEN}aten::add_"] == (100_000, 1)
 
 
-def test_collections_and_functions_are_counted_with_what_they_contain(tmp_path: Path) -> None:
-    found = items(
-        tmp_path,
-        [
-            kineto.step(1, 0, 1000),
-            kineto.annotation("gc: generation 2", 100, 50),
-            kineto.frame("train.py(1): <module>", 0, 1000),
-            kineto.frame("train.py(30): main", 0, 900),
-            kineto.frame("train.py(7): tokenize", 200, 300),
-            kineto.frame("train.py(7): tokenize", 250, 100),  # calls itself
-            kineto.frame("<built-in function sleep>", 400, 50),
-            kineto.frame("torch/nn/modules/linear.py(120): forward", 600, 100),
-            kineto.frame("random.py(1): shuffle", 750, 100),
-        ],
-    )
+def test_collections_of_garbage(tmp_path: Path) -> None:
+    found = items(tmp_path, [kineto.step(1, 0, 1000), kineto.annotation("gc: generation 2", 100, 50)])
     assert found[1, COLLECTION, ""] == (50_000, 1)
-    functions = {label: ns for (_, kind, label), (ns, _) in found.items() if kind == FUNCTION}
-    assert functions == {
-        "train.py(30): main": 900_000,
-        "train.py(7): tokenize": 300_000,
-        f"<built-in function sleep>{BETWEEN}train.py(7): tokenize": 50_000,
-    }
-    depths = {label: depth for (_, kind, label), (_, depth) in found.items() if kind == FUNCTION}
-    assert depths["train.py(7): tokenize"] > depths["train.py(30): main"]
 
 
 def test_short_items_are_left_out_and_without_steps_there_are_none(tmp_path: Path) -> None:
@@ -108,25 +84,6 @@ def test_short_items_are_left_out_and_without_steps_there_are_none(tmp_path: Pat
     assert (1, OPERATOR, "b") in found
     assert found[1, OPERATORS, ""] == (400_000, 2)
     assert items(tmp_path, [kineto.op("a", 0, 199)]) == {}
-
-
-@pytest.mark.parametrize(
-    ("name", "own"),
-    [
-        ("train.py(7): tokenize", True),
-        ("/home/me/models/net.py(7): forward", True),
-        ("train.py(1): <module>", False),
-        ("train.py(7): <listcomp>", False),
-        ("torch/optim/sgd.py(7): step", False),
-        ("/usr/lib/python3.11/random.py(7): shuffle", False),
-        ("random.py(7): shuffle", False),
-        ("numpy/core/fromnumeric.py(7): sum", False),
-        ("<built-in function sleep>", False),
-        ("nn.Module: Linear_0", False),
-    ],
-)
-def test_the_jobs_own_functions(name: str, own: bool) -> None:
-    assert is_own_function(name) is own
 
 
 def test_the_frame_has_its_columns(tmp_path: Path) -> None:

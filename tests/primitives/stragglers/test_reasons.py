@@ -7,14 +7,15 @@ import pytest
 
 from rankscope.primitives.stragglers.causes import CAUSES, Cause
 from rankscope.primitives.stragglers.host_items import (
-    BETWEEN,
     COLLECTION,
     FUNCTION,
     GAP,
+    MODULE,
     OPERATOR,
     OPERATORS,
     SHAPES,
 )
+from rankscope.primitives.stragglers.host_scopes import BETWEEN
 from rankscope.primitives.stragglers.reasons import excesses, named, recurs, state
 from rankscope.primitives.stragglers.thread_excess import CodePlace, ThreadExcess
 from rankscope.store.account import SHAPES as RECORDED_SHAPES
@@ -128,7 +129,45 @@ def test_one_operator() -> None:
     ]
     assert reason(*items, excess=21).named == "aten::sort takes longer (5 calls, each 4 ms longer)"
     only = [in_steps(OPERATOR, "aten::to", 20, 0), in_steps(OPERATORS, "", 52, 32, (33, 32))]
-    assert reason(*only, excess=20).named == "aten::to takes longer (1 call, 0 on the others)"
+    assert reason(*only, excess=20).named == "it runs aten::to more often (1 instead of 0 per step)"
+    fewer = [in_steps(OPERATOR, "aten::to", 20, 1, (1, 4)), in_steps(OPERATORS, "", 52, 33, (33, 36))]
+    assert reason(*fewer, excess=19).named == "aten::to takes longer (1 instead of 4 per step)"
+    # It is as much more often as all are.
+    more = [in_steps(OPERATOR, "aten::mm", 20, 4, (8, 4)), in_steps(OPERATOR, "aten::add", 8, 6, (80, 40))]
+    found = reason(*more, in_steps(OPERATORS, "", 28, 10, (88, 44)), excess=18)
+    assert found.named == "it runs more operators (88 instead of 44 per step)"
+
+
+def test_where_the_operators_run() -> None:
+    at = ThreadExcess(29 * MS, 0, 1 * MS, place=CodePlace("/home/me/job.py", 17, "<module>"), place_ns=28 * MS)
+    sort = [in_steps(OPERATOR, "aten::sort", 40, 10, (8, 2)), in_steps(OPERATORS, "", 62, 32, (36, 30))]
+    found = reason(*sort, excess=30, thread=at)
+    assert found.named == "it runs aten::sort more often (8 instead of 2 per step), at job.py:17"
+    assert found.advice == "Look at where aten::sort is called on this rank, at job.py:17."
+    # All of them, everywhere.
+    assert reason(*operators(2), excess=32, thread=at).cause == "pace"
+
+
+def test_the_innermost_module_is_where_the_excess_is() -> None:
+    net = [in_steps(MODULE, "module Net_0", 60, 30, (0, 0)), in_steps(MODULE, "module Slow_1", 31, 2, (1, 1))]
+    inside = in_steps(MODULE, "module Linear_4", 6, 2, (2, 2))
+    sort = [in_steps(OPERATOR, "aten::sort", 31, 2, (5, 5)), in_steps(OPERATORS, "", 60, 31, (30, 30))]
+    found = reason(*net, inside, *sort, excess=30)
+    assert found.named == "aten::sort takes longer (5 calls, each 5.8 ms longer), in module Slow_1"
+    found = reason(*net, in_steps(GAP, SLEEP, 31, 1), excess=30)
+    assert (found.cause, found.named.endswith("and aten::randn, in module Slow_1")) == ("silent", True)
+    found = reason(*net, in_steps(FUNCTION, "net.py(9): forward", 30, 2), excess=30)
+    assert found.named == "it runs forward (net.py:9), in module Slow_1"
+    # Nothing else has a name.
+    found = reason(*net, excess=30)
+    assert (found.cause, found.named) == ("code", "it takes longer in module Slow_1")
+    assert found.what_to_do(()) == "Look at module Slow_1: on the other ranks it takes 2 ms per step."
+    # With more work, too; and what has less than half of it is not where it is.
+    work = Cause("more_work", 1.0, "")
+    found = reason(*net, excess=30, cause=work)
+    assert found.named == "it has more work, in module Slow_1"
+    assert reason(*net, excess=30, cause=found) is found
+    assert reason(*net, excess=90, cause=work) is work
 
 
 def test_a_sleeping_thread_runs_no_operators() -> None:
@@ -153,6 +192,10 @@ def test_collections_and_other_programs_come_first() -> None:
     writes = ThreadExcess(1 * MS, 28 * MS, 3 * MS, place=CodePlace("train.py", 8, "write"), place_ns=30 * MS)
     found = reason(gap, excess=32, thread=writes)
     assert found.named == "other programs run on its core, while it is in write (train.py:8)"
+    # A thread that wakes up often waits for a core as often.
+    sleeps = ThreadExcess(2 * MS, 12 * MS, 18 * MS, place=CodePlace("data.py", 9, "read"), place_ns=30 * MS)
+    found = reason(gap, excess=32, thread=sleeps)
+    assert found.named == "it sleeps or is blocked in read (data.py:9); other programs run on its core, too"
     parses = ThreadExcess(32 * MS, 0, 0, 20 * MS, CodePlace("data.py", 9, "parse"), 30 * MS)
     assert reason(gap, excess=32, thread=parses).named == "Python collects garbage, in parse (data.py:9)"
 
@@ -181,6 +224,8 @@ def test_one_step_out_of_three_does_not_name_the_cause() -> None:
     once = frame([(1, 2, GAP, f"a{BETWEEN}b", 200, 1)])
     found = reason(once, in_steps(GAP, SLEEP, 31, 1), excess=30)
     assert found.named == "nothing is recorded between SGD.step and aten::randn"
+    of_two = excesses(once, 1, [0], [1, 2], on_host=True)
+    assert of_two["excess_ns"].to_list() == [0]
 
 
 @pytest.mark.parametrize(

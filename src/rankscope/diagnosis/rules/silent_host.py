@@ -27,7 +27,7 @@ from rankscope.diagnosis.step_costs import (
     usual,
     worst_rank,
 )
-from rankscope.primitives.stragglers.host_items import function_place
+from rankscope.primitives.stragglers.host_scopes import function_place
 from rankscope.primitives.stragglers.thread_excess import CodePlace
 from rankscope.results import Evidence, Finding, Inputs, Rule, recorded_of
 from rankscope.store.account import STACKS

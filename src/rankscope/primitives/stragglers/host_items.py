@@ -1,17 +1,15 @@
 """What the host of a rank did in each step, by name: operators and calls, stretches in which nothing is recorded, and
-the job's own Python functions. Compared with its peers', it names what makes a rank late.
+what it was in (`host_scopes`). Compared with its peers', it names what makes a rank late.
 
 Time is counted once: an operator that runs inside another one, or beside one on another thread (the backward pass of a
 device), adds nothing to it. A stretch without events is named by what is before and after it: operators, and ranges of
-the loop's thread (`Optimizer.step#SGD.step`). Functions are counted with what they call, so they overlap with the rest.
+the loop's thread (`Optimizer.step#SGD.step`). Functions and modules contain all of these.
 
 In: the tables of one file. Out: step, kind, label, ns, count; short items are left out.
 """
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -23,26 +21,20 @@ from rankscope.primitives.annotation_origin import garbage_collections
 from rankscope.primitives.hashed_names import with_shared_names
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.steps import host_steps
-from rankscope.rundir.code_places import is_library
+from rankscope.primitives.stragglers.host_scopes import BETWEEN, NODE, functions, modules
 
-OPERATOR, GAP, FUNCTION, COLLECTION, OPERATORS = "operator", "gap", "function", "collection", "operators"
+OPERATOR, GAP, COLLECTION, OPERATORS = "operator", "gap", "collection", "operators"
+FUNCTION, MODULE = "function", "module"
 """Kinds of items; `COLLECTION` is Python's garbage collection; `OPERATORS` is all operators and calls of the step
-together, with `SHAPES` as label if their inputs' shapes are recorded."""
+together, with `SHAPES` as label if their inputs' shapes are recorded; `MODULE` is a module or a named range, and the
+`count` of it and of a function is how deep it is nested."""
 SHAPES = "with shapes"
-BETWEEN = "\x1f"
-"""Separates the two names of a gap."""
 LEAST = 0.002
 """Of a step: shorter items are left out."""
 MOST_ITEMS = 64
 """Of one kind in a step."""
-_NODE = "autograd::engine::evaluate_function: "
 _LOADER = r"(enumerate\([^)]*\))#[^\x1f]*"
 """The range of a loader, of which its first part is enough."""
-_FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
-_PACKAGES = re.compile(
-    r"^(numpy|pandas|PIL|cv2|scipy|sklearn|torchvision|torchaudio|torchdata|transformers|datasets|tokenizers|accelerate"
-    r"|lightning|pytorch_lightning|lightning_fabric|deepspeed|triton|tqdm|wandb)[/.]"
-)
 SCHEMA = pl.Schema({"step": pl.Int64, "kind": pl.String, "label": pl.String, "ns": pl.Int64, "count": pl.Int64})
 
 
@@ -57,7 +49,8 @@ def host_items(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         return pl.DataFrame(schema=SCHEMA)
     found = [
         *_operators_and_gaps(tables, steps),
-        _functions(tables["python_frames"], steps),
+        functions(tables["python_frames"], steps).with_columns(kind=pl.lit(FUNCTION)),
+        modules(tables, steps).with_columns(kind=pl.lit(MODULE)),
         _collections(tables["annotations"], steps),
     ]
     items = pl.concat([each.select(SCHEMA.names()).cast(SCHEMA) for each in found])
@@ -92,7 +85,7 @@ def _operators_and_gaps(tables: Mapping[str, pl.DataFrame], steps: pl.DataFrame)
     ]
     timed = pl.concat([computing.select("start_ns", "end_ns", "name"), calls])
     timed = with_shared_names(timed).with_columns(
-        pl.col("name").fill_null("").str.strip_prefix(_NODE), timed=pl.lit(True)
+        pl.col("name").fill_null("").str.strip_prefix(NODE), timed=pl.lit(True)
     )
     events = pl.concat([timed, *(each.with_columns(timed=pl.lit(False)) for each in edges)]).sort(
         "start_ns", pl.col("end_ns") - pl.col("start_ns"), maintain_order=True
@@ -164,61 +157,3 @@ def _owner(at: Int64, steps: pl.DataFrame) -> tuple[Int64, Int64]:
     until: Int64 = end[np.maximum(row, 0)]
     inside: npt.NDArray[np.bool_] = (row >= 0) & (at < until)
     return np.where(inside, row, -1), until
-
-
-def _functions(frames: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The job's own functions on the loop's thread, with what they call, and the built-in ones that they call, named
-    with the caller; `count` is how deep they are nested."""
-    names = frames["name"].unique().drop_nulls().to_list()
-    own, modules = ([name for name in names if is_own(name)] for is_own in (is_own_function, _is_own_module))
-    caller = frames["name"].gather(frames["parent_row"])
-    builtin = pl.col("name").str.starts_with("<built-in") & pl.col("caller").is_in([*own, *modules])
-    chosen = (
-        frames.with_columns(caller.alias("caller"))
-        .filter((pl.col("name").is_in(own) | builtin) & pl.col("pid").is_in(steps["pid"].unique().implode()))
-        .with_columns(
-            pl.when(builtin).then(pl.col("name") + BETWEEN + pl.col("caller")).otherwise("name").alias("label")
-        )
-    )
-    if chosen.is_empty():
-        return pl.DataFrame(schema=SCHEMA)
-    # The loop is on the thread with the most calls of the job.
-    loop = chosen.group_by("pid", "tid").len().sort("len", "tid", descending=True).head(1)
-    chosen = chosen.join(loop, on=["pid", "tid"], how="semi", nulls_equal=True)
-    parts = []
-    for step, first, last in steps.select("step", "start_ns", "end_ns").iter_rows():
-        inside = chosen.filter((pl.col("start_ns") < last) & (pl.col("end_ns") > first)).sort("start_ns")
-        # A function that calls itself counts once.
-        earlier = pl.col("end_ns").cum_max().shift(1).over("label")
-        taken = pl.min_horizontal("end_ns", pl.lit(last)) - pl.max_horizontal("start_ns", pl.lit(first))
-        sums = (
-            inside.filter((pl.col("start_ns") >= earlier).fill_null(True))
-            .group_by("label")
-            .agg(taken.sum().alias("ns"), pl.col("depth").max().cast(pl.Int64).alias("count"))
-        )
-        parts.append(sums.with_columns(step=pl.lit(step, pl.Int64), kind=pl.lit(FUNCTION)))
-    return pl.concat(parts).select(SCHEMA.names())
-
-
-def _is_own_module(name: str) -> bool:
-    return name.endswith(": <module>") and is_own_function(name.removesuffix("<module>") + "_")
-
-
-def is_own_function(name: str) -> bool:
-    """Whether a Python frame of a trace is a function of the job: not of Python, torch, or a well-known package.
-
-    Traces have paths relative to where Python found the module.
-    """
-    match = _FRAME.match(name)
-    if match is None or match["function"].startswith("<"):  # a module, or a comprehension, which is its function's
-        return False
-    file = match["file"].replace("\\", "/")
-    if is_library(file) or _PACKAGES.match(file):
-        return False
-    return file.partition("/")[0].removesuffix(".py") not in sys.stdlib_module_names
-
-
-def function_place(name: str) -> tuple[str, int, str] | None:
-    """File, line and function of a Python frame's name."""
-    match = _FRAME.match(name)
-    return None if match is None else (match["file"], int(match["line"]), match["function"])

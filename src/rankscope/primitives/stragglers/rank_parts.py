@@ -8,13 +8,12 @@ In: parts of ranks. Out: what arrivals need of all ranks, and the ranks' local t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import polars as pl
 
 from rankscope.primitives.clocks import with_clock
-from rankscope.primitives.stragglers.host_items import SCHEMA as ITEMS
 from rankscope.primitives.stragglers.paces import COLUMNS as PACES
 from rankscope.primitives.stragglers.timeline import ENDED, PARTS, local_times
 
@@ -32,18 +31,16 @@ PARTS_OF_RANK = {
     "launched": pl.Schema(dict.fromkeys(("rank", "window", "step", "work", *_WORK), pl.Int64)),
     "paces": pl.Schema(dict.fromkeys(("rank", "window", *PACES), pl.Int64) | {"of_host": pl.Boolean}),
 }
-_ITEMS = pl.Schema([("rank", pl.Int64), ("window", pl.Int64), *ITEMS.items()])
 
 
 def concat_parts(parts: Iterable[Part]) -> dict[str, pl.DataFrame]:
     """The frames of each name below one another."""
     members = list(parts)
-    schemas = PARTS_OF_RANK | ({"items": _ITEMS} if all("items" in part for part in members) else {})
     return {
         name: pl.concat(
             [pl.DataFrame(schema=schema), *(part[name].select(schema.names()).cast(schema) for part in members)]
         )
-        for name, schema in schemas.items()
+        for name, schema in PARTS_OF_RANK.items()
     }
 
 
@@ -61,7 +58,7 @@ def narrow_parts(
     on_host = True
     clock = clock.select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns")
     for part in blocks:
-        block = concat_parts([{name: part[name] for name in PARTS_OF_RANK}])
+        block = concat_parts([part])
         on_host &= bool(block["collectives"]["on_host"].all())
         arrived = with_clock(block["collectives"].select(_OF_STRETCHES), clock, base)
         kept.append(block | {"collectives": arrived.select(_OF_ARRIVALS)})
@@ -73,20 +70,6 @@ def narrow_parts(
         for name, schema in schemas.items()
     }
     return frames, on_host
-
-
-def items_of(blocks: Iterable[Part], ranks: Collection[int], numbers: pl.DataFrame) -> pl.DataFrame:
-    """What the hosts of some ranks did in each step, by name.
-
-    Args:
-        blocks: parts of ranks, perhaps of several as one.
-        ranks: whose.
-        numbers: window, original (number of a step), step (its number among all windows).
-    """
-    chosen = pl.col("rank").is_in(list(ranks))
-    found = [pl.DataFrame(schema=_ITEMS), *(part["items"].filter(chosen).select(_ITEMS.names()) for part in blocks)]
-    rows = pl.concat(found).rename({"step": "original"})
-    return rows.join(numbers, on=["window", "original"]).drop("original")
 
 
 def local_times_of(
@@ -115,7 +98,7 @@ def local_times_of(
     columns += [pl.col(name).alias(part) for part, name in zip(PARTS, ENDED, strict=True)]
     found = []
     for part in blocks:
-        block = concat_parts([{name: part[name] for name in PARTS_OF_RANK}])["collectives"].select(columns)
+        block = concat_parts([part])["collectives"].select(columns)
         if cut.height:
             block = block.join(cut, on=["rank", "window"], how="anti", maintain_order="left")
         of_rows = events[np.searchsorted(events["match"].to_numpy(), block["match"].to_numpy())]

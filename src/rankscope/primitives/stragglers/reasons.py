@@ -4,12 +4,15 @@ Where a host is late, the parts of its time say only that: it is in operators, o
 recorded by name (`host_items`) and what the step log knows of its thread (`step_log`) say more. In this order:
 
 1. Python's garbage collection, if its ranges or the log's counter have half of the excess; other programs on its core,
-   if its thread waited for that for three tenths, and did not run for much longer than its peers'.
+   if its thread waited for that for three tenths, and did not run for much longer than its peers', or mostly sleep.
 2. All operators, as many as on the peers, if they have more of it than stretches in which nothing is recorded.
 3. A function of the job, if stacks are recorded and one has half of it: the innermost that explains most of it.
 4. One operator with half of it, or more operators.
 5. The place in the job's code that the log's samples have half of it in.
 6. The stretch in which nothing is recorded, by what is before and after it.
+
+To what is named from 2. on, more work included, the innermost module or named range with most of the excess is added;
+where nothing else has a name, it is the cause.
 
 In: the items of a late rank and its peers, and what the log has of it. Out: the `Cause` with a name and an advice.
 """
@@ -18,22 +21,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
 from rankscope.primitives.stragglers.causes import ADVICE, EXPLAINS, PECULIAR, Cause, duration
 from rankscope.primitives.stragglers.host_items import (
-    BETWEEN,
     COLLECTION,
     FUNCTION,
     GAP,
+    MODULE,
     OPERATOR,
     OPERATORS,
     SHAPES,
-    function_place,
 )
+from rankscope.primitives.stragglers.host_scopes import BETWEEN, function_place
 from rankscope.primitives.stragglers.thread_excess import CodePlace, ThreadExcess
-from rankscope.rundir.plurals import plural
 from rankscope.store.account import SHAPES as RECORDED_SHAPES
 from rankscope.store.account import STACKS
 
@@ -46,18 +49,16 @@ _NEAR = 1.5
 _SEVERAL = 3
 _LONGER = 1.2
 """A smaller factor does not say that all operators take longer."""
-_STEPS = 3
-"""So many have a median that one of them does not move far."""
 _HARDLY = 0.25
 """Of a rank's time at a place: peers with less are hardly there."""
 _ALIKE = 0.02
 """Counts of operators that differ by less are equal."""
 _MOST = 0.8
-"""Of the largest excess of any function: the innermost one with so much explains it."""
+"""Of the largest excess of any function, or module: the innermost one with so much explains it."""
 _WORTH = 0.1
 """Of the excess: smaller items are not listed."""
 _LISTED = 3
-LOADING = "data_loading"
+LOADING, MORE_WORK = "data_loading", "more_work"
 OF_ALL_OPERATORS = ("pace", "slow_host")
 NAMED_BY_ITEMS = ("slow_host", "unclear")
 """Causes that say no more than which part of the time is longer."""
@@ -68,7 +69,7 @@ def excesses(
 ) -> pl.DataFrame:
     """By how much each item is longer than on the median of the peers, per step.
 
-    Of three steps or more it is the median of the steps: what a host does once is not why it is late in each.
+    It is the median of the steps, of two the less: what a host does once is not why it is late in each.
 
     Args:
         items: rank, step, kind, label, ns, count.
@@ -100,7 +101,7 @@ def excesses(
     )
     per_step = per_step.with_columns((pl.col("ns") - pl.col("others_ns")).alias("excess_ns"))
     values = pl.col("ns", "others_ns", "count", "others_count", "excess_ns")
-    found = per_step.group_by("kind", "label").agg(values.median() if len(steps) >= _STEPS else values.mean())
+    found = per_step.group_by("kind", "label").agg(values.quantile(0.5, "lower"))
     return found.sort("excess_ns", "label", descending=[True, False])
 
 
@@ -148,16 +149,20 @@ def named(
 
     Args:
         cause: by the parts of the rank's time.
-        excess_ns: its excess per late step of the trace; 0 without a trace.
+        excess_ns: its excess per late step of the trace, as `excesses` takes it; 0 without a trace.
         items: of `excesses`; None without a trace.
         thread: what the log has of it; None without a log.
         logged_ns: its excess per step of the log.
     """
+    if cause.named:
+        return cause
     if cause.cause == LOADING:
         return _in_loader(cause, thread, logged_ns)
+    if cause.cause == MORE_WORK:
+        return _in_module(cause, items, excess_ns)
     if cause.cause not in NAMED_BY_ITEMS:
         return cause
-    operators = None if state(thread, logged_ns) == "asleep" else _by_operators(items, excess_ns)
+    operators = None if state(thread, logged_ns) == "asleep" else _by_operators(items, excess_ns, thread, logged_ns)
     of_all = operators if operators is not None and operators.cause in OF_ALL_OPERATORS else None
     found = (
         _by_counters(items, excess_ns, thread, logged_ns)
@@ -169,8 +174,10 @@ def named(
         or _by_gap(items, excess_ns, thread, logged_ns)
         or cause
     )
-    if found.named and found.cause not in ("descheduled", "garbage_collection") and _lacks_core(thread, logged_ns):
-        found = replace(found, named=f"{found.named}; other programs run on its core, too")
+    if found.cause not in ("descheduled", "garbage_collection"):
+        found = _in_module(found, items, excess_ns)
+        if found.named and _lacks_core(thread, logged_ns):
+            found = replace(found, named=f"{found.named}; other programs run on its core, too")
     return replace(found, evidence=cause.evidence or found.evidence, longer=_longer(items, excess_ns))
 
 
@@ -195,8 +202,11 @@ def _by_counters(
 
 
 def _by_core(thread: ThreadExcess | None, logged_ns: float) -> Cause | None:
-    """Other programs on its core, unless it also has much more to run: that makes it wait for a core more often."""
+    """Other programs on its core, unless it also has much more to run, or mostly sleeps: both make it wait for a core
+    more often."""
     if thread is None or not _lacks_core(thread, logged_ns) or (thread.running_ns or 0) >= PECULIAR * logged_ns:
+        return None
+    if state(thread, logged_ns) == "asleep":
         return None
     where = _where(thread, logged_ns)
     what = f"other programs run on its core{f', while it is in {where}' if where else ''}"
@@ -210,12 +220,30 @@ def _where(thread: ThreadExcess | None, logged_ns: float) -> str:
     return "" if thread.place.function.startswith("<") else str(thread.place)
 
 
-def _by_function(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
-    functions = _of_kind(items, FUNCTION)
-    if functions.is_empty() or functions["excess_ns"][0] < EXPLAINS * excess_ns:
+def _innermost(items: pl.DataFrame | None, kind: str, excess_ns: float) -> dict[str, Any] | None:
+    """Of the items that others enclose, the innermost one that explains most; None if none has half of the excess."""
+    scopes = _of_kind(items, kind)
+    if scopes.is_empty() or scopes["excess_ns"][0] < EXPLAINS * excess_ns:
         return None
-    explains = functions.filter(pl.col("excess_ns") >= _MOST * functions["excess_ns"][0])
-    row = explains.sort("count", "excess_ns", descending=True).row(0, named=True)
+    explains = scopes.filter(pl.col("excess_ns") >= _MOST * scopes["excess_ns"][0])
+    return explains.sort("count", "excess_ns", descending=True).row(0, named=True)
+
+
+def _in_module(cause: Cause, items: pl.DataFrame | None, excess_ns: float) -> Cause:
+    """The cause with the module or named range that it is in."""
+    row = _innermost(items, MODULE, excess_ns)
+    if row is None:
+        return cause
+    if cause.named or cause.cause == MORE_WORK:
+        return replace(cause, named=f"{cause.text}, in {row['label']}")
+    advice = f"Look at {row['label']}: on the other ranks it takes {duration(row['others_ns'])} per step."
+    return _cause("code", row["excess_ns"] / excess_ns, f"it takes longer in {row['label']}", advice)
+
+
+def _by_function(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
+    row = _innermost(items, FUNCTION, excess_ns)
+    if row is None:
+        return None
     label, _, caller = row["label"].partition(BETWEEN)
     place = function_place(caller or label)
     if place is None:
@@ -232,7 +260,9 @@ def _builtin(name: str) -> str:
     return name.strip("<>").removeprefix("built-in function ").removeprefix("built-in method ").split(" of ")[0]
 
 
-def _by_operators(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
+def _by_operators(
+    items: pl.DataFrame | None, excess_ns: float, thread: ThreadExcess | None, logged_ns: float
+) -> Cause | None:
     every, each = _of_kind(items, OPERATORS), _of_kind(items, OPERATOR)
     # Net of those in which the peers wait for their devices, nothing might be left.
     slower = each.filter(pl.col("excess_ns") > 0)
@@ -242,16 +272,16 @@ def _by_operators(items: pl.DataFrame | None, excess_ns: float) -> Cause | None:
         return None
     all_of_them, first = every.row(0, named=True), each.row(0, named=True)
     share = longer / excess_ns
+    at = _at_place(thread, logged_ns)
     if first["excess_ns"] >= EXPLAINS * longer and _stands_out(first, all_of_them):
-        what = f"{first['label']} takes longer ({_calls(first)})"
-        advice = f"Look at where {first['label']} is called on this rank."
-        return _cause("operators", first["excess_ns"] / excess_ns, what, advice)
+        advice = f"Look at where {first['label']} is called on this rank{at}."
+        return _cause("operators", first["excess_ns"] / excess_ns, f"{_calls(first)}{at}", advice)
     times = float(slower["ns"].sum()) / max(float(slower["others_ns"].sum()), 1.0)
     count, others = float(slower["count"].sum()), float(slower["others_count"].sum())
     more = count / max(others, 1)
-    if more - 1 >= EXPLAINS * (times - 1):
-        counts = f"{count:,.0f} instead of {others:,.0f} per step"
-        return _cause("more_work", share, f"it runs more operators ({counts})")
+    if more >= _NEAR or more - 1 >= EXPLAINS * (times - 1):
+        counts = f"{all_of_them['count']:,.0f} instead of {all_of_them['others_count']:,.0f} per step"
+        return _cause(MORE_WORK, share, f"it runs more operators ({counts}){at}")
     factors = _factors(each)
     has_shapes = all_of_them["label"] == SHAPES
     if factors is None or (has_shapes and factors[1] > _NEAR * factors[0]):
@@ -289,24 +319,41 @@ def _factors(operators: pl.DataFrame) -> tuple[float, float] | None:
 
 
 def _stands_out(one: dict[str, float], every: dict[str, float]) -> bool:
-    """Whether one operator is longer by a larger factor than all are."""
+    """Whether one operator is longer by a larger factor than all are, and not because there are more of all."""
+    if one["count"] * max(every["others_count"], 1) <= _NEAR * every["count"] * one["others_count"] and (
+        every["count"] > _NEAR * every["others_count"]
+    ):
+        return False
     rest, others = every["ns"] - one["ns"], every["others_ns"] - one["others_ns"]
     return one["ns"] * max(others, 1) > 1.5 * rest * max(one["others_ns"], 1)
 
 
-def _calls(row: dict[str, float]) -> str:
+def _calls(row: dict[str, Any]) -> str:
     count, others = row["count"], row["others_count"]
     if abs(count - others) <= _ALIKE * max(others, 1):
         more = row["excess_ns"] / max(count, 1)
-        return f"{count:.3g} calls, each {duration(more)} longer" if count > 1 else "one call"
-    return f"{count:.3g} {plural('call', round(count))}, {others:.3g} on the others"
+        calls = f"{count:.3g} calls, each {duration(more)} longer" if count > 1 else "one call"
+        return f"{row['label']} takes longer ({calls})"
+    counts = f"({count:,.0f} instead of {others:,.0f} per step)"
+    return f"it runs {row['label']} more often {counts}" if count > others else f"{row['label']} takes longer {counts}"
+
+
+def _at_place(thread: ThreadExcess | None, logged_ns: float) -> str:
+    """Where in the job's code the log's samples have most of the excess; empty if nowhere."""
+    if thread is None or thread.place is None or thread.place_ns < EXPLAINS * logged_ns:
+        return ""
+    return f", {_preposition(thread.place)} {thread.place}"
+
+
+def _preposition(place: CodePlace) -> str:
+    return "at" if place.function.startswith("<") else "in"
 
 
 def _by_place(thread: ThreadExcess | None, logged_ns: float) -> Cause | None:
     if thread is None or thread.place is None or thread.place_ns < EXPLAINS * logged_ns:
         return None
     does = {"asleep": "sleeps or is blocked", "running": "runs"}.get(state(thread, logged_ns), "is")
-    where = f"{'at' if thread.place.function.startswith('<') else 'in'} {thread.place}"
+    where = f"{_preposition(thread.place)} {thread.place}"
     what = f"it runs {thread.place}" if does == "runs" else f"it {does} {where}"
     advice = f"Look at {thread.place}, where the other ranks spend less time."
     return _cause("code", thread.place_ns / logged_ns, what, advice)

@@ -32,8 +32,8 @@ class ThreadExcess:
     """What a late rank's loop thread did for longer than its peers', ns per compared step; None where not known.
 
     Attributes:
-        running_ns: it ran on a core.
-        ready_ns: it waited for a core.
+        running_ns: it ran on a core, or waited for one in proportion to that, as its peers do.
+        ready_ns: it waited for a core beyond that.
         asleep_ns: it slept or was blocked, other than in waiting for a rank.
         collecting_ns: Python collected garbage in it.
         place: where in the job's code most of it is, from samples of its stack.

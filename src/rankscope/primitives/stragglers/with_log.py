@@ -121,7 +121,7 @@ def _cause(each: Straggler, comparison: Comparison, items: pl.DataFrame, late: L
     row = int(np.searchsorted(comparison.seen.ranks, rank))
     here = np.isin(comparison.seen.steps, list(each.steps))
     known = here & np.isfinite(comparison.excess[row])
-    excess = float(comparison.excess[row, known].mean()) if known.any() else 0.0
+    excess = float(np.percentile(comparison.excess[row, known], 50, method="lower")) if known.any() else 0.0
     peers = comparison.peers(rank)
     steps = comparison.seen.steps[known].tolist()
     of_items = excesses(items, rank, peers, steps, on_host=comparison.seen.on_host) if peers and excess > 0 else None
