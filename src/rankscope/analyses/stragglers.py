@@ -264,9 +264,10 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     comparison = Comparison(observe(times, work, paces, role, on_host=on_host))
     table, by_step = totals_by_rank_and_step(ranks, attribute_waits(rows, role, collectives, comparison))
     links = with_numbers(slow_links(collectives, comparison.seen.step_ns), named)
-    run = _replayed(inputs) if comparison.late or links or inputs.log is not None else None
     items = _items(comparison, inputs, work, named)
     stragglers, compared = judged(comparison, items, inputs.log)
+    is_late = any(each is not None and each.significance is Significance.SIGNIFICANT for each in compared.values())
+    run = _replayed(inputs) if stragglers or links or is_late else None
     sliced = with_numbers(comparison.by_slice(stragglers, mesh_slices(mesh)), named)
     late_in_log = {each.rank for each in inputs.log.late} if inputs.log is not None else set[int]()
     least_ns = max(comparison.limits.least_saving * comparison.seen.step_ns, 1)

@@ -121,6 +121,8 @@ class AnalysisMethods:
         """Recomputation by activation checkpointing: forward operators that the backward runs again, and their cost."""
     def recording(self) -> pl.DataFrame:
         """Cost of recording: what each rank's profiler wrote and skipped, and how much it slowed the loop."""
+    def segments(self) -> pl.DataFrame:
+        """Segments: what each rank's host and device did between their launches, waits and collectives."""
     def slices(
         self,
         *,
