@@ -111,6 +111,7 @@ def observed(tables: dict[int, Tables], inputs: Inputs) -> tuple[list[Part], Inp
 
     known["collectives"] = reduced("collectives", mapped("collectives"))[0]
     known["clock"] = reduced("clock", [])[0]
+    known["segments"] = reduced("segments", mapped("segments"))[0]
     return mapped("stragglers"), Inputs(inputs.options, inputs.traces, dict(known), -1, inputs.world_size)
 
 

@@ -54,7 +54,7 @@ class Record:
 
 def record_of_run(run: rankscope.Run, name: str, done: tuple[Done, ...], note: str = "", steps: int = 0) -> Record:
     """The record of an opened run."""
-    known = {"collectives": run.collectives(), "clock": run.clock()}
+    known = {"collectives": run.collectives(), "clock": run.clock(), "segments": run.segments()}
     stragglers = get_analysis("stragglers")
     parts = []
     for rank, traces in sorted(run.loaded.ranks.items()):

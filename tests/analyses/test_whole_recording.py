@@ -17,6 +17,8 @@ OTHERWISE = {
     "work": "has a row for each step",
     "launch_gaps": "of a first step: the device was idle since what ran before it",
     "evidence_events": "the same",
+    "host_items": "with stretches between steps, by the step that follows",
+    "segments": "what is replayed: launches and waits between steps too",
 }
 
 

@@ -188,10 +188,7 @@ def test_copies_whose_memory_is_not_known_are_no_finding_on_rocm(tmp_path: Path)
 
 
 def test_accumulated_gradients_without_a_recorded_backward_have_no_bucket_to_start_earlier(tmp_path: Path) -> None:
-    """4 ms in every fourth step of 10 ms: 1 of 11 ms. Which compute is the backward, the trace does not show.
-
-    The last of three transfers ends with the recording: nothing is known that it could overlap with.
-    """
+    """4 ms in every fourth step of 10 ms: 1 of 11 ms. Which compute is the backward, the trace does not show."""
 
     def program(job: Job, number: int) -> None:
         computed(job, number, kernels=5, time=2000)
@@ -201,8 +198,7 @@ def test_accumulated_gradients_without_a_recorded_backward_have_no_bucket_to_sta
 
     diagnosis = diagnosed(executed(program, 2).write(tmp_path))
     assert [each.id for each in diagnosis.findings] == ["exposed_communication"]
-    assert diagnosis.stated[0].saving_ns == pytest.approx(1_000_000, rel=0.01)
-    assert diagnosis.saving_ns == pytest.approx(8_000_000 / 11, rel=0.01)
+    assert diagnosis.saving_ns == pytest.approx(1_000_000, rel=0.01)
 
 
 def test_a_rank_without_device_events_computes_no_longer_than_others(tmp_path: Path) -> None:

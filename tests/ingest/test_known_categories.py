@@ -14,7 +14,7 @@ from tests.kineto import event, kernel, op, step, trace, write
 import rankscope
 from rankscope.errors import OtherTraceError
 from rankscope.ingest.kineto import read_kineto
-from rankscope.ingest.known_categories import timed_and_unknown
+from rankscope.ingest.known_categories import timed, unknown_categories
 from rankscope.pipeline import Run
 from rankscope.report.summary import summary
 from rankscope.results import Finding
@@ -107,8 +107,9 @@ def test_one_finding_for_all_ranks(tmp_path: Path) -> None:
 def test_categories_of_torch_are_known_in_any_case() -> None:
     known = {("X", "Kernel"): 2, ("X", "Trace"): 1, ("X", "overhead"): 1, ("X", "npu_summary"): 3, ("i", None): 9}
     unknown = {("X", ""): 1, ("X", None): 1, ("b", "step"): 2}
-    assert timed_and_unknown(known | unknown) == (11, {"": 2, "step": 2})
-    assert timed_and_unknown({}) == (0, {})
+    assert timed(known | unknown) == 11
+    assert unknown_categories(known | unknown) == {"": 2, "step": 2}
+    assert (timed({}), unknown_categories({})) == (0, {})
 
 
 # -- unitrace -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""What the host does in each step, by name: what `stragglers` compares of a late rank and its peers.
+"""Host items: what the host does in each step, by name.
 
-One row per rank, step, kind and name:
+`stragglers` compares these items of a late rank and its peers. One row per rank, step, kind and name:
 
 - `operator`: operators and calls into the runtime, each nanosecond of the host once: what runs inside another one, or
   at the same time as one on another thread, adds nothing
@@ -37,13 +37,14 @@ COLUMNS = (
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The items of a rank in all its files."""
-    return pl.concat(
+    items = pl.concat(
         host_items(window)
         .with_columns(rank=pl.lit(inputs.rank, pl.Int64), window=pl.lit(number, pl.Int64))
         .filter(inputs.options.keeps(pl.col("step")))
         .select(column.name for column in COLUMNS)
         for number, window in enumerate(by_window(tables, inputs))
     )
+    return items.sort("window", "step", "kind", "ns", "label", descending=[False, False, False, True, False])
 
 
 analysis = Analysis(

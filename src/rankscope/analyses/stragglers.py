@@ -305,7 +305,7 @@ def _costing(found: Sequence[Straggler], run: ReplayedRun | None, logged: Set[in
     """The stragglers that cost something, the most costly first.
 
     The replay tells by how much the step is shorter without their delay. Where it cannot, what the engine says is a
-    bound; where the log says so, the recorded steps need not show it.
+    bound; of a rank that is late in the log, the recorded steps need not show it.
 
     Args:
         found: the ranks that stand out.

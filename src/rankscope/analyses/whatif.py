@@ -20,7 +20,8 @@ choose other scenarios, in any combination, in the order in which `--help` lists
 
 - a rank like its peers: in components in which it takes longer than the mean of the other ranks with its program, it
   takes as long, at each place of the program; what varies from step to step stays
-- all transfers overlap with compute: nothing waits for a transfer before the step ends; late ranks are waited for
+- all transfers overlap with compute: nothing waits for the end of a transfer but the next one on its
+  stream; late ranks are waited for
 - the host needs no time to launch, never waits for its device, makes no calls for memory, loads no data; no copies:
   bounds, not promises
 - compute balanced: the same total of compute, shared equally in each step by ranks with one program, or by the stages

@@ -55,7 +55,7 @@ class AnalysisMethods:
     def fsdp(self) -> pl.DataFrame:
         """FSDP's all-gathers and reduce-scatters by module: what was prefetched, and what is exposed."""
     def host_items(self) -> pl.DataFrame:
-        """What the host does in each step, by name: what `stragglers` compares of a late rank and its peers."""
+        """Host items: what the host does in each step, by name."""
     def idle(self, *, of: Literal["all", "streams", "devices"] = "all") -> pl.DataFrame:
         """Idle time of each stream and device, by cause."""
     def idle_causes(self) -> pl.DataFrame:

@@ -37,7 +37,7 @@ class Costs:
         host: (nodes, parts) as `Graph.host`.
         device: (nodes, parts) as `Graph.device`.
         transfer: as `Graph.transfer`.
-        overlapped: how much of each transfer nothing waits for before the step ends.
+        overlapped: how much of each transfer nothing waits for.
         waits: whether the host waits at a node S.
     """
 
@@ -174,7 +174,7 @@ def _replay(graph: Graph, scenarios: Sequence[Costs], reached: Clocks | None = N
     nodes_e = np.flatnonzero(graph.kind == E)
     for row, node in enumerate(nodes_e.tolist()):
         if not empty[node]:
-            step_end[row] = np.maximum(step_end[row], ends(node, node + 1, hidden=False)[0])
+            step_end[row] = np.maximum(step_end[row], ends(node, node + 1, hidden=is_overlapped)[0])
     return Replayed(arrival, step_end, end)
 
 

@@ -181,7 +181,7 @@ class GroupAsOthers:
 
 @dataclass(frozen=True)
 class Overlapped:
-    """All transfers overlap with compute: nothing waits for them before the step ends; late ranks are waited for."""
+    """All transfers overlap with compute: nothing waits for their end; late ranks are waited for."""
 
     @property
     def name(self) -> str:
