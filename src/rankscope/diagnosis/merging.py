@@ -8,8 +8,8 @@ costly first, each with its symptoms.
    A rule's own figure is a bound, and so is that gain: the finding saves no more than either.
 2. Late ranks and slow groups come first. Which findings can be effects of which others is declared (`effects`). A
    finding is a symptom of such a cause if, given the cause's scenario, less than half of its saving is left, and less
-   than a warning. What is left is what it saves on ranks that are not the cause's, where both are about the same time,
-   and in any case no more than it gains given that scenario.
+   than a warning. What is left is no more than it gains given that scenario. A finding about the cause's ranks alone,
+   and about the same time, leaves what the other ranks usually have of it.
 3. Savings are counted in the order of the findings: each at most what its scenario and those before it gain together
    after the causes, less what is counted already, none below 1 % of a step, and all together at most a step. What a
    finding would save alone is then part of its evidence.
@@ -208,8 +208,8 @@ def _left(each: _Stated, causes: Sequence[_Stated], effect: Effect, gains: _Gain
     """What causes of one kind leave of a finding's saving."""
     given = _given(causes)
     left = each.left
-    if effect.same:
-        own = {rank for one in causes for rank in one.finding.ranks}
+    own = {rank for one in causes for rank in one.finding.ranks}
+    if effect.same and own.issuperset(each.finding.ranks):
         costs = each.costs.by_rank
         usual = median(others) if (others := [cost for rank, cost in costs.items() if rank not in own]) else 0.0
         rest = {rank: min(cost, usual) if rank in own else cost for rank, cost in costs.items()}
