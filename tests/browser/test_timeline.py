@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.browser.conftest import late_events
 from tests.browser.page import Page
 from tests.kineto import (
     kernel,
@@ -15,6 +16,7 @@ from tests.kineto import (
     step,
     trace,
     write,
+    write_ranks,
 )  # fmt: skip
 
 pytestmark = pytest.mark.browser
@@ -111,8 +113,10 @@ def test_the_wheel_zooms_with_control_and_moves_with_shift(opened: Opener, late:
     page.check()
 
 
-def test_a_finding_leads_to_its_event(opened: Opener, late: Path) -> None:
-    page = opened(late)
+def test_a_finding_leads_to_its_event(opened: Opener, tmp_path: Path) -> None:
+    # Without a host that waits for its device, a late one would not make the step longer.
+    waits = [launch(1000 * n + 140, 562, correlation=900 + n, name="cudaDeviceSynchronize") for n in range(8)]
+    page = opened(write_ranks(tmp_path / "run", {rank: [*late_events(rank), *waits] for rank in (0, 1)}))
     page.ready()
     page.go("overview")
     summary = page.tab.evaluate("async () => (await fetch('api/summary')).json()")
