@@ -336,12 +336,21 @@ def step_time(trace: Plain) -> list[dict[str, int | None]]:
     return rows
 
 
+def shared_name(name: str) -> str:
+    """The name of a kernel of Triton 2 without what it ends with for each of its arguments, numbered from 0."""
+    front, _, suffix = name.rpartition("_")
+    for count in range(2, 100):
+        if not suffix.isdigit() and re.fullmatch("".join(f"{number}c?d?e?" for number in range(count)), suffix):
+            return f"{front}_0…{count - 1}"
+    return name
+
+
 def kernels(trace: Plain) -> dict[tuple[str, str], dict[str, Any]]:
     """The rows of `kernels` by name and category, without rank."""
     groups: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for event in trace.device:
         kind = category(event)
-        groups[event.name, "memory" if kind in ("memcpy", "memset") else kind].append(event)
+        groups[shared_name(event.name), "memory" if kind in ("memcpy", "memset") else kind].append(event)
     everything = sum(event.end - event.start for event in trace.device)
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for key, events in groups.items():

@@ -56,7 +56,10 @@ def check(run: Run, schemas: dict[str, pl.Schema]) -> None:
             form(result, run.about())
         found = json.loads(FORMATS["json"](result, run.about()))
         assert len(found["rows"]) == result.frame.height
-    steps = run.step_time().drop_nulls("compute_ns")  # null where the device was not recorded
+    steps = run.step_time()
+    unknown = sorted({info.rank for info in run.loaded.infos if info.account.lacks_device})
+    assert steps.filter(pl.col("compute_ns").is_null())["rank"].unique().sort().to_list() in ([], unknown)
+    steps = steps.drop_nulls("compute_ns")
     categories = steps.columns[steps.columns.index("gap_before_ns") + 1 :]
     assert steps.filter(pl.sum_horizontal(categories) != pl.col("window_ns")).is_empty()
     device = run.device_time()

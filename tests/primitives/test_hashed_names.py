@@ -19,6 +19,11 @@ OF_RANK = "f2aiu4qm5fcyubkv72pnimd54hl7hv7etkz6oosswdczjf4j6xgr", "fdnsmju4secde
         # An argument may be divisible by 16 on one rank only, and the tenth has two digits.
         (["triton__0d1d23d", "triton__0d1d2d3d", "triton__0d12c3de"], "triton__0…3"),
         (["kernel_0d1d2d3d4d5d6d7d8d9d10d", "kernel_0d1d2d3d4d5d6d7d8d9d10"], "kernel_0…10"),
+        # So many arguments that their suffix could be a hash.
+        (
+            ["triton__" + "".join(f"{n}d" for n in range(16)), "triton__0d" + "".join(map(str, range(1, 16)))],
+            "triton__0…15",
+        ),
     ],
 )
 def test_names_that_differ_in_a_hash_are_one(names, shared):

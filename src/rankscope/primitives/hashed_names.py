@@ -27,7 +27,8 @@ _KNOWN = re.compile(r"c?d?e?")
 
 def without_hashes(name: str) -> str:
     """A name with `…` in place of each hash."""
-    return _ARGUMENTS.sub(lambda match: _bare_arguments(match[0]), _DIGEST.sub(HASH, name))
+    # First: those of many arguments look like a hash.
+    return _DIGEST.sub(HASH, _ARGUMENTS.sub(lambda match: _bare_arguments(match[0]), name))
 
 
 def _bare_arguments(suffix: str) -> str:
