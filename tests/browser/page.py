@@ -14,7 +14,7 @@ HOW = "Debian: apt-get install chromium-headless-shell. Elsewhere name a Chromiu
 
 UI = Path(__file__).resolve().parents[2] / "src" / "rankscope" / "web" / "ui"
 AXE = UI / "node_modules" / "axe-core" / "axe.min.js"
-WAIT_MS = 600_000
+WAIT_MS = 240_000
 """Nothing that a page is waited for takes so long, on any machine."""
 
 # By the page's own frames and timers, in their order: a page that gets no core makes no progress, and this waits on.

@@ -12,7 +12,7 @@ from tests.whatif.pencil import Job
 from rankscope.diagnosis.effects import OF_ANALYSES, STRAGGLER
 from rankscope.diagnosis.merging import COVERED, ON_ITS_OWN, merge
 from rankscope.diagnosis.rules import all_rules
-from rankscope.results import Finding, Inputs, Options, with_symptoms
+from rankscope.results import Finding, Inputs, Options, Severity, with_symptoms
 from rankscope.whatif.run import ReplayedRun
 
 MS = 1_000_000
@@ -52,10 +52,10 @@ def gaps(*late_ms: float) -> pl.DataFrame:
     return pl.DataFrame({"rank": range(len(late)), "late_ns": late, "late_short_ns": 0})
 
 
-def found(name: str, saving_ms: float | None, *ranks: int, severity: str = "warning") -> Finding:
+def found(name: str, saving_ms: float | None, *ranks: int, severity: Severity = "warning") -> Finding:
     saving = None if saving_ms is None else round(saving_ms * MS)
     title = f"Rank {ranks[0]} delays the other ranks" if name == STRAGGLER else name
-    return Finding(name, severity, title, ranks=ranks, saving_ns=saving)  # type: ignore[arg-type]
+    return Finding(name, severity, title, ranks=ranks, saving_ns=saving)
 
 
 def merged(run: ReplayedRun | None, known: Inputs, *findings: Finding, step: int | None = None) -> list[Finding]:
@@ -158,6 +158,12 @@ def test_two_late_ranks_explain_together_what_neither_explains_alone() -> None:
     findings = merged(run, known, found("launch_bound", 8, 0, 1), *late)
     assert [each.title for each in findings] == ["Rank 0 delays the other ranks", "Rank 1 delays the other ranks"]
     assert [each.id for each in findings[0].symptoms] == ["launch_bound"]
+
+
+def test_a_straggler_weighs_what_it_costs() -> None:
+    known = inputs(stragglers=stragglers(2, (0, "slow_device")))
+    [only] = merged(job((0, 9.2), (0, 9)), known, found(STRAGGLER, 0.2, 0))
+    assert (only.severity, only.saving_ns) == ("info", 0.2 * MS)
 
 
 def test_a_cause_is_as_severe_as_its_symptoms() -> None:

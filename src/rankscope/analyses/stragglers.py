@@ -292,7 +292,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
 
 def _replayed(inputs: Inputs) -> ReplayedRun | None:
     """The run, if its replay explains the recorded steps."""
-    run = ReplayedRun.of(inputs.results["segments"], *(inputs.options.steps or (None, None)))
+    run = ReplayedRun.of(inputs.results["segments"], inputs.options.steps)
     return run if run is not None and run.fidelity.is_judged else None
 
 
@@ -313,8 +313,8 @@ def _costing(found: Sequence[Straggler], run: ReplayedRun | None, logged: Set[in
         logged: ranks that are late in the log.
         least_ns: the smallest saving of a straggler.
     """
-    told = [each for each in found if not each.is_past and run is not None and run.can_tell([_fix(each)])]
-    gained = dict(zip(map(id, told), savings(run, [_fix(each) for each in told]) if run else [], strict=True))
+    replayed = [each for each in found if not each.is_past and run is not None and run.can_tell([_fix(each)])]
+    gained = dict(zip(map(id, replayed), savings(run, list(map(_fix, replayed))) if run else [], strict=True))
     costing = []
     for each in found:
         saving = gained.get(id(each))
@@ -344,7 +344,7 @@ def _of_others(run: ReplayedRun, verdicts: Mapping[int, Verdict | None], named: 
     """What ranks cost that are significantly late for no cause that the traces show."""
     late = [rank for rank, verdict in verdicts.items() if verdict and verdict.significance is Significance.SIGNIFICANT]
     gains = {rank: run.gain([AsPeers((rank,))]) for rank in late if rank not in named}
-    rows = [(rank, round(ns), None) for rank, ns in gains.items() if ns >= LEAST_SHARE * run.step_ns]
+    rows = [(rank, round(ns), None) for rank, ns in gains.items() if ns and ns >= LEAST_SHARE * run.step_ns]
     return pl.DataFrame(rows, schema=_of_findings([]).schema, orient="row")
 
 
@@ -526,8 +526,9 @@ def _slow_networks(links: Sequence[SlowLink], comparison: Comparison, run: Repla
         when = "" if link.lasting else " in some steps"
         ranks = (parse_group_ranks(link.group_ranks) or ()) if link.group_ranks else ()
         saving = link.excess_ns // steps
-        if run is not None and run.can_tell([GroupAsOthers(ranks)]):
-            saving = min(saving, round(run.gain([GroupAsOthers(ranks)])))
+        gain = run.gain([GroupAsOthers(ranks)]) if run is not None else None
+        if gain is not None:
+            saving = min(saving, round(gain))
         findings.append(
             Finding(
                 id="slow-network",

@@ -77,7 +77,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     without = _without(sorted(recorded - set(segments["rank"].unique().to_list()))) if segments.height else None
     if segments.is_empty():
         return _refused(_joined("no step, collective or launch of recorded work to replay", without)), []
-    run = ReplayedRun.of(segments, *(inputs.options.steps or (None, None)))
+    run = ReplayedRun.of(segments, inputs.options.steps)
     if run is None:
         return _refused(_joined("no step was recorded by most of the ranks", without)), []
     for scenario in scenarios:

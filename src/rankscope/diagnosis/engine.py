@@ -93,7 +93,7 @@ def _step_ns(inputs: Inputs) -> int | None:
 def _replayed(inputs: Inputs) -> ReplayedRun | None:
     """The run's replay; None if there is nothing to replay."""
     segments = inputs.results.get(SEGMENTS)
-    return None if segments is None else ReplayedRun.of(segments, *(inputs.options.steps or (None, None)))
+    return None if segments is None else ReplayedRun.of(segments, inputs.options.steps)
 
 
 def _judged(results: Mapping[str, Result], inputs: Inputs, times: pl.DataFrame) -> Frames:

@@ -101,9 +101,8 @@ class _Gains:
 
     def at_most(self, saving: float, scenarios: Sequence[Scenario], given: Sequence[Scenario] = ()) -> float:
         """A saving, and no more than some scenarios gain, ns per step."""
-        if self.run is None or not scenarios or not self.run.can_tell([*given, *scenarios]):
-            return saving
-        return min(saving, max(self.run.gain(scenarios, given), 0.0))
+        gain = self.run.gain(scenarios, given) if self.run is not None and scenarios else None
+        return saving if gain is None else min(saving, max(gain, 0.0))
 
 
 def merge(
@@ -123,7 +122,10 @@ def merge(
     declared = {**OF_ANALYSES, **{rule.name: Declared(rule.parts, rule.symptom_of) for rule in rules}}
     times = inputs.results.get("step_time", pl.DataFrame(schema={"rank": pl.Int64}))
     gains, ranks = _Gains(run), frozenset(times["rank"].drop_nulls())
-    stated = [_stated(each, declared, inputs, ranks) for each in findings]
+    stated = [
+        _straggler(each, inputs, step) if each.id in (STRAGGLER, STALL) else _stated(each, declared, inputs, ranks)
+        for each in findings
+    ]
     for each in stated:
         if not each.is_first:
             each.left = gains.at_most(each.left, each.scenarios)
@@ -149,8 +151,6 @@ def merge(
 
 
 def _stated(finding: Finding, declared: Mapping[str, Declared], inputs: Inputs, ranks: frozenset[int]) -> _Stated:
-    if finding.id in (STRAGGLER, STALL):
-        return _straggler(finding, inputs)
     about = declared.get(finding.id, Declared())
     costs = rank_costs(finding, inputs, ranks)
     if finding.id == SLOW_GROUP:
@@ -159,8 +159,11 @@ def _stated(finding: Finding, declared: Mapping[str, Declared], inputs: Inputs, 
     return _Stated(finding, finding.id, about, costs, _SCENARIOS.get(finding.id, parts))
 
 
-def _straggler(finding: Finding, inputs: Inputs) -> _Stated:
-    """Late ranks: their scenario stands in the result of `stragglers`."""
+def _straggler(finding: Finding, inputs: Inputs, step: int) -> _Stated:
+    """Late ranks: their scenario stands in the result of `stragglers`. They are as severe as what they cost."""
+    if finding.id == STRAGGLER and finding.severity != "error":
+        severity = severity_of(finding.weight_ns, step_of(finding, step)[0]) or "info"
+        finding = replace(finding, severity=severity)
     frame = inputs.results.get("stragglers", pl.DataFrame(schema={"rank": pl.Int64, "cause": pl.String}))
     rows = frame.filter(pl.col("rank").is_in(list(finding.ranks)))
     causes, fix = (rows[name].drop_nulls().to_list() if name in rows.columns else [] for name in ("cause", "fix"))

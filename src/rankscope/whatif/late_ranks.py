@@ -32,13 +32,17 @@ class Saving:
 
 
 def savings(run: ReplayedRun, late: Sequence[AsPeers]) -> list[Saving | None]:
-    """What each costs; None for one without which the step is no shorter."""
+    """What each costs; None for one without which the step is no shorter.
+
+    Args:
+        run: the run.
+        late: scenarios of which it can tell what they gain.
+    """
     (base,) = run.mean_steps([[]])
     fall = Waterfall(run, base)
-    able = [each for each in late if run.can_tell([each])]
-    fall.add(able, most=len(able))
+    fall.add(late, most=len(late))
     alone = {gain.scenario: gain.gain_ns or 0.0 for gain in fall.gains}
-    fall.add(fall.together(able), most=1)
+    fall.add(fall.together(late), most=1)
     joint = fall.gains[-1] if len(fall.gains) > len(alone) else None
     together = set(joint.scenario.ranks) if joint is not None and isinstance(joint.scenario, AsPeers) else set[int]()
 

@@ -59,8 +59,8 @@ class Predictions:
     @cached_property
     def applicable(self) -> list[Scenario]:
         """Scenarios of which the run can tell what they would give, but for those of ranks."""
-        every = [Network(2), *candidates(self.run, late=())]
-        return [each for each in every if self.run.can_tell([each])]
+        network = Network(2)
+        return [*([network] if self.run.can_tell([network]) else []), *candidates(self.run, late=())]
 
     @cached_property
     def comparable_ranks(self) -> list[int]:

@@ -37,19 +37,18 @@ class ReplayedRun:
     _means: dict[tuple[Scenario, ...], float] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, segments: pl.DataFrame, first: int | None = None, last: int | None = None) -> ReplayedRun | None:
+    def of(cls, segments: pl.DataFrame, measured: tuple[int | None, int | None] | None = None) -> ReplayedRun | None:
         """The run that these rows record; None if there is no step to replay.
 
         Args:
             segments: as the analysis of that name gives them.
-            first: the first step that is measured, by number; None: no limit.
-            last: the last one.
+            measured: the first and the last step that is measured, by number; None: no limit.
         """
         if segments.is_empty():
             return None
         roles = dict(segments.select("rank", "role").unique().iter_rows())
         graph = graph_of(segments.with_columns(pl.col(name) + pl.col("shift_ns") for name in INSTANTS), roles)
-        steps = Steps.of(graph, _between(first, last))
+        steps = Steps.of(graph, _between(*(measured or (None, None))))
         return cls(graph, steps) if steps.index.size else None
 
     @cached_property
@@ -83,11 +82,12 @@ class ReplayedRun:
             self._means.update(zip(new, means.tolist(), strict=True))
         return [self._means[tuple(each)] for each in sets]
 
-    def gain(self, scenarios: Sequence[Scenario], given: Sequence[Scenario] = ()) -> float:
-        """By how much some scenarios shorten the mean step, given others, ns; 0 if the run cannot tell."""
-        if not (self.can_tell(given) and self.can_tell([*given, *scenarios])):
-            return 0.0
-        before, after = self.mean_steps([given, [*given, *scenarios]])
+    def gain(self, scenarios: Sequence[Scenario], given: Sequence[Scenario] = ()) -> float | None:
+        """By how much some scenarios shorten the mean step, given others, ns; None if the run cannot tell."""
+        try:
+            before, after = self.mean_steps([given, [*given, *scenarios]])
+        except ConfigError:
+            return None
         return before - after
 
     def can_tell(self, scenarios: Sequence[Scenario]) -> bool:

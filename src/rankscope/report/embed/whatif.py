@@ -82,8 +82,7 @@ def run_to_ask(run: Run) -> Predictions | str:
     Raises:
         AnalysisError: what it needs cannot be computed.
     """
-    options = run.options.steps or (None, None)
-    replayed = ReplayedRun.of(run.analyze("segments")["segments"].frame, *options)
+    replayed = ReplayedRun.of(run.analyze("segments")["segments"].frame, run.options.steps)
     if replayed is None:
         return "no step of recorded work is the same on most of the ranks"
     if replayed.graph.line.size > MOST_NODES:
