@@ -97,7 +97,7 @@ class Graph:
         path_latency: (nodes, paths) from such a launch to its start on an idle device; `NEVER` for no path.
         latency: C: from its launch to its start on an idle device; `NEVER` if its launch is not known.
         delay: C: how much later it started than anything explains; S: the call's time without waiting.
-        wake: W and S: from a collective's end until it is noticed.
+        wake: W and S: from a collective's end until it is noticed; negative where the end is recorded late.
         after_device: C and S: whether it waits for what the device has to do.
         allocates: S: whether in a call for memory.
         need_start: the first of each node's entries in `needs`, and the number of entries at the end.
@@ -442,7 +442,7 @@ def _graph(rows: pl.DataFrame, kind: Int64, line: Int64, nodes: _Nodes, lines: L
     need_start, needs = _needs(
         single, (for_device & all_streams) | for_collectives | (is_e & on_device), is_c, node_line, stream
     )
-    noticed = np.maximum(until - end[np.maximum(nodes.awaited, 0)], 0)
+    noticed = until - end[np.maximum(nodes.awaited, 0)]  # negative where the end is recorded late
     wake = np.where(is_w, KERNEL_GAP_NS, np.where(on_host, noticed, 0))
 
     number = rows["number"].fill_null(-1).to_numpy()[nodes.row]

@@ -54,6 +54,9 @@ _GLOO_QUEUED_NS = 1_000_000
 """A Gloo range that begins so soon after the one before it on its thread was queued."""
 _LEAST_WAIT_NS = 5_000
 _GLOO_RETURN_NS = 50_000
+_SLICE_NS = 4_000_000
+"""So long a thread of Gloo may be without a core before it records the end of what woke the host (3 ms and more
+measured where threads outnumber cores)."""
 _NEVER = np.iinfo(np.int64).min // 2
 
 SCHEMA = pl.Schema(
@@ -303,10 +306,7 @@ def _on_host(tables: Mapping[str, pl.DataFrame], collectives: pl.DataFrame) -> p
     begin, until = (
         np.asarray(side)[exposed.ends - exposed.starts >= _LEAST_WAIT_NS] for side in (exposed.starts, exposed.ends)
     )
-    by_end = np.argsort(end, kind="stable")
-    place = np.searchsorted(end[by_end], until + _GLOO_RETURN_NS, side="right") - 1
-    awaited = by_end[np.maximum(place, 0)] if end.size else place
-    waited: Bool = (place >= 0) & (end[awaited] >= begin) if end.size else place >= 0
+    awaited, waited = _awaited(start, end, begin, until)
     begin, until, awaited = begin[waited], until[waited], awaited[waited]
     queued = np.zeros(start.size, dtype=np.bool_)
     for number in np.unique(stream):
@@ -324,3 +324,20 @@ def _on_host(tables: Mapping[str, pl.DataFrame], collectives: pl.DataFrame) -> p
         ],
         how="diagonal_relaxed",
     )
+
+
+def _awaited(start: Int64, end: Int64, begin: Int64, until: Int64) -> tuple[Int64, Bool]:
+    """Which collective each wait of a host was for, and whether there is one.
+
+    It is the last to have ended by the end of the wait, and within it. If there is none, it is the next to end of those
+    that had begun, if that is recorded late: by no more than `_SLICE_NS`, nor than the wait.
+    """
+    if not end.size:
+        return np.zeros(begin.size, dtype=np.int64), np.zeros(begin.size, dtype=np.bool_)
+    by_end = np.argsort(end, kind="stable")
+    place = np.searchsorted(end[by_end], until + _GLOO_RETURN_NS, side="right")
+    last, following = by_end[np.maximum(place - 1, 0)], by_end[np.minimum(place, end.size - 1)]
+    ended = (place > 0) & (end[last] >= begin)
+    late = end[following] - until
+    is_late = (place < end.size) & (start[following] < until) & (late <= np.minimum(_SLICE_NS, until - begin))
+    return np.where(ended, last, following), ended | is_late
