@@ -20,7 +20,6 @@ from rankscope.diagnosis.step_costs import (
     Worst,
     average_step,
     mean_step_ns,
-    number_of_steps,
     on_worst_rank,
     per_step,
     severity_of,
@@ -31,6 +30,9 @@ from rankscope.diagnosis.step_costs import (
     worst_rank,
 )
 from rankscope.results import Evidence, Finding, Inputs, Severity
+
+_SAME_STEP = 0.05
+"""Of the median step: a mean one that differs by less is the same to a reader."""
 
 
 def recurs(times: pl.Expr, steps: pl.Expr) -> pl.Expr:
@@ -183,14 +185,15 @@ def in_bursts(frame: pl.DataFrame, column: str, inputs: Inputs) -> Bursts | None
 def of_mean_step(finding: Finding, inputs: Inputs) -> Finding:
     """A finding that an analysis states, with the mean step as evidence if its saving is a part of that.
 
-    Late in fewer than half of the steps, a rank or group costs the median step nothing.
+    The replay's gain is that of the mean step: where this differs from the median one, shares refer to it.
 
     Args:
         inputs: with the result of `step_time`.
     """
-    mean = mean_step_ns(inputs)
-    seldom = 0 < 2 * len(finding.steps) < number_of_steps(inputs)
-    if finding.id not in (STRAGGLER, SLOW_GROUP) or not finding.saving_ns or not seldom or mean is None:
+    mean, median = mean_step_ns(inputs), step_ns(inputs)
+    if finding.id not in (STRAGGLER, SLOW_GROUP) or not finding.saving_ns or mean is None or median is None:
+        return finding
+    if abs(mean - median) < _SAME_STEP * median:
         return finding
     return replace(finding, evidence=(*finding.evidence, Evidence(MEAN_STEP.length, mean, "ns")))
 
