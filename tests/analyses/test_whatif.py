@@ -43,12 +43,37 @@ def events(late: int, steps: int = 3) -> list[kineto.Event]:
     return found
 
 
+def gloo_steps(late: int, recorded_late: int, steps: int = 4) -> list[kineto.Event]:
+    """Steps of 80 ms on the CPU, of which one rank sleeps 50: the other one waits until the all-reduce ends at 75.
+
+    Its end may be recorded late, when the host is at work again.
+    """
+    found: list[kineto.Event] = []
+    for number in range(steps):
+        at = 80_000 * number
+        found += [
+            kineto.step(number + 1, at, 80_000),
+            kineto.op("aten::mm", at + late, 20_000),
+            kineto.annotation("gloo:all_reduce", at + 20_000 + late, 55_000 - late + recorded_late, tid=9),
+            kineto.op("aten::copy_", at + 75_000, 5_000),
+        ]
+    return found
+
+
 def opened(folder: Path, by_rank: dict[int, Sequence[kineto.Event]]) -> rankscope.Run:
     return rankscope.open(kineto.write_ranks(folder, by_rank), executor="serial")
 
 
 def as_recorded(run: rankscope.Run, **options: Any) -> dict[str, Any]:
     return run.whatif(**options).row(0, named=True)
+
+
+@pytest.mark.parametrize("recorded_late", [0, 220, 3_000])
+def test_a_wait_for_gloo_whose_end_is_recorded_late(tmp_path: Path, recorded_late: int) -> None:
+    run = opened(tmp_path, {0: gloo_steps(0, recorded_late), 1: gloo_steps(50_000, 0)})
+    recorded, fixed = run.whatif(fix="rank=1").rows(named=True)
+    assert recorded["explained"] == pytest.approx(1)
+    assert fixed["gain_alone_ns"] == pytest.approx(50e6, rel=0.01)
 
 
 def test_by_hand(tmp_path: Path) -> None:
