@@ -4,7 +4,7 @@
    times that vary as those of a machine do. In windows of them one rank is made late by a part of the usual step, and
    the ranks are judged as `rankscope watch` and `summary` do. Without a delay no rank is to be named.
 2. Each plain job runs with defaults: rank named, cause named, first line helps, nothing false. A job with a late rank
-   then runs with that rank like the others: by so much its median step becomes shorter.
+   then runs with that rank like the others: by so much its mean step becomes shorter.
 3. The same runs, scored by their findings like those of `benchmarks diagnosis`.
 
 `python -m benchmarks plain` runs each job three times, which takes an hour on two idle cores;
@@ -32,11 +32,11 @@ from benchmarks.diagnosis.scoring import Case, Done, said_of
 from rankscope.watch.judgment import judge
 from rankscope.watch.local_times import LocalTimes, local_times
 from rankscope.watch.log import WatchLogs
-from rankscope.watch.status import read_status
 
 STEPS = 600
 WINDOWS = (15, 30, 50, 100)
 DELAYS = (0.0, 0.05, 0.1, 0.2, 0.5)
+WARM_UP = 5
 FIRST = 20
 """The steps before warm up, and some of them are recorded."""
 COLUMNS = (*PARTS, "step, ms", "reported, ms", "saved, ms", "difference, of a step")
@@ -103,9 +103,9 @@ class Ran:
         job: the job.
         outcome: how its summary compares with what is expected of it.
         case: its findings, and what was done to it.
-        step_ns: its median step, of those that are not recorded; None if it has none.
-        reported_ns: the saving that is reported of the late rank, if it is late in every step; else None.
-        saved_ns: by how much its median step is shorter without the cause.
+        step_ns: its mean step, of those that are not recorded; None if it has none.
+        reported_ns: the saving that is reported of the late rank.
+        saved_ns: by how much its mean step is shorter without the cause.
     """
 
     job: PlainJob
@@ -116,10 +116,10 @@ class Ran:
     saved_ns: int | None = None
 
 
-def median_step(run: Path) -> int | None:
-    """Of a run's log, ns."""
-    found = read_status(run, WatchLogs(run)).step_time
-    return None if found is None else found.median_ns
+def mean_step(run: Path) -> int | None:
+    """Of a run's log, ns, without the steps that warm up."""
+    times = local_times(WatchLogs(run).latest(), STEPS)
+    return None if times is None or times.steps.size <= WARM_UP else int(times.step_ns[:, WARM_UP:].max(axis=0).mean())
 
 
 def ran(job: PlainJob, folder: Path) -> Ran:
@@ -127,16 +127,14 @@ def ran(job: PlainJob, folder: Path) -> Ran:
     outcome = run_plain_job(job, folder)
     findings = rankscope.open(folder / "run").diagnosis().findings
     if job.late is None or job.hangs:
-        return Ran(job, outcome, Case(job.name, (), said_of(findings)), median_step(folder / "run"))
+        return Ran(job, outcome, Case(job.name, (), said_of(findings)), mean_step(folder / "run"))
     run_script(job.without_cause(), job.ranks, folder / "without", job.options)
-    step, alike = median_step(folder / "run"), median_step(folder / "without" / "run")
+    step, alike = mean_step(folder / "run"), mean_step(folder / "without" / "run")
     of_rank = next((each for each in findings if each.id == "straggler" and each.ranks == (job.late,)), None)
     saved = None if step is None or alike is None else step - alike
     cost = 0.0 if saved is None or not alike else max(saved / alike, 0.0)
     done = Done(frozenset({job.late}), job.classes, cost, job.name)
     case = Case(job.name, (done,), said_of(findings))
-    if of_rank is not None and of_rank.steps:  # a median step has no checkpoint
-        return Ran(job, outcome, case, step)
     return Ran(job, outcome, case, step, (of_rank.saving_ns or 0) if of_rank is not None else 0, saved)
 
 
