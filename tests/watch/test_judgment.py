@@ -47,6 +47,23 @@ def test_waiting_for_cores_hides_no_late_rank() -> None:
     assert not any(named(busy_machine(0.0, known=True, seed=seed)) for seed in seeds)
 
 
+@pytest.mark.parametrize(
+    ("waits", "steps", "late"),
+    [(0.2, 50, False), (0.4, 50, True), (0.35, 15, False), (0.6, 15, True), (0.1, 200, False), (0.2, 200, True)],
+)
+def test_equal_ranks_get_cores_that_differ(waits: float, steps: int, late: bool) -> None:
+    """One that waits for a core a little longer, in some steps, is equal; by other programs it is longer, or lasts."""
+    draw = np.random.default_rng(3)
+    runs, ready = (draw.normal(each * STEP, 0.01 * STEP, (2, steps)) for each in (0.5, 0.2))
+    ready[1] += waits * STEP
+    local = (runs + ready).astype(np.int64)
+    both = np.broadcast_to(local.max(axis=0), local.shape)
+    times = LocalTimes(
+        (0, 1), np.arange(1, steps + 1), both, local, {}, "collectives", (), False, ready_ns=ready.astype(np.int64)
+    )
+    assert named(times) == ([1] if late else [])
+
+
 @pytest.mark.parametrize("readings", [True, False])
 def test_what_of_the_local_time_a_thread_waited(tmp_path: Path, readings: bool) -> None:
     """Of the step before its backward pass and in it, and of the step before after that."""

@@ -23,6 +23,7 @@ import numpy as np
 from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.stragglers.detectors import late_at_times
 from rankscope.primitives.stragglers.observations import Observations
+from rankscope.primitives.stragglers.peers import excess_over_peers, mean_known
 from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 from rankscope.primitives.stragglers.with_log import LOADING
 from rankscope.watch.device_times import BASIS
@@ -39,8 +40,13 @@ CORES_DIFFER = 0.06
 cores one took up to 5 % longer in all steps of most jobs (`python -m benchmarks plain`)."""
 CORES_STEPS = 50
 """In fewer steps than these they differ by more, as means do."""
+CORES_TAKEN = 0.25
+"""Of a step, in `CORES_STEPS` steps, and by their root less in more: a rank that only waits for a core, and by less than
+this longer, is not late. Of two equal ranks on two cores one waited longer by up to 38 % in 15 steps, 26 % in 30 and 18 %
+in 50 (`python -m benchmarks plain`)."""
 _BY_CHANCE = 0.001
 """Long steps are no chance if it is less probable that so many are of one rank, and at such multiples of a number."""
+_HALF = 0.5
 _FEW_STEPS = 0.34
 """Of all steps: a rank that is late in so few of them is not late in each …"""
 _MOST_OF_IT = 0.8
@@ -75,7 +81,7 @@ def judge(times: LocalTimes) -> Judgment:
     alike = 0.0
     if times.basis != BASIS:
         alike = CORES_DIFFER * max(CORES_STEPS / times.steps.size, 1) ** 0.5 * compared.seen.step_ns
-    cores = [each for each in found if each.lasting and each.excess_ns < alike]
+    cores = [each for each in found if _is_of_cores(each, times, compared, alike)]
     found = [each for each in found if each not in cores]
     for each in cores:
         # Its peer had nobody else to be compared with.
@@ -84,6 +90,28 @@ def judge(times: LocalTimes) -> Judgment:
         verdicts |= dict.fromkeys(clean, replace(each.verdict, significance=Significance.NOT_SIGNIFICANT))
     most = max(float(compared.least_delays.max()), alike)
     return Judgment(tuple(found), verdicts, round(most) if math.isfinite(most) else None)
+
+
+def _is_of_cores(late: Straggler, times: LocalTimes, compared: Comparison, alike: float) -> bool:
+    """Whether a rank is late by no more than equal ranks differ on the cores that they got.
+
+    Args:
+        late: the rank, by its number.
+        times: the local times.
+        compared: of the ranks.
+        alike: by how much more equal ranks differ in what they do themselves, ns per step.
+    """
+    if times.ready_ns is None or not alike:
+        return late.lasting and late.excess_ns < alike
+    row, taken = times.ranks.index(late.ranks[0]), CORES_TAKEN * (CORES_STEPS / times.steps.size) ** 0.5
+    seen = compared.seen
+    itself = excess_over_peers(seen.steady, seen.role, np.arange(seen.ranks.size) == row)[row]
+    if mean_known(itself) >= alike:
+        return False
+    itself_ns = mean_known(np.where(late.lasting | np.isin(seen.steps, late.steps), itself, 0.0))
+    if not late.lasting and itself_ns >= _HALF * late.excess_ns:
+        return False
+    return bool(late.excess_ns - itself_ns < taken * seen.step_ns)
 
 
 def _observations(times: LocalTimes) -> Observations:
