@@ -42,8 +42,8 @@ CORES_STEPS = 50
 """In fewer steps than these they differ by more, as means do."""
 CORES_TAKEN = 0.25
 """Of a step, in `CORES_STEPS` steps, and by their root less in more: a rank that only waits for a core, and by less
-than this longer, is not late. Of two equal ranks on two cores one waited longer by up to 38 % in 15 steps, 26 % in 30 and
-18 % in 50 (`python -m benchmarks plain`)."""
+than this longer, is not late. Of two equal ranks on two cores one waited longer by up to 38 % in 15 steps, 26 % in 30
+and 18 % in 50 (`python -m benchmarks plain`)."""
 _BY_CHANCE = 0.001
 """Long steps are no chance if it is less probable that so many are of one rank, and at such multiples of a number."""
 _HALF = 0.5
