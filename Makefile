@@ -172,7 +172,7 @@ $(HAS_RUN): pyproject.toml constraints.txt $(READER) | $(BIN)/python
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
 	$(PIP_INSTALL) --upgrade pip
 	$(PIP_INSTALL) hatchling editables
-	$(PIP_INSTALL) --no-build-isolation -e '.[capture]'
+	$(PIP_INSTALL) --no-build-isolation -e '.[capture,sql]'
 	@ls src/rankscope/ingest/librankscope_reader.* >/dev/null 2>&1 || \
 		echo "no compiled reader (there is no cargo, or it failed): traces are read by Python alone, in twice the time"
 	@touch $@

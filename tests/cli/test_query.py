@@ -100,7 +100,6 @@ def test_examples_and_tables(asked: Ask) -> None:
         (["SELECT * FROM device_event"], ["device_event", "device_events"]),
         (["SELECT nam FROM device_events"], ["nam", "near names: name"]),
         (["--example", "longest_kernls"], ["longest_kernls", "longest_kernels"]),
-        (["--engine", "sqlite", SQL], ["sqlite", "polars, duckdb"]),
         ([], ["name a run and a query"]),
         (["--tables", "flow"], ["flow", "flows"]),
     ],

@@ -274,13 +274,10 @@ def test_every_example_has_an_oracle() -> None:
     assert len(EXAMPLES) == 21
 
 
-@pytest.mark.parametrize("engine", ["polars", "duckdb"])
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_returns_what_plain_python_computes(run: Run, name: str, engine: str) -> None:
-    if engine == "duckdb":
-        pytest.importorskip("duckdb")
+def test_an_example_returns_what_plain_python_computes(run: Run, name: str) -> None:
     expected = ORACLES[name]()
-    found = run.sql(EXAMPLES[name].sql, engine=engine)
+    found = run.sql(EXAMPLES[name].sql)
     assert expected, "an example without rows shows nothing"
     assert [each for row in found.rows() for each in row] == pytest.approx([each for row in expected for each in row])
     assert found.height == len(expected)

@@ -6,9 +6,11 @@ import io
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import polars as pl
 import pytest
 from tests.analyses.reference import write_reference
@@ -19,8 +21,8 @@ from rankscope.export.query import QUERY_FORMATS
 from rankscope.pipeline import Run, open_run
 from rankscope.pipeline.clock import clock_of
 from rankscope.pipeline.sql import QueryOptions, column_of, prepare_query, run_query, tables_of
-from rankscope.query import engines
-from rankscope.query.statement import QueryError, Statement
+from rankscope.query import engine
+from rankscope.query.statement import QueryError
 from rankscope.store.schema import SCHEMA_VERSION, TABLES
 
 FILE_ROWS = 1 << 16
@@ -33,70 +35,26 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         yield open_run(write_reference(tmp_path_factory.mktemp("queries") / "run"), executor="serial").load()
 
 
-@pytest.fixture(params=["polars", "duckdb"])
-def engine(request: pytest.FixtureRequest) -> str:
-    if request.param == "duckdb":
-        pytest.importorskip("duckdb")
-    return str(request.param)
-
-
-def test_every_table_has_the_rows_of_all_ranks(run: Run, engine: str) -> None:
+def test_every_table_has_the_rows_of_all_ranks(run: Run) -> None:
     for name in TABLES:
-        frame = run.sql(f"SELECT * FROM {name}", engine=engine)
+        frame = run.sql(f"SELECT * FROM {name}")
         expected = [trace.load(name).height for files in run.loaded.ranks.values() for trace in files]
         assert frame.height == sum(expected), name
         assert frame.columns == ["rank", "file", "row_index", *TABLES[name].schema], name
-        assert run.sql(f"SELECT count(*) AS n FROM {name}", engine=engine).item() == sum(expected), name
+        assert run.sql(f"SELECT count(*) AS n FROM {name}").item() == sum(expected), name
 
 
-def test_rows_without_columns_are_counted_in_joins(run: Run, engine: str) -> None:
-    own = run.sql("SELECT * FROM device_events", engine=engine).height
-    assert run.sql("SELECT count(*) AS n FROM device_events a, device_events b", engine=engine).item() == own**2
+def test_rows_without_columns_are_counted_in_joins(run: Run) -> None:
+    own = run.sql("SELECT * FROM device_events").height
+    assert run.sql("SELECT count(*) AS n FROM device_events a, device_events b").item() == own**2
 
 
-def test_row_index_continues_over_the_files_of_a_table(tmp_path: Path, engine: str) -> None:
+def test_row_index_continues_over_the_files_of_a_table(tmp_path: Path) -> None:
     events = [kernel(f"k{number % 7}", number, 1) for number in range(FILE_ROWS + 10)]
     run = open_run(write_ranks(tmp_path / "run", {0: events}), executor="serial")
     assert len(run.loaded.ranks[0][0].files("device_events")) > 1
-    found = run.sql("SELECT row_index, start_ns FROM device_events WHERE row_index > 65530", engine=engine)
+    found = run.sql("SELECT row_index, start_ns FROM device_events WHERE row_index > 65530")
     assert sorted(found.rows()) == [(row, 1000 * row) for row in range(65_531, FILE_ROWS + 10)]
-
-
-@pytest.mark.parametrize(
-    ("condition", "read"),
-    [
-        ("rank = 1", {1}),
-        ("rank IN (0, 7)", {0}),
-        ("rank > 0 AND kind = 'kernel'", {1}),
-        ("rank BETWEEN 5 AND 9", set()),
-        ("rank = 1 OR kind = 'kernel'", {0, 1}),
-        ("kind = 'kernel'", {0, 1}),
-    ],
-)
-def test_files_of_other_ranks_are_left_alone(
-    run: Run, monkeypatch: pytest.MonkeyPatch, condition: str, read: set[int]
-) -> None:
-    seen: set[int] = set()
-    original = engines._file
-
-    def spy(name: str, each: engines.TraceFiles) -> pl.LazyFrame:
-        seen.add(each.rank)
-        return original(name, each)
-
-    monkeypatch.setattr(engines, "_file", spy)
-    found = run.sql(f"SELECT rank, kind FROM device_events WHERE {condition}")
-    assert seen == read
-    monkeypatch.undo()
-    everything = run.sql("SELECT rank, kind FROM device_events").rows()
-    by_hand = {
-        "rank = 1": lambda r, k: r == 1,
-        "rank IN (0, 7)": lambda r, k: r == 0,
-        "rank > 0 AND kind = 'kernel'": lambda r, k: r > 0 and k == "kernel",
-        "rank BETWEEN 5 AND 9": lambda r, k: False,
-        "rank = 1 OR kind = 'kernel'": lambda r, k: r == 1 or k == "kernel",
-        "kind = 'kernel'": lambda r, k: k == "kernel",
-    }[condition]
-    assert sorted(found.rows()) == sorted(row for row in everything if by_hand(*row))
 
 
 def test_an_analysis_is_computed_only_if_the_query_names_it(run: Run) -> None:
@@ -107,30 +65,21 @@ def test_an_analysis_is_computed_only_if_the_query_names_it(run: Run) -> None:
     assert set(fresh.results) == {"devices"}
 
 
-def test_limit_of_rows(run: Run, engine: str) -> None:
+def test_limit_of_rows(run: Run) -> None:
     sql = "SELECT name FROM device_events"
-    assert run.sql(sql, engine=engine, limit_rows=3).height == 3
-    assert run_query(run, sql, QueryOptions(engine, 3)).truncated
-    assert not run_query(run, sql, QueryOptions(engine, 24)).truncated
-    assert run_query(run, sql, QueryOptions(engine, 0)).truncated
+    assert run.sql(sql, limit_rows=3).height == 3
+    assert run_query(run, sql, QueryOptions(3)).truncated
+    assert not run_query(run, sql, QueryOptions(24)).truncated
+    assert run_query(run, sql, QueryOptions(0)).truncated
 
 
 @pytest.mark.slow
-def test_a_query_is_ended_at_its_limit_of_time(run: Run, engine: str) -> None:
+def test_a_query_is_ended_at_its_limit_of_time(run: Run) -> None:
     tables = ", ".join(f"device_events AS t{number}" for number in range(12))
     with pytest.raises(QueryError, match=r"longer than 0\.5 s"):
-        run.sql(f"SELECT sum(t0.start_ns * t1.end_ns) AS s FROM {tables}", engine=engine, timeout_s=0.5)
+        run.sql(f"SELECT sum(t0.start_ns * t1.end_ns) AS s FROM {tables}", timeout_s=0.5)
     with pytest.raises(QueryError, match="was ended"):
-        prepare_query(run, "SELECT 1", QueryOptions(engine, timeout_s=60)).run(stopped=lambda: True)
-
-
-@pytest.mark.slow
-def test_another_process_returns_the_same(run: Run, engine: str) -> None:
-    sql = "SELECT rank, count(*) AS n FROM result_collectives GROUP BY rank ORDER BY rank"
-    assert run.sql(sql, engine=engine, timeout_s=300).equals(run.sql(sql, engine=engine))
-    with pytest.raises(QueryError, match="nme") as caught:
-        run.sql("SELECT nme FROM device_events", engine=engine, timeout_s=300)
-    assert "name" in str(caught.value.hint)
+        prepare_query(run, "SELECT 1", QueryOptions(timeout_s=60)).run(stopped=lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -142,18 +91,18 @@ def test_another_process_returns_the_same(run: Run, engine: str) -> None:
         ("SELECT k.nane FROM device_events AS k", "nane", "name"),
     ],
 )
-def test_a_misspelled_name_gets_the_near_ones(run: Run, engine: str, sql: str, what: str, near: str) -> None:
+def test_a_misspelled_name_gets_the_near_ones(run: Run, sql: str, what: str, near: str) -> None:
     with pytest.raises(QueryError, match=what) as caught:
-        run.sql(sql, engine=engine)
+        run.sql(sql)
     assert near in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(
     "sql", ["SELECT * FROM information_schema.tables", "SELECT * FROM sqlite_master", "SELECT * FROM PG_VIEWS"]
 )
-def test_tables_of_the_engine_are_not_shown(run: Run, engine: str, sql: str) -> None:
+def test_tables_of_the_engine_are_not_shown(run: Run, sql: str) -> None:
     with pytest.raises(QueryError):
-        run.sql(sql, engine=engine)
+        run.sql(sql)
 
 
 @pytest.mark.parametrize(
@@ -166,32 +115,28 @@ def test_tables_of_the_engine_are_not_shown(run: Run, engine: str, sql: str) -> 
         "WITH a AS (SELECT 1), b AS (SELECT * FROM a, {}) SELECT * FROM b",
     ],
 )
-def test_functions_of_the_engine_about_itself_are_refused(run: Run, engine: str, sql: str) -> None:
+def test_functions_of_the_engine_about_itself_are_refused(run: Run, sql: str) -> None:
     for call in ("duckdb_settings()", '"duckdb_views"()', "main.DUCKDB_FUNCTIONS()", "enable_logging()"):
         with pytest.raises(QueryError) as refused:
-            run.sql(sql.format(call), engine=engine)
-        if engine == "duckdb":
-            assert "not allowed" in str(refused.value) or "there is no table" in str(refused.value)
-    if engine == "duckdb":
-        with pytest.raises(QueryError, match="current_setting is not allowed"):
-            run.sql("SELECT current_setting('allowed_paths')", engine=engine)
-        found = run.sql("SELECT count(*) AS n FROM host_ops, json_each('[1, 2]')", engine=engine)
-        assert found.item() == 2 * run.sql("SELECT count(*) AS n FROM host_ops").item()
+            run.sql(sql.format(call))
+        assert "not allowed" in str(refused.value) or "there is no" in str(refused.value)
+    with pytest.raises(QueryError, match="current_setting is not allowed"):
+        run.sql("SELECT current_setting('allowed_paths')")
+    found = run.sql("SELECT count(*) AS n FROM host_ops, json_each('[1, 2]')")
+    assert found.item() == 2 * run.sql("SELECT count(*) AS n FROM host_ops").item()
 
 
 def test_a_type_that_polars_lacks_gets_a_hint(run: Run) -> None:
-    pytest.importorskip("duckdb")
     with pytest.raises(QueryError, match="INTERVAL") as refused:
-        run.sql("SELECT INTERVAL 1 DAY AS day", engine="duckdb")
+        run.sql("SELECT INTERVAL 1 DAY AS day")
     assert refused.value.hint == "CAST it AS VARCHAR"
-    assert run.sql("SELECT CAST(INTERVAL 1 DAY AS VARCHAR) AS day", engine="duckdb").item() == "1 day"
+    assert run.sql("SELECT CAST(INTERVAL 1 DAY AS VARCHAR) AS day").item() == "1 day"
     with pytest.raises(QueryError, match=r"out of range|Overflow"):
-        run.sql("SELECT 9223372036854775807 + rank AS n FROM device_events WHERE rank > 0", engine="duckdb")
+        run.sql("SELECT 9223372036854775807 + rank AS n FROM device_events WHERE rank > 0")
 
 
 def test_duckdb_writes_no_temporary_files() -> None:
-    duckdb = pytest.importorskip("duckdb")
-    with duckdb.connect(":memory:", config=engines._SETTINGS) as connection:
+    with duckdb.connect(":memory:", config=engine._SETTINGS) as connection:
         assert connection.sql("SELECT current_setting('temp_directory')").fetchall() == [("",)]
 
 
@@ -203,11 +148,11 @@ def drifting(rank: int) -> list[Event]:
     ]
 
 
-def test_instants_are_on_the_timeline_s_clock(tmp_path: Path, engine: str) -> None:
+def test_instants_are_on_the_timeline_s_clock(tmp_path: Path) -> None:
     run = open_run(write_ranks(tmp_path / "run", {rank: drifting(rank) for rank in (0, 1)}), executor="serial")
     clock = clock_of(run)
     assert clock.ranks[1].drift
-    rows = run.sql("SELECT rank, start_ns, end_ns FROM device_events ORDER BY start_ns, rank", engine=engine)
+    rows = run.sql("SELECT rank, start_ns, end_ns FROM device_events ORDER BY start_ns, rank")
     for rank in (0, 1):
         stored = run.loaded.ranks[rank][0].load("device_events", ("start_ns", "end_ns"))
         of_rank = rows.filter(pl.col("rank") == rank)
@@ -217,11 +162,11 @@ def test_instants_are_on_the_timeline_s_clock(tmp_path: Path, engine: str) -> No
     # The two of a collective are together, although their own times are milliseconds apart.
     assert rows["rank"].to_list() != sorted(rows["rank"])
     assert rows["start_ns"].diff().gather_every(2, 1).max() < 1_000
-    late = run.sql("SELECT max(start_ns) AS last FROM device_events WHERE start_ns >= 5 AND rank = 1", engine=engine)
+    late = run.sql("SELECT max(start_ns) AS last FROM device_events WHERE start_ns >= 5 AND rank = 1")
     assert late.item() == rows.filter(pl.col("rank") == 1)["start_ns"].max()
 
 
-def test_the_documented_query_gives_the_spread_of_each_collective(tmp_path: Path, engine: str) -> None:
+def test_the_documented_query_gives_the_spread_of_each_collective(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "queries.md").read_text(encoding="utf-8")
     (sql,) = re.findall(r"start it:\n\n```sql\n(.*?)```", text, re.DOTALL)
     late = [
@@ -229,7 +174,7 @@ def test_the_documented_query_gives_the_spread_of_each_collective(tmp_path: Path
         for rank in (0, 1)
     ]
     run = open_run(write_ranks(tmp_path / "run", dict(enumerate(late))), executor="serial")
-    found = run.sql(sql, engine=engine)
+    found = run.sql(sql)
     assert found["ranks"].to_list() == [2] * 5
     # They end together, so the ranks' clocks are the same.
     assert found.select("first_ns", "spread_ns").rows() == [
@@ -247,22 +192,28 @@ def test_instants_wait_for_the_clock_where_nothing_may_be_computed(run: Run) -> 
     assert found.frame.equals(run.sql(sql))
 
 
-def test_an_engine_reads_nothing_but_the_run(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
-) -> None:
+def test_duckdb_reads_nothing_but_the_run(run: Run, tmp_path: Path) -> None:
     """Whatever gets past the check of the text."""
-    monkeypatch.setattr(engines, "parse_statement", lambda sql: Statement(sql, frozenset()))
     secret = tmp_path / "secret.csv"
     secret.write_text("a\n1\n", encoding="utf-8")
-    files = [engines.TraceFiles(0, 0, tuple(run.loaded.ranks[0][0].files("host_ops")))]
+    files = [engine.TraceFiles(0, 0, tuple(run.loaded.ranks[0][0].files("host_ops")))]
     for sql in (f"SELECT * FROM read_csv('{secret}')", f"SELECT * FROM '{secret}'", f"COPY host_ops TO '{tmp_path}/x'"):
-        with pytest.raises(Exception, match=r"disabled|no table|no files|not found|not supported|only SELECT"):
-            engines.run(engines.Request(sql, engine, {"host_ops": files}))
+        with pytest.raises(QueryError, match=r"disabled|file system operations"):
+            engine.run(engine.Request(sql, {"host_ops": files}))
+    with pytest.raises(QueryError, match="locked"):
+        engine.run(engine.Request("SET memory_limit = '1GB'", {"host_ops": files}))
     assert not (tmp_path / "x").exists()
 
 
+def test_without_duckdb_the_error_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(QueryError, match="not installed") as refused:
+        run.sql("SELECT 1")
+    assert refused.value.hint == "pip install 'rankscope[sql]'"
+
+
 def test_options_that_are_not_valid(run: Run) -> None:
-    for options in ({"engine": "sqlite"}, {"limit_rows": -1}, {"timeout_s": 0}, {"timeout_s": math.nan}):
+    for options in ({"limit_rows": -1}, {"timeout_s": 0}, {"timeout_s": math.nan}):
         with pytest.raises(ConfigError):
             run.sql("SELECT 1", **options)
 
@@ -271,8 +222,8 @@ NESTED = "SELECT [1, 2] AS list, 'a\nb' AS text, CAST('NaN' AS DOUBLE) AS nan, N
 
 
 @pytest.mark.parametrize("form", QUERY_FORMATS)
-def test_values_of_every_kind_are_written(run: Run, engine: str, form: str) -> None:
-    result = run_query(run, NESTED, QueryOptions(engine))
+def test_values_of_every_kind_are_written(run: Run, form: str) -> None:
+    result = run_query(run, NESTED, QueryOptions())
     written = QUERY_FORMATS[form](result, run.about())
     if form == "json":
         value = json.loads(written)
@@ -288,12 +239,6 @@ def test_values_of_every_kind_are_written(run: Run, engine: str, form: str) -> N
     else:
         frame = pl.read_ipc(io.BytesIO(written))
         assert (frame["text"].item(), frame["nan"].item()) == ("a\nb", None)
-
-
-def test_columns_that_are_named_alike(run: Run) -> None:
-    with pytest.raises(QueryError, match="duplicate") as caught:
-        run.sql("SELECT name, name FROM host_ops")
-    assert "AS" in str(caught.value.hint)
 
 
 def test_units_come_from_names() -> None:

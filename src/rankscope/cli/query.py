@@ -35,7 +35,6 @@ _LONGEST = 2_000
 class RowOptions:
     """How a query is run, and how and where its rows are written."""
 
-    engine: Annotated[str, typer.Option("--engine", help="polars, or duckdb where it is installed.")] = "polars"
     limit_rows: Annotated[int, typer.Option("--limit-rows", min=0, help="Maximum number of rows; 0 for all.")] = 1000
     timeout: Annotated[
         float,
@@ -77,7 +76,7 @@ def query(
         return
     source, sql = _split(words or [], example)
     refuse_terminal(rows.form.value, rows.output)
-    chosen = QueryOptions(rows.engine, rows.limit_rows or None, rows.timeout or None)
+    chosen = QueryOptions(rows.limit_rows or None, rows.timeout or None)
     parse_statement(sql)  # what is not allowed is refused before anything is read
     with opened(source, options) as run:
         result = run_query(run, sql, chosen)

@@ -23,7 +23,7 @@ def query_json(result: QueryResult, run: Mapping[str, Any]) -> bytes:
             "schema_version": QUERY_SCHEMA_VERSION,
             "tables_version": SCHEMA_VERSION,
             "query": result.sql,
-            "engine": result.options.engine,
+            "engine": "duckdb",
             "run": dict(run),
             "columns": {column.name: {"type": str(column.dtype), "unit": column.unit} for column in result.columns},
             "rows": [as_json_value(row) for row in result.frame.iter_rows(named=True)],

@@ -7,7 +7,6 @@ In: a run and a query. Out: a Polars frame, and how it was made.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -20,10 +19,9 @@ from rankscope.analyses import all_analyses
 from rankscope.errors import ConfigError
 from rankscope.pipeline.clock import AnalyzedRun, RunClock, clock_of, in_run_time
 from rankscope.pipeline.methods import AnalysisMethods
-from rankscope.query.answer import answer
-from rankscope.query.engines import ENGINES, Request, Shift, TraceFiles
-from rankscope.query.process import run_apart
-from rankscope.query.statement import QueryError, parse_statement
+from rankscope.query.engine import Request, Shift, TraceFiles
+from rankscope.query.engine import run as run_request
+from rankscope.query.statement import QueryError, nearest, parse_statement
 from rankscope.query.tables import PREFIX, SqlTable, sql_tables, trace_tables, traces_of
 from rankscope.results import Analysis, Result
 from rankscope.store.schema import SCHEMA_VERSION, Column
@@ -34,22 +32,18 @@ class QueryOptions:
     """How a query is run.
 
     Attributes:
-        engine: `polars` or `duckdb`.
         limit_rows: rows that are returned at most; None for all.
         timeout_s: time after which the query is ended; None for no limit. It counts once the tables and results that
-            the query names are there. With a limit, the query runs in a process of its own.
+            the query names are there.
 
     Raises:
         ConfigError: one of them is not valid.
     """
 
-    engine: str = "polars"
     limit_rows: int | None = None
     timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise ConfigError(f"there is no engine {self.engine!r}", hint=f"choose one of {', '.join(ENGINES)}")
         if self.limit_rows is not None and self.limit_rows < 0:
             raise ConfigError("the limit of rows is negative", hint="0 or more")
         if self.timeout_s is not None and not 0 < self.timeout_s < float("inf"):
@@ -57,8 +51,6 @@ class QueryOptions:
 
 
 DEFAULT_OPTIONS = QueryOptions()
-_ALL_COLUMNS = re.compile(r"(?<!\()\s*\*\s*(?:,|\bFROM\b|\bEXC|\bREPLACE|\bRENAME|$)", re.IGNORECASE)
-"""`*` or `t.*` in a list of columns: instants may be among them."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +87,7 @@ class QueryResult:
 class SqlMethods(AnalysisMethods):
     """Adds SQL to a run."""
 
-    def sql(
-        self, query: str, *, engine: str = "polars", limit_rows: int | None = None, timeout_s: float | None = None
-    ) -> pl.DataFrame:
+    def sql(self, query: str, *, limit_rows: int | None = None, timeout_s: float | None = None) -> pl.DataFrame:
         """The rows of an SQL query over the tables of all ranks and the results of analyses.
 
         `docs/tables.md` lists the tables and their columns; the result of an analysis is `result_NAME`, computed if
@@ -105,15 +95,14 @@ class SqlMethods(AnalysisMethods):
 
         Args:
             query: one `SELECT`.
-            engine: `polars`, or `duckdb` where it is installed.
             limit_rows: the maximum number of rows; None for all.
             timeout_s: end the query after this time; None for no limit.
 
         Raises:
-            QueryError: it is not one query that only reads, it is not valid, or it took too long.
+            QueryError: it is not one query that only reads, it is not valid, it took too long, or DuckDB is missing.
         """
         run: Any = self
-        return run_query(run, query, QueryOptions(engine, limit_rows, timeout_s)).frame
+        return run_query(run, query, QueryOptions(limit_rows, timeout_s)).frame
 
 
 def tables_of(results: Collection[str] | None = None) -> dict[str, SqlTable]:
@@ -138,18 +127,13 @@ class PreparedQuery:
         """Run it.
 
         Args:
-            stopped: asked while the query runs in its own process; once it returns true, it is ended.
+            stopped: asked while the query runs; once it returns true, it is ended.
 
         Raises:
             QueryError: it is not valid, or it took too long.
         """
         began = time.monotonic()
-        if self.options.timeout_s is None:
-            outcome = answer(self.request)
-            if isinstance(outcome, QueryError):
-                raise outcome
-        else:
-            outcome = run_apart(self.request, self.options.timeout_s, stopped)
+        outcome = run_request(self.request, stopped)
         seconds = time.monotonic() - began
         return QueryResult(self.request.sql, self.options, outcome.frame, outcome.truncated, seconds)
 
@@ -183,15 +167,16 @@ def prepare_query(
     """
     statement = parse_statement(sql)
     known = tables_of(None if results is None else results.keys())
-    # Names in other cases are other names to Polars; DuckDB ignores the case.
-    named = {name.lower() for name in statement.names}
-    wanted = [name.removeprefix(PREFIX) for name, table in known.items() if table.kind == "result" and name in named]
+    for name in statement.tables - known.keys():
+        near = nearest(name, known)
+        hint = f"near names: {', '.join(near)}" if near else "rankscope query --tables lists the tables"
+        raise QueryError(f"there is no table {name!r}", hint=hint)
+    named = statement.tables
+    wanted = [name.removeprefix(PREFIX) for name in sorted(named) if known[name].kind == "result"]
     found = run.analyze(*wanted) if results is None and wanted else (results or {})
-    instants = {
-        column.name for name, table in known.items() if name in named for column in table.columns if column.instant
-    }
+    instants = {column.name for name in named for column in known[name].columns if column.instant}
     shifts = {}
-    if instants & named or (instants and _ALL_COLUMNS.search(statement.sql)):
+    if instants & statement.columns or (instants and statement.every_column):
         if clock is None and results is not None:
             raise QueryError("the run's clock is not known yet", hint="wait until the run is analyzed")
         clock = clock or clock_of(run)
@@ -213,10 +198,10 @@ def prepare_query(
     }
     request = Request(
         statement.sql,
-        options.engine,
         tables,
         {f"{PREFIX}{name}": found[name].frame for name in wanted},
         options.limit_rows,
+        options.timeout_s,
         {name: tuple(column.name for column in table.columns) for name, table in known.items()},
     )
     return PreparedQuery(options, request)

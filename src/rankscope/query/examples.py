@@ -1,4 +1,4 @@
-"""Queries to start from, each for both engines.
+"""Queries to start from.
 
 In: nothing. Out: names, what each query answers, and SQL.
 """

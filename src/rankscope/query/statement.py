@@ -1,8 +1,4 @@
-"""Check that a text is one query that only reads the run's tables.
-
-The engines parse SQL themselves. Before that, the text is cut into words here: it must be one `SELECT` (or
-`WITH … SELECT`) without functions that read files, and the names in it say which tables are needed. What another lexer
-could read in another way, such as a backslash before a quote, is refused.
+"""What a query names, as DuckDB parses it: one `SELECT` that only reads the run's tables.
 
 In: SQL. Out: a `Statement`, or an error that says what is not allowed.
 """
@@ -10,32 +6,21 @@ In: SQL. Out: a `Statement`, or an error that says what is not allowed.
 from __future__ import annotations
 
 import difflib
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Any
 
 from rankscope.errors import ConfigError
 
 MAX_CHARACTERS = 100_000
 _NEAREST = 5
-
-_TOKEN = re.compile(
-    r"(?P<space>\s+|--[^\n]*|/\*.*?\*/)"
-    r"|(?P<text>'(?:[^']|'')*')"
-    r'|(?P<quoted>"(?:[^"]|"")*"|`[^`]*`)'
-    r"|(?P<word>[^\W\d][\w$]*)"
-    r"|(?P<number>\d[\w.]*)"
-    r"|(?P<mark>.)",
-    re.DOTALL,
-)
-_READS_FILES = re.compile(
-    r"(read|scan|parquet|sniff|iceberg|delta|st_read|sqlite|postgres|mysql)_\w+|glob|getenv|query(_table)?"
-)
-TABLE_FUNCTIONS = frozenset(("unnest", "range", "generate_series", "json_each", "json_tree"))
-"""Functions that may stand in the place of a table: they make rows of their arguments."""
-_WRITES = frozenset(("insert", "update", "delete", "merge", "truncate", "create", "drop", "alter", "copy"))
 _HINT = "write one SELECT, or WITH … SELECT, over the run's tables: rankscope query --tables lists them"
+_TABLE_FUNCTIONS = frozenset(("unnest", "range", "generate_series", "json_each", "json_tree"))
+"""Functions that make rows of their arguments."""
+_REFUSED = frozenset(("current_setting", "getenv", "getvariable", "query", "query_table", "write_log"))
+"""Other functions that tell of more than the run's tables."""
 
 
 class QueryError(ConfigError):
@@ -47,118 +32,88 @@ class Statement:
     """One query.
 
     Attributes:
-        sql: its text, without a semicolon at the end.
-        names: every name in it, as written; tables, columns, aliases and functions alike.
-        called: the names in it that a parenthesis follows, in lower case: functions, among others.
+        sql: its text.
+        tables: the names of tables in it, in lower case, without those that it defines.
+        columns: the names of columns in it, in lower case.
+        every_column: whether all columns of a table are among its rows (`*`).
     """
 
     sql: str
-    names: frozenset[str]
-    called: frozenset[str] = frozenset()
+    tables: frozenset[str]
+    columns: frozenset[str]
+    every_column: bool
 
 
-@dataclass(frozen=True)
-class _Token:
-    kind: str
-    text: str
-    start: int
-    end: int
+def duckdb() -> Any:
+    """The module.
 
-    @property
-    def name(self) -> str | None:
-        """The identifier; None for other tokens."""
-        if self.kind == "word":
-            return self.text
-        if self.kind == "quoted":
-            return self.text[1:-1].replace('""', '"')
-        return None
-
-    @property
-    def keyword(self) -> str:
-        """The word in lower case; empty for other tokens, quoted names among them."""
-        return self.text.lower() if self.kind == "word" else ""
+    Raises:
+        QueryError: it is not installed.
+    """
+    try:
+        import duckdb
+        import pyarrow  # noqa: F401  # DuckDB returns frames through it
+    except ImportError as error:
+        raise QueryError("SQL needs DuckDB, which is not installed", hint="pip install 'rankscope[sql]'") from error
+    return duckdb
 
 
 def parse_statement(sql: str) -> Statement:
-    """Check a query.
+    """What a query names.
 
     Raises:
-        QueryError: it is not one query that only reads tables.
+        QueryError: it is not one query that only reads tables, or DuckDB is not installed.
     """
     if len(sql) > MAX_CHARACTERS:
         raise QueryError(f"the query has more than {MAX_CHARACTERS:,} characters", hint="write a shorter one")
-    tokens = _tokens(sql)
-    while tokens and tokens[-1].text == ";":
-        tokens.pop()
-    if not tokens:
-        raise QueryError("the query is empty", hint=_HINT)
-    if any(token.text == ";" for token in tokens):
-        raise QueryError("there is more than one statement", hint=_HINT)
-    first = tokens[0].keyword
-    if first not in ("select", "with"):
-        raise QueryError(f"the query begins with {tokens[0].text[:40]!r}: only SELECT is allowed", hint=_HINT)
-    _refuse_writes(tokens)
-    _refuse_functions(tokens)
-    names = frozenset(name for token in tokens if (name := token.name) is not None)
-    called = frozenset(
-        name.lower() for token, after in pairwise(tokens) if after.text == "(" and (name := token.name) is not None
-    )
-    return Statement(sql[tokens[0].start : tokens[-1].end], names, called)
+    with duckdb().connect(":memory:") as connection:
+        (text,) = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
+        made_tables = {name for (name,) in connection.execute(_MAKE_TABLES).fetchall()}
+    parsed = json.loads(text)
+    if parsed["error"]:
+        what = "only SELECT is allowed" if parsed["error_type"] == "not implemented" else parsed["error_message"]
+        raise QueryError(what, hint=_HINT)
+    if len(parsed["statements"]) != 1:
+        raise QueryError("there is more than one statement" if parsed["statements"] else "it is empty", hint=_HINT)
+    tables: set[str] = set()
+    defined: set[str] = set()
+    columns: set[str] = set()
+    every_column = False
+    for node in _nodes(parsed["statements"]):
+        kind, function = node.get("type"), str(node.get("function_name", "")).lower()
+        if str(kind).endswith("_QUERY_NODE"):
+            raise QueryError("only SELECT is allowed", hint=_HINT)
+        if function in _REFUSED or function in made_tables - _TABLE_FUNCTIONS:
+            raise QueryError(f"{function} is not allowed: a query reads the run's tables alone", hint=_HINT)
+        if kind == "BASE_TABLE":
+            if node["schema_name"] or node["catalog_name"]:
+                raise QueryError(f"there is no schema {node['schema_name'] or node['catalog_name']!r}", hint=_HINT)
+            tables.add(node["table_name"].lower())
+        elif kind == "COLUMN_REF":
+            columns.update(name.lower() for name in node["column_names"])
+        every_column = every_column or kind == "STAR"
+        defined.update(each["key"].lower() for each in node.get("cte_map", {}).get("map", ()))
+        defined.update([node["cte_name"].lower()] if "cte_name" in node else [])
+    return Statement(sql, frozenset(tables - defined), frozenset(columns), every_column)
 
 
-def _tokens(sql: str) -> list[_Token]:
-    if "\\'" in sql or '\\"' in sql:
-        raise QueryError("a backslash before a quote is not supported", hint="write '' for a quote within a text")
-    tokens = [_Token(m.lastgroup or "", m.group(), m.start(), m.end()) for m in _TOKEN.finditer(sql)]
-    tokens = [token for token in tokens if token.kind != "space"]
-    for token in tokens:
-        if token.kind == "mark" and token.text in ("'", '"', "`"):
-            raise QueryError(f"the quote {token.text} at character {token.start + 1} is not closed")
-        if token.kind == "mark" and token.text in ("$", "\\", "\0"):
-            raise QueryError(f"{token.text!r} is not supported", hint="write texts in single quotes")
-    for one, other in pairwise(tokens):
-        if other.text.startswith("/*") or (one.text == "/" and other.text == "*"):
-            raise QueryError("a comment is not closed", hint="write */ at its end")
-    return tokens
+_MAKE_TABLES = (
+    "SELECT function_name FROM duckdb_functions() GROUP BY function_name "
+    "HAVING bool_and(function_type IN ('table', 'table_macro', 'pragma'))"
+)
+"""Functions that stand in the place of a table: some read files, others tell of DuckDB itself."""
 
 
-def _refuse_writes(tokens: list[_Token]) -> None:
-    """`WITH … DELETE`, and the same within parentheses."""
-    depth = 0
-    for before, token in zip([None, *tokens], tokens, strict=False):
-        opened = before is not None and before.text in ("(", ")")
-        depth += (token.text == "(") - (token.text == ")")
-        if token.keyword in _WRITES and opened:
-            raise QueryError(f"{token.text.upper()} is not allowed: a query only reads", hint=_HINT)
-        if token.keyword == "into":
-            raise QueryError("INTO is not allowed: a query only reads", hint=_HINT)
-    if depth:
-        raise QueryError("the parentheses do not match", hint="close each one that is opened")
-
-
-def _refuse_functions(tokens: list[_Token]) -> None:
-    """Functions that read files, functions in the place of a table, and files in the place of a table."""
-    for place, token in enumerate(tokens):
-        before = tokens[place - 1].keyword if place else ""
-        after = tokens[place + 1].text if place + 1 < len(tokens) else ""
-        if before in ("from", "join") and token.kind == "text" and not _within_call(tokens, place):
-            raise QueryError("a query reads no files", hint="rankscope query --tables lists the tables")
-        name = (token.name or "").lower()
-        if not name or after != "(":
-            continue
-        is_table = before in ("from", "join", "lateral") and not _within_call(tokens, place)
-        if _READS_FILES.fullmatch(name) or (is_table and name not in TABLE_FUNCTIONS):
-            raise QueryError(f"{token.text} is not allowed: a query reads no files", hint=_HINT)
-
-
-def _within_call(tokens: list[_Token], place: int) -> bool:
-    """Whether a token is an argument of a function, as in `extract(year FROM …)`, and not part of a subquery."""
-    depth = 0
-    for index in range(place - 1, 0, -1):
-        depth += (tokens[index].text == ")") - (tokens[index].text == "(")
-        if depth < 0:
-            return tokens[index + 1].keyword not in ("select", "with") and tokens[index - 1].name is not None
-    return False
+def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
+    """Every object in a tree."""
+    left = [tree]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            yield each
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

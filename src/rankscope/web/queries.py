@@ -1,6 +1,6 @@
 """SQL queries of the page.
 
-A query runs in a process of its own with limits of rows, bytes and time, and that process ends when the browser leaves.
+A query runs with limits of rows, bytes, memory and time, and is ended when the browser leaves.
 A few run at a time; others are refused. What it may name is the tables of events, and results that are there.
 
 In: a request with SQL. Out: the rows, with their places in the timeline, or a file of them.
@@ -14,7 +14,6 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from starlette.responses import Response
 from rankscope.errors import ConfigError
 from rankscope.export.query import QUERY_FORMATS
 from rankscope.pipeline.sql import SCHEMA_VERSION, QueryOptions, QueryResult, prepare_query, tables_of
-from rankscope.query.engines import ENGINES
 from rankscope.query.examples import EXAMPLES
 from rankscope.query.statement import MAX_CHARACTERS
 from rankscope.query.tables import traces_of
@@ -121,7 +119,7 @@ def _respond(request: Request, run: ServedRun, asked: dict[str, Any], stopped: C
         raise RefusedError(400, f"format must be json, {', '.join(_KINDS)}")
     limit = int(_number(asked, "limit", 1, MAX_ROWS, DEFAULT_ROWS))
     seconds = _number(asked, "timeout_s", 0.01, MAX_SECONDS, DEFAULT_SECONDS)
-    options = QueryOptions(str(asked.get("engine", ENGINES[0])), limit, seconds)
+    options = QueryOptions(limit, seconds)
     result = prepare_query(loaded.run, asked["sql"], options, loaded.results, loaded.clock).run(stopped)
     if form == "json":
         return json_answer(request, shown_rows(result))
@@ -137,7 +135,7 @@ def _number(asked: dict[str, Any], name: str, low: float, high: float, default: 
 
 
 def schema_of_run(run: ServedRun) -> dict[str, Any]:
-    """What a query can name: tables and columns; examples; engines and limits."""
+    """What a query can name: tables and columns; examples and limits."""
     ranks = run.loaded.run.loaded.ranks if run.loaded.run is not None and run.loaded.about else {}
     written = {name.partition(".")[0] for _, _, trace in traces_of(ranks) for name in _names_in(trace.folder)}
     return {
@@ -156,7 +154,6 @@ def schema_of_run(run: ServedRun) -> dict[str, Any]:
             for table in tables_of(run.loaded.results.keys()).values()
         ],
         "examples": [{"name": name, "title": each.title, "sql": each.sql} for name, each in EXAMPLES.items()],
-        "engines": [each for each in ENGINES if each == "polars" or find_spec(each) is not None],
         "limits": {
             "rows": MAX_ROWS,
             "default_rows": DEFAULT_ROWS,

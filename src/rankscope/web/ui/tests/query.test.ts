@@ -3,9 +3,9 @@ import { readChart, readQuery, readSaved, writeQuery, writeSaved } from "../src/
 
 describe("a query in the address", () => {
   test("comes back as it was, and defaults are left out", () => {
-    const query = { sql: "SELECT 'a=b&c' -- 100 %", engine: "duckdb", limit: 10_000 };
+    const query = { sql: "SELECT 'a=b&c' -- 100 %", limit: 10_000 };
     expect(readQuery(new Map(Object.entries(writeQuery(query, 1000))), 1000)).toEqual(query);
-    expect(writeQuery({ sql: "SELECT 1", engine: "polars", limit: 1000 }, 1000)).toEqual({ sql: "SELECT 1", engine: "", limit: "" });
+    expect(writeQuery({ sql: "SELECT 1", limit: 1000 }, 1000)).toEqual({ sql: "SELECT 1", limit: "" });
   });
 
   test("is none where there is no text, and a wrong limit is the default", () => {

@@ -22,7 +22,6 @@ export interface QuerySchema {
   readonly version: number;
   readonly tables: readonly QueryTable[];
   readonly examples: readonly { readonly name: string; readonly title: string; readonly sql: string }[];
-  readonly engines: readonly string[];
   readonly limits: { readonly rows: number; readonly default_rows: number; readonly timeout_s: number; readonly default_timeout_s: number };
 }
 
@@ -40,7 +39,6 @@ export interface QueryRows {
 
 export interface Query {
   readonly sql: string;
-  readonly engine: string;
   readonly limit: number;
 }
 

@@ -22,11 +22,11 @@ export function readQuery(params: ReadonlyMap<string, string>, rows: number): Qu
   const sql = params.get("sql") ?? "";
   const limit = Number(params.get("limit") ?? rows);
   if (sql.trim() === "" || sql.length > LONGEST) return null;
-  return { sql, engine: params.get("engine") ?? "polars", limit: Number.isInteger(limit) && limit > 0 ? limit : rows };
+  return { sql, limit: Number.isInteger(limit) && limit > 0 ? limit : rows };
 }
 
-export function writeQuery({ sql, engine, limit }: Query, rows: number): Record<string, string> {
-  return { sql, engine: engine === "polars" ? "" : engine, limit: limit === rows ? "" : String(limit) };
+export function writeQuery({ sql, limit }: Query, rows: number): Record<string, string> {
+  return { sql, limit: limit === rows ? "" : String(limit) };
 }
 
 /** The chart that the address chooses, as far as the rows have its columns. */

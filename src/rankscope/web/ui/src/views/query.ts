@@ -39,7 +39,6 @@ let draft: string | null = null;
 function fill(context: ViewContext, served: Source, place: HTMLElement, schema: QuerySchema): void {
   const params = context.router.place().params;
   const first = readQuery(params, schema.limits.default_rows);
-  let engine = first?.engine ?? "polars";
   let limit = first?.limit ?? schema.limits.default_rows;
   let running: AbortController | null = null;
   const result = h("div", { class: "query-result" });
@@ -58,7 +57,7 @@ function fill(context: ViewContext, served: Source, place: HTMLElement, schema: 
   const keyOf = (asked: Query): string => JSON.stringify([served.api.run, served.generation, asked]);
 
   function begin(): void {
-    const asked = { sql: text.value, engine, limit };
+    const asked = { sql: text.value, limit };
     context.router.push({ ...writeQuery(asked, schema.limits.default_rows), x: "", y: "", chart: "", "query.sort": "", "query.q": "", "query.row": "" });
     draft = null;
     run(asked);
@@ -121,7 +120,6 @@ function fill(context: ViewContext, served: Source, place: HTMLElement, schema: 
         h("div", { class: "controls" },
           button({ class: "quiet query-run", "data-testid": "query-run" }, begin, "Run"), stop,
           selector("query-example", "Example", [{ value: "", label: "choose …" }, ...schema.examples.map(({ name, title }) => ({ value: name, label: title }))], "", (name) => { const found = schema.examples.find((each) => each.name === name); if (found) choose(found.sql); }),
-          schema.engines.length > 1 && selector("query-engine", "Engine", schema.engines.map((each) => ({ value: each, label: each === "duckdb" ? "DuckDB" : "Polars" })), engine, (value) => { engine = value; }),
           selector("query-limit", "At most", [...new Set([...LIMITS, limit])].filter((each) => each <= schema.limits.rows).map((each) => ({ value: String(each), label: counted(each, "row") })), String(limit), (value) => { limit = Number(value); })),
         savedQueries(context, () => text.value, choose), h("div", {}, status)),
       schemaList(schema, insert)),
@@ -130,7 +128,7 @@ function fill(context: ViewContext, served: Source, place: HTMLElement, schema: 
   context.onPlace(({ params: moved }) => {
     const asked = readQuery(moved, schema.limits.default_rows);
     if (!asked) return;
-    ({ engine, limit } = asked);
+    ({ limit } = asked);
     text.value = asked.sql;
     run(asked);
   });
