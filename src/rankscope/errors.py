@@ -8,10 +8,13 @@ In: a problem, its file and a hint. Out: an exception with these three as fields
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
+from collections.abc import Iterable
 from typing import Any
 
+_MOST_NEAR = 5
 _CUT = "<redacted>"
 # What URLs contain of credentials: a user, and the values of a signature and its kin.
 _USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
@@ -101,3 +104,14 @@ class AnalysisError(RankscopeError):
 
 class LaunchError(RankscopeError):
     """A job that could not be started or that failed."""
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The five known names that are most like a misspelled one, the nearest first."""
+    names = sorted(set(known))
+    lower = name.lower()
+    close = difflib.get_close_matches(lower, names, n=_MOST_NEAR, cutoff=0.55)
+    parts = [word for word in re.split(r"\W|_", lower) if len(word) > 2]
+    holding = [each for each in names if lower in each or (len(each) > 3 and each in lower)]
+    sharing = [each for each in names if any(part in each.split("_") for part in parts)]
+    return list(dict.fromkeys([*close, *holding, *sharing]))[:_MOST_NEAR]

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.query.statement import QueryError, nearest, parse_statement
+from rankscope.errors import nearest
+from rankscope.query.statement import QueryError, parse_statement
 
 ALLOWED = [
     "SELECT 1",
@@ -69,7 +70,8 @@ def test_anything_else_is_refused_with_the_reason(sql: str, what: str) -> None:
 
 
 def test_what_a_query_names() -> None:
-    sql = "WITH a AS (SELECT \"Ko la\", 'result_idle' FROM result_kernels) SELECT count(*) FROM a, Host_Ops -- result_clock"
+    defined = "WITH a AS (SELECT \"Ko la\", 'result_idle' FROM result_kernels)"
+    sql = f"{defined} SELECT count(*) FROM a, Host_Ops -- result_clock"
     found = parse_statement(sql)
     assert found.tables == {"result_kernels", "host_ops"}
     assert found.columns == {"ko la"}

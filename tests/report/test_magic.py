@@ -8,7 +8,7 @@ import pytest
 from tests.analyses.reference import write_reference
 
 import rankscope
-from rankscope.errors import ConfigError
+from rankscope.errors import RankscopeError
 from rankscope.report import magic
 from rankscope.results import Result
 
@@ -59,7 +59,7 @@ def test_a_run_and_a_table(called: object, tmp_path: Path) -> None:
 def test_a_line_that_is_wrong(called: object, tmp_path: Path, line: str, message: str) -> None:
     assert callable(called)
     folder = write_reference(tmp_path / "run")
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(RankscopeError, match=message):
         called(line.replace("RUN", str(folder)))
 
 

@@ -13,10 +13,9 @@ from rankscope.agents.answers import Answer, Rows
 from rankscope.agents.arguments import Argument
 from rankscope.agents.runs import AgentRuns
 from rankscope.agents.tool import LIMIT, OFFSET, RUN, Rest, Tool, column, part_of
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, nearest
 from rankscope.pipeline.sql import SCHEMA_VERSION, PreparedQuery, QueryOptions, prepare_query, tables_of
 from rankscope.query.examples import EXAMPLES
-from rankscope.query.statement import nearest
 from rankscope.query.values import as_json_value
 
 TIMEOUT_S = 30.0

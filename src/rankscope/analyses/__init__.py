@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import entry_points
 
-from rankscope.errors import AnalysisError
+from rankscope.errors import AnalysisError, nearest
 from rankscope.results import Analysis, discovered
 
 ENTRY_POINT = "rankscope.analyses"
@@ -29,5 +29,7 @@ def get_analysis(name: str) -> Analysis:
     found = all_analyses()
     wanted = name.replace("-", "_")
     if wanted not in found:
-        raise AnalysisError(f"there is no analysis {name!r}", hint=f"there are: {', '.join(sorted(found))}")
+        near = nearest(wanted, found)
+        hint = f"near names: {', '.join(near)}" if near else "rankscope analyze lists them"
+        raise AnalysisError(f"there is no analysis {name!r}", hint=hint)
     return found[wanted]

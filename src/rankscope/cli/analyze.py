@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from rankscope.analyses import all_analyses, get_analysis
+from rankscope.cli.analyses import analyses
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, analysis_options, opened
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import Format, refuse_terminal, show, width_for, write
@@ -48,7 +49,7 @@ class COMMAND(TyperCommand):
         if named:
             analysis = get_analysis(named[0])
             ctx.meta[_ANALYSIS_OPTIONS] = _help_options(analysis)
-            about = f"`rankscope analyses {analysis.name}` explains the result and its columns."
+            about = f"`rankscope analyze {analysis.name}` explains the result and its columns."
             self.help = f"{analysis.title}\n\n{about}"
         return super().parse_args(ctx, args)
 
@@ -111,15 +112,20 @@ TABLE = TableOptions()
 
 @with_options()
 def analyze(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which analysis: `rankscope analyses` lists them.")],
-    source: Source,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Which analysis. Without one, they are listed.")
+    ] = None,
+    source: Source = (),  # type: ignore[assignment]  # typer makes a list of it
     table: TableOptions = TABLE,
     options: RunOptions = DEFAULTS,
 ) -> None:
-    """Run one analysis and write its result.
+    """Run one analysis and write its result; without a run, list the analyses, or explain one.
 
     Some analyses have options of their own, such as `--by` and `--match`: `rankscope analyze NAME --help` lists them.
     """
+    if name is None or not source:
+        analyses(name)
+        return
     source, parameters = analysis_options(get_analysis(name), source)
     own = next((each for each in get_analysis(name).parameters if each.name == _SORT), None)
     if own is not None and table.sort in own.choices:

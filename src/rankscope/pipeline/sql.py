@@ -16,12 +16,12 @@ from typing import Any
 import polars as pl
 
 from rankscope.analyses import all_analyses
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, nearest
 from rankscope.pipeline.clock import AnalyzedRun, RunClock, clock_of, in_run_time
 from rankscope.pipeline.methods import AnalysisMethods
 from rankscope.query.engine import Request, Shift, TraceFiles
 from rankscope.query.engine import run as run_request
-from rankscope.query.statement import QueryError, nearest, parse_statement
+from rankscope.query.statement import QueryError, parse_statement
 from rankscope.query.tables import PREFIX, SqlTable, sql_tables, trace_tables, traces_of
 from rankscope.results import Analysis, Result
 from rankscope.store.schema import SCHEMA_VERSION, Column

@@ -18,7 +18,8 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.query.statement import QueryError, duckdb, nearest
+from rankscope.errors import nearest
+from rankscope.query.statement import QueryError, duckdb
 from rankscope.query.tables import INSTANTS, trace_tables
 from rankscope.store.schema import TABLES
 

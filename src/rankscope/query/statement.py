@@ -5,17 +5,14 @@ In: SQL. Out: a `Statement`, or an error that says what is not allowed.
 
 from __future__ import annotations
 
-import difflib
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rankscope.errors import ConfigError
 
 MAX_CHARACTERS = 100_000
-_NEAREST = 5
 _HINT = "write one SELECT, or WITH … SELECT, over the run's tables: rankscope query --tables lists them"
 _TABLE_FUNCTIONS = frozenset(("unnest", "range", "generate_series", "json_each", "json_tree"))
 """Functions that make rows of their arguments."""
@@ -114,14 +111,3 @@ def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
             left += each.values()
         elif isinstance(each, list):
             left += each
-
-
-def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The five known names that are most like a misspelled one, the nearest first."""
-    names = sorted(set(known))
-    lower = name.lower()
-    close = difflib.get_close_matches(lower, names, n=_NEAREST, cutoff=0.55)
-    parts = [word for word in re.split(r"\W|_", lower) if len(word) > 2]
-    holding = [each for each in names if lower in each or (len(each) > 3 and each in lower)]
-    sharing = [each for each in names if any(part in each.split("_") for part in parts)]
-    return list(dict.fromkeys([*close, *holding, *sharing]))[:_NEAREST]

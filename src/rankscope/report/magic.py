@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import Protocol
 
-from rankscope.analyses import all_analyses, get_analysis
+from rankscope.analyses import get_analysis
 from rankscope.errors import ConfigError
 from rankscope.pipeline import Run, open_run
 from rankscope.report.notebook import run_html
@@ -38,7 +38,7 @@ def rankscope_magic(line: str) -> Run | Result:
     The run is read once per session and path; `%rankscope RUN --again` reads it again.
 
     Raises:
-        ConfigError: the line is not understood.
+        RankscopeError: the line is not understood.
     """
     try:
         path, *words = shlex.split(line)
@@ -52,11 +52,8 @@ def rankscope_magic(line: str) -> Run | Result:
     run = _runs[path]
     if not words:
         return run
-    name = words[0].replace("-", "_")
-    if name not in all_analyses():
-        raise ConfigError(f"there is no analysis {words[0]!r}", hint=f"one of {', '.join(sorted(all_analyses()))}")
-    analysis = get_analysis(name)
-    return run.analyze(name, parameters={name: _options(analysis, words[1:])})[name]
+    analysis = get_analysis(words[0])
+    return run.analyze(analysis.name, parameters={analysis.name: _options(analysis, words[1:])})[analysis.name]
 
 
 def _options(analysis: Analysis, words: list[str]) -> dict[str, Value]:
