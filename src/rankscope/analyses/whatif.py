@@ -40,10 +40,10 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Parameter, schema_of
+from rankscope.results.replays import replayed
 from rankscope.rundir.ranges import named_ranks
 from rankscope.whatif.gains import Gain, candidates, in_order, waterfall
 from rankscope.whatif.options import FIX, scenarios_of
-from rankscope.whatif.run import ReplayedRun
 from rankscope.whatif.scenarios import WITHOUT, AsPeers, costs_of
 from rankscope.whatif.step_times import LARGEST_ERROR, Fidelity
 
@@ -72,12 +72,11 @@ COLUMNS = (
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Replay the run as recorded, and with each scenario."""
     scenarios = scenarios_of(inputs.parameters)
-    segments = inputs.results["segments"]
+    ranks, run = inputs.distinct("segments", "rank")["rank"].to_list(), replayed(inputs)
     recorded = {info.rank for info in inputs.traces if info.rank is not None}
-    without = _without(sorted(recorded - set(segments["rank"].unique().to_list()))) if segments.height else None
-    if segments.is_empty():
+    without = _without(sorted(recorded - set(ranks))) if ranks else None
+    if not ranks:
         return _refused(_joined("no step, collective or launch of recorded work to replay", without)), []
-    run = ReplayedRun.of(segments, inputs.options.steps)
     if run is None:
         return _refused(_joined("no step was recorded by most of the ranks", without)), []
     for scenario in scenarios:

@@ -59,8 +59,7 @@ class Predictions:
     @cached_property
     def applicable(self) -> list[Scenario]:
         """Scenarios of which the run can tell what they would give, but for those of ranks."""
-        network = Network(2)
-        return [*([network] if self.run.can_tell([network]) else []), *candidates(self.run, late=())]
+        return [*self.run.told([Network(2)]), *candidates(self.run, late=())]
 
     @cached_property
     def comparable_ranks(self) -> list[int]:

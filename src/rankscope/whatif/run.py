@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import polars as pl
 
@@ -18,6 +19,8 @@ from rankscope.whatif.moments import INSTANTS
 from rankscope.whatif.replay import replay
 from rankscope.whatif.scenarios import Scenario, costs_of
 from rankscope.whatif.step_times import Fidelity, Steps, fidelity
+
+T = TypeVar("T", bound=Scenario)
 
 LEAST_SHARE = 0.01
 """Of a step: a smaller gain is none."""
@@ -34,7 +37,7 @@ class ReplayedRun:
 
     graph: Graph
     steps: Steps
-    _means: dict[tuple[Scenario, ...], float] = field(default_factory=dict, compare=False, repr=False)
+    _means: dict[tuple[Scenario, ...], float | ConfigError] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, segments: pl.DataFrame, measured: tuple[int | None, int | None] | None = None) -> ReplayedRun | None:
@@ -75,28 +78,41 @@ class ReplayedRun:
         Raises:
             ConfigError: the run cannot tell.
         """
-        new = list(dict.fromkeys(key for each in sets if (key := tuple(each)) not in self._means))
-        if new:
-            replayed = replay(self.graph, [costs_of(self.graph, scenarios) for scenarios in new])
+        means = []
+        for mean in self._asked(sets):
+            if isinstance(mean, ConfigError):
+                raise mean
+            means.append(mean)
+        return means
+
+    def known_steps(self, sets: Sequence[Sequence[Scenario]]) -> list[float | None]:
+        """The same; None where the run cannot tell: with all ranks of a program fixed, none is left to compare with."""
+        return [None if isinstance(mean, ConfigError) else mean for mean in self._asked(sets)]
+
+    def _asked(self, sets: Sequence[Sequence[Scenario]]) -> list[float | ConfigError]:
+        """The mean step with each set of scenarios, or why the run cannot tell; each is replayed once."""
+        costs = {}
+        for key in dict.fromkeys(map(tuple, sets)):
+            if key not in self._means:
+                try:
+                    costs[key] = costs_of(self.graph, key)
+                except ConfigError as error:
+                    self._means[key] = error
+        if costs:
+            replayed = replay(self.graph, list(costs.values()))
             means = self.steps.durations(self.graph, replayed.step_end).mean(axis=0)
-            self._means.update(zip(new, means.tolist(), strict=True))
+            self._means.update(zip(costs, means.tolist(), strict=True))
         return [self._means[tuple(each)] for each in sets]
 
     def gain(self, scenarios: Sequence[Scenario], given: Sequence[Scenario] = ()) -> float | None:
         """By how much some scenarios shorten the mean step, given others, ns; None if the run cannot tell."""
-        try:
-            before, after = self.mean_steps([given, [*given, *scenarios]])
-        except ConfigError:
-            return None
-        return before - after
+        before, after = self.known_steps([given, [*given, *scenarios]])
+        return None if before is None or after is None else before - after
 
-    def can_tell(self, scenarios: Sequence[Scenario]) -> bool:
-        """Whether the run can tell: with all ranks of a program fixed, none is left to compare with."""
-        try:
-            costs_of(self.graph, scenarios)
-        except ConfigError:
-            return False
-        return True
+    def told(self, scenarios: Sequence[T]) -> list[T]:
+        """Of some scenarios those of which the run can tell what each would give alone."""
+        means = self.known_steps([[each] for each in scenarios])
+        return [each for each, mean in zip(scenarios, means, strict=True) if mean is not None]
 
 
 def _between(first: int | None, last: int | None) -> Callable[[int], bool]:
