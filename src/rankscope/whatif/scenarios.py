@@ -33,8 +33,6 @@ WITHOUT = {
     "launches": "the host needs no time to launch",
 }
 """What can take no time, as options of `rankscope whatif`."""
-_BOUNDS = {"compute": "no compute", "host": "no time of the host"}
-"""The same, as bounds of what findings save: nobody asks for them."""
 
 
 class Scenario(Protocol):
@@ -47,7 +45,7 @@ class Scenario(Protocol):
 
     @property
     def option(self) -> str:
-        """As an option of `rankscope whatif`."""
+        """As an option of `rankscope whatif`; empty for none."""
         ...
 
     def apply(self, graph: Graph, costs: Costs) -> Costs:
@@ -204,7 +202,7 @@ class Without:
     """Something takes no time.
 
     Attributes:
-        what: one of `WITHOUT`, or `compute` or `host`.
+        what: one of `WITHOUT`, or `compute`, which bounds what findings save.
     """
 
     what: str
@@ -212,12 +210,12 @@ class Without:
     @property
     def name(self) -> str:
         """In words."""
-        return {**WITHOUT, **_BOUNDS}[self.what]
+        return WITHOUT.get(self.what, f"no {self.what}")
 
     @property
     def option(self) -> str:
-        """As an option of `rankscope whatif`."""
-        return f"--no-{self.what.replace('_', '-')}"
+        """As an option of `rankscope whatif`; empty for a bound that nobody asks for."""
+        return f"--no-{self.what.replace('_', '-')}" if self.what in WITHOUT else ""
 
     def apply(self, graph: Graph, costs: Costs) -> Costs:
         """The costs with it, from those without."""
@@ -225,13 +223,8 @@ class Without:
         on_device = graph.lines.on_device[graph.line]
         if self.what == "synchronization":
             return replace(costs, waits=costs.waits & ~(is_wait & on_device))
-        if self.what == "launches":
-            columns = [HOST_PARTS.index(part) for part in ("runtime", "operators", "nothing")]
-            host = costs.host.copy()
-            for column in columns:
-                host[on_device, column] = 0
-            return replace(costs, host=host)
-        parts = component_parts(graph)[self.what][graph.line]
+        component = "host" if self.what == "launches" else self.what
+        parts = component_parts(graph)[component][graph.line]
         scaled = _scaled(costs, np.where(parts, 0.0, 1.0))
         return replace(scaled, waits=scaled.waits & ~graph.allocates) if self.what == "allocation" else scaled
 
