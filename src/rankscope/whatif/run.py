@@ -14,9 +14,10 @@ import polars as pl
 
 from rankscope.errors import ConfigError
 from rankscope.rundir.plurals import counted
+from rankscope.whatif.buckets import Buckets, regrouped
 from rankscope.whatif.graph import Graph, graph_of
 from rankscope.whatif.moments import INSTANTS
-from rankscope.whatif.replay import replay
+from rankscope.whatif.replay import Costs, replay
 from rankscope.whatif.scenarios import Scenario, costs_of
 from rankscope.whatif.step_times import Fidelity, Steps, fidelity
 
@@ -37,6 +38,7 @@ class ReplayedRun:
 
     graph: Graph
     steps: Steps
+    _graphs: dict[tuple[Scenario, ...], Graph] = field(default_factory=dict, compare=False, repr=False)
     _means: dict[tuple[Scenario, ...], float | ConfigError] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -91,18 +93,31 @@ class ReplayedRun:
 
     def _asked(self, sets: Sequence[Sequence[Scenario]]) -> list[float | ConfigError]:
         """The mean step with each set of scenarios, or why the run cannot tell; each is replayed once."""
-        costs = {}
+        by_graph: dict[int, tuple[Graph, dict[tuple[Scenario, ...], Costs]]] = {}
         for key in dict.fromkeys(map(tuple, sets)):
             if key not in self._means:
                 try:
-                    costs[key] = costs_of(self.graph, key)
+                    graph, costs = self.changed(key)
+                    by_graph.setdefault(id(graph), (graph, {}))[1][key] = costs
                 except ConfigError as error:
                     self._means[key] = error
-        if costs:
-            replayed = replay(self.graph, list(costs.values()))
-            means = self.steps.durations(self.graph, replayed.step_end).mean(axis=0)
-            self._means.update(zip(costs, means.tolist(), strict=True))
+        for graph, costs_by_set in by_graph.values():
+            replayed = replay(graph, list(costs_by_set.values()))
+            means = self.steps.durations(graph, replayed.step_end).mean(axis=0)
+            self._means.update(zip(costs_by_set, means.tolist(), strict=True))
         return [self._means[tuple(each)] for each in sets]
+
+    def changed(self, scenarios: Sequence[Scenario]) -> tuple[Graph, Costs]:
+        """What depends on what with some scenarios, and what its segments cost.
+
+        Raises:
+            ConfigError: the run cannot tell.
+        """
+        structure = tuple(each for each in scenarios if isinstance(each, Buckets))
+        if structure not in self._graphs:
+            self._graphs[structure] = regrouped(self.graph, structure)
+        graph = self._graphs[structure]
+        return graph, costs_of(graph, scenarios)
 
     def gain(self, scenarios: Sequence[Scenario], given: Sequence[Scenario] = ()) -> float | None:
         """By how much some scenarios shorten the mean step, given others, ns; None if the run cannot tell."""
