@@ -23,7 +23,6 @@ from rankscope.whatif.scenarios import (
     Scenario,
     Without,
     costs_of,
-    group_ranks,
 )
 from rankscope.whatif.step_times import Steps
 
@@ -121,7 +120,7 @@ def two_groups() -> Graph:
 
 def test_a_slow_group_like_others() -> None:
     graph = two_groups()
-    assert sorted(group_ranks(graph).values()) == [(0, 1), (2, 3)]
+    assert sorted(graph.group_ranks.values()) == [(0, 1), (2, 3)]
     assert step(graph) == near(3 + 6)
     assert step(graph, GroupAsOthers((0, 1))) == near(3 + 2)
     assert GroupAsOthers((0, 1)) in candidates(ReplayedRun(graph, Steps.of(graph)))

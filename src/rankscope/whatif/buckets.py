@@ -15,7 +15,7 @@ from rankscope.primitives.intervals import Int64
 from rankscope.rundir.ranges import named_ranks
 from rankscope.whatif.graph import Bool, C, E, Float, Graph, in_order, line_order
 from rankscope.whatif.replay import Costs
-from rankscope.whatif.scenarios import Scenario, group_ranks
+from rankscope.whatif.scenarios import Scenario
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Buckets:
                 [np.median(graph.transfer[mine][number.reshape(-1) == each]) for each in range(sizes.size)]
             )
             if sizes.size < 2:
-                ranks = named_ranks(group_ranks(graph)[group])
+                ranks = named_ranks(graph.group_ranks[group])
                 raise ConfigError(
                     f"{self.option}: all all-reduces of {ranks} have one size, so their latency is not known",
                     hint="record a run with another bucket_cap_mb, so that its buckets have several sizes",

@@ -23,7 +23,6 @@ from rankscope.whatif.scenarios import (
     Without,
     excess_by_rank,
     group_factors,
-    group_ranks,
 )
 
 _MOST_RANKS = 16
@@ -67,7 +66,7 @@ def candidates(run: ReplayedRun, late: Sequence[AsPeers] | None = None) -> list[
         late = [AsPeers((rank,)) for rank, ns in excess[:_MOST_RANKS] if ns > 0]
     found: list[Scenario] = list(late)
     slower = []
-    for group, ranks in group_ranks(graph).items():
+    for group, ranks in graph.group_ranks.items():
         saved = float((graph.transfer * (1 - group_factors(graph, group))).sum())
         if saved > 0:
             slower.append((-saved, ranks))

@@ -162,7 +162,7 @@ class GroupAsOthers:
 
     def apply(self, graph: Graph, costs: Costs) -> Costs:
         """The costs with it, from those without."""
-        number = {ranks: group for group, ranks in group_ranks(graph).items()}.get(self.ranks)
+        number = {ranks: group for group, ranks in graph.group_ranks.items()}.get(self.ranks)
         if number is None:
             raise ConfigError(
                 f"{self.option}: these ranks have no matched collective of their own",
@@ -396,27 +396,17 @@ def excess_by_rank(graph: Graph) -> dict[int, float]:
     return found
 
 
-def group_ranks(graph: Graph) -> dict[int, tuple[int, ...]]:
-    """The ranks of each group of matched collectives."""
-    nodes = np.flatnonzero(graph.collective >= 0)
-    group = graph.group[graph.collective[nodes]]
-    pairs = np.unique(np.stack([group, graph.lines.rank[graph.line[nodes]]], axis=1)[group >= 0], axis=0)
-    return {int(number): tuple(pairs[pairs[:, 0] == number, 1].tolist()) for number in np.unique(pairs[:, 0])}
-
-
 def group_factors(graph: Graph, group: int) -> Float:
     """By how much each transfer of a group would be longer if it were like comparable groups; never more than 1.
 
     By program: the median of the other groups' mean transfers.
     """
     factor = np.ones(graph.transfer.size)
-    mine = graph.group == group
+    mine = np.flatnonzero(graph.group == group)
+    means = graph.mean_transfers
     for program in np.unique(graph.program[mine]).tolist():
-        same = (graph.program == program) & (graph.group >= 0)
-        others = [
-            graph.transfer[same & (graph.group == other)].mean() for other in np.unique(graph.group[same & ~mine])
-        ]
-        own = graph.transfer[same & mine].mean()
-        if others and own > 0:
-            factor[same & mine] = min(float(np.median(others)) / own, 1.0)
+        groups, usual = means[program]
+        others, own = usual[groups != group], float(usual[groups == group][0])
+        if others.size and own > 0:
+            factor[mine[graph.program[mine] == program]] = min(float(np.median(others)) / own, 1.0)
     return factor
