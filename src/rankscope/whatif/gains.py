@@ -21,11 +21,9 @@ from rankscope.whatif.scenarios import (
     Overlapped,
     Scenario,
     Without,
-    excess_by_rank,
     group_factors,
 )
 
-_MOST_RANKS = 16
 _MOST_GROUPS = 8
 _MOST_ROUNDS = 12
 _MOST_TOGETHER = 8
@@ -54,16 +52,13 @@ class Gain:
     component: str = ""
 
 
-def candidates(run: ReplayedRun, late: Sequence[AsPeers] | None = None) -> list[Scenario]:
-    """What could be different in a run: ranks and groups that are slower than others, and what all ranks do.
+def candidates(run: ReplayedRun, late: Sequence[AsPeers]) -> list[Scenario]:
+    """What could be different in a run: late ranks, groups that are slower than others, and what all ranks do.
 
     Args:
-        late: ranks that are significantly late; None: all that are slower than their peers, be it by chance.
+        late: ranks that are significantly late.
     """
     graph = run.graph
-    if late is None:
-        excess = sorted(excess_by_rank(graph).items(), key=lambda item: (-item[1], item[0]))
-        late = [AsPeers((rank,)) for rank, ns in excess[:_MOST_RANKS] if ns > 0]
     found: list[Scenario] = list(late)
     slower = []
     for group, ranks in graph.group_ranks.items():

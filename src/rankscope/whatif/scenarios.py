@@ -386,16 +386,6 @@ class Comparison:
         return factor
 
 
-def excess_by_rank(graph: Graph) -> dict[int, float]:
-    """How much longer than its peers each rank takes, ns over all steps; only ranks that have peers."""
-    found = {}
-    for rank in np.unique(graph.lines.rank).tolist():
-        fixed = graph.lines.rank == rank
-        if all(_peers(graph, fixed, line).any() for line in np.flatnonzero(fixed).tolist()):
-            found[rank] = float(Comparison.of(graph, fixed).excess.sum())
-    return found
-
-
 def group_factors(graph: Graph, group: int) -> Float:
     """By how much each transfer of a group would be longer if it were like comparable groups; never more than 1.
 
