@@ -3,6 +3,8 @@
 `python -m benchmarks whatif`: the slowdowns of StragglerAnalysis' three public jobs, how far the replay of simulated
 jobs and of the real sets is from their recorded steps, and what it says a repair saves, compared with the same
 simulated job without the fault. `RANKSCOPE_SHARED` names the folder of the shared sets.
+
+`python -m benchmarks.whatif cost`: CPU seconds and memory of the graph, the replay and the waterfall, against reading.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -171,6 +175,60 @@ def quantiles(values: list[float]) -> str:
     return " | ".join(f"{value:.3f}" for value in found)
 
 
+COST_JOBS = (
+    Job(8, 4, layers=4, kernels_per_layer=8, seed=3),
+    Job(64, 3, mesh={"dp": 4, "tp": 8, "pp": 2}, layers=2, kernels_per_layer=4, seed=3),
+    Job(1024, 3, mesh={"dp": 64, "tp": 8, "pp": 2}, layers=2, kernels_per_layer=4, seed=3),
+)
+_COST = """
+import json, resource, sys, time
+import rankscope
+from rankscope.whatif.gains import candidates, waterfall
+from rankscope.whatif.scenarios import AsPeers
+def timed(work):
+    begun = time.process_time()
+    return work(), time.process_time() - begun
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+run = rankscope.open(sys.argv[1], executor="serial")
+_, reading = timed(run.load)
+run.analyze("segments")
+before = peak()
+replayed, graph = timed(run.replayed)
+_, replay = timed(lambda: replayed.fidelity)
+_, fall = timed(lambda: waterfall(replayed, candidates(replayed, [AsPeers((rank,)) for rank in range(8)])))
+print(json.dumps({"json": sum(info.json_bytes for info in run.traces), "nodes": int(replayed.graph.line.size),
+                  "reading": reading, "graph": graph, "replay": replay, "waterfall": fall, "before": before,
+                  "peak": peak()}))
+"""
+
+
+def cost() -> None:
+    """What the replay of simulated jobs costs: each in a process of its own, with one thread, without a cache."""
+    print(
+        "| ranks | JSON, MB per rank | nodes | reading, CPU s | graph | replay | waterfall | together / reading | MB |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for job in COST_JOBS:
+        with tempfile.TemporaryDirectory() as folder:
+            simulate(Path(folder) / "run", job, costs=False)
+            done = subprocess.run(
+                [sys.executable, "-c", _COST, str(Path(folder) / "run")],
+                capture_output=True,
+                text=True,
+                check=True,
+                env=dict(os.environ, RANKSCOPE_CACHE=str(Path(folder) / "cache"), POLARS_MAX_THREADS="1"),
+            )
+        found = json.loads(done.stdout)
+        parts = [found[name] for name in ("graph", "replay", "waterfall")]
+        print(
+            f"| {job.ranks:,} | {found['json'] / job.ranks / 1e6:.2f} | {found['nodes']:,} | {found['reading']:.2f} | "
+            f"{' | '.join(f'{part:.2f}' for part in parts)} | {sum(parts) / found['reading']:.2f} | "
+            f"{found['before'] / 1e6:.0f} → {found['peak'] / 1e6:.0f} |",
+            flush=True,
+        )
+
+
 def main() -> None:
     """Print the tables of docs/what_a_fix_would_save.md."""
     folder = shared()
@@ -203,3 +261,7 @@ def main() -> None:
         if repair.predicted_ns is not None and repair.true_ns >= LEAST_COST * each.step_ns
     ]
     print(f"| error of the saving, {len(errors)} faults | {quantiles(errors)} |")
+
+
+if __name__ == "__main__":
+    cost() if sys.argv[1:] == ["cost"] else main()

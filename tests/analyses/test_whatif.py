@@ -16,6 +16,7 @@ from tests.analyses.random_traces import traces
 
 import rankscope
 from rankscope.errors import ConfigError
+from rankscope.whatif.graph import Graph, graph_of
 
 SCENARIOS: tuple[dict[str, Any], ...] = (
     {}, {"fix": "rank=0"}, {"fix": "rank=0:host; rank=1:compute@3"}, {"fix": "group=0,1"}, {"network": "2x"},
@@ -74,6 +75,23 @@ def test_a_wait_for_gloo_whose_end_is_recorded_late(tmp_path: Path, recorded_lat
     recorded, fixed = run.whatif(fix="rank=1").rows(named=True)
     assert recorded["explained"] == pytest.approx(1)
     assert fixed["gain_alone_ns"] == pytest.approx(50e6, rel=0.01)
+
+
+def test_a_run_has_one_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def counted(*arguments: Any) -> Graph:
+        made.append(len(arguments))
+        return graph_of(*arguments)
+
+    monkeypatch.setattr("rankscope.whatif.run.graph_of", counted)
+    run = opened(tmp_path, {0: events(0, 8), 1: events(100, 8), 2: events(0, 8), 3: events(0, 8)})
+    assert "rank=1" in run.stragglers()["fix"].to_list()  # by its replay
+    run.whatif()
+    run.whatif(fix="rank=0")
+    run.diagnosis()
+    assert run.replayed() is run.replayed()
+    assert len(made) == 1
 
 
 def test_by_hand(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_the_head_names_what_was_chosen(tmp_path: Path, capfdbinary: Capture, mo
 def test_json_and_csv(runs: tuple[Path, Path], tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
     _, out, _ = called(capfdbinary, monkeypatch, "diff", *runs, "--format", "json", "--executor", "serial")
     content = json.loads(out)
-    assert {row["section"] for row in content["rows"]} == {"steps", "phases", "kernels", "operators"}
+    assert {row["section"] for row in content["rows"]} == {"steps", "savings", "phases", "kernels", "operators"}
     target = tmp_path / "diff.csv"
     called(capfdbinary, monkeypatch, "diff", *runs, "--format", "csv", "-o", target, "--executor", "serial")
     assert target.read_text(encoding="utf-8").startswith("section,name,partner,")

@@ -46,6 +46,19 @@ def test_several_fixes(run: Path, capfdbinary: pytest.CaptureFixture[bytes], mon
     ]  # fmt: skip
 
 
+def test_what_a_finding_says_can_be_asked(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = kineto.write_ranks(tmp_path / "run", {rank: events(100 * (rank == 1), 8) for rank in range(4)})
+    text = called(capfdbinary, monkeypatch, "findings", run, "--executor", "serial").decode()
+    assert "the step without it: rankscope whatif RUN --fix rank=1" in text
+    found = json.loads(called(capfdbinary, monkeypatch, "findings", run, "--executor", "serial", "-f", "json"))
+    [straggler] = [each for each in found["findings"] if each["id"] == "straggler"]
+    options = " ".join(straggler["scenarios"]).split()
+    asked = json.loads(called(capfdbinary, monkeypatch, "whatif", run, *options, "--executor", "serial", "-f", "json"))
+    assert asked["rows"][1]["gain_ns"] == straggler["saving_ns"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

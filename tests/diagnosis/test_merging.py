@@ -13,6 +13,7 @@ from rankscope.diagnosis.effects import OF_ANALYSES, STRAGGLER
 from rankscope.diagnosis.merging import COVERED, ON_ITS_OWN, merge
 from rankscope.diagnosis.rules import all_rules
 from rankscope.results import Finding, Inputs, Options, Severity, with_symptoms
+from rankscope.whatif.options import scenarios_in
 from rankscope.whatif.run import ReplayedRun
 
 MS = 1_000_000
@@ -232,4 +233,18 @@ def test_what_is_merged_is_otherwise_as_stated() -> None:
     run = job((0, 9), (0, 6))
     stated = found("imbalance", 1.5, 0)
     [only] = merged(run, inputs(stragglers=stragglers(2, (0, "slow_device"))), found(STRAGGLER, 3, 0), stated)
-    assert replace(only.symptoms[0], because="") == stated
+    assert replace(only.symptoms[0], because="", scenarios=()) == stated
+
+
+def test_a_finding_names_the_scenarios_of_the_replay_that_it_is_about() -> None:
+    run = job((0, 9), (0, 6))
+    stated = (found(STRAGGLER, 3, 0), found("imbalance", 1.5, 0), found("low_occupancy", 1), found("unknown", 1))
+    every = with_symptoms(merged(run, inputs(stragglers=stragglers(2, (0, "slow_device"))), *stated))
+    assert {each.id: each.scenarios for each in every} == {
+        STRAGGLER: ("--fix rank=0",), "imbalance": ("--balance ranks",),
+        # That compute takes no time is a bound that nobody can ask for.
+        "low_occupancy": (), "unknown": (),
+    }  # fmt: skip
+    for option in (option for each in every for option in each.scenarios):
+        assert run.gain(scenarios_in(option)) is not None
+    assert {each.scenarios for each in merged(None, inputs(), *stated, step=10 * MS)} == {()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rankscope.errors import ConfigError
+from rankscope.whatif.buckets import Buckets
 from rankscope.whatif.options import scenarios_in
 from rankscope.whatif.scenarios import (
     WITHOUT,
@@ -19,7 +20,7 @@ from rankscope.whatif.scenarios import (
 
 SCENARIOS: tuple[Scenario, ...] = (
     AsPeers((1,)), AsPeers((1, 2), "data_loading"), AsPeers((3,), "host", (10, 11, 12)), GroupAsOthers((0, 4)),
-    *(Without(what) for what in WITHOUT), Network(1.5), Overlapped(), Balanced("ranks"), Balanced("stages"),
+    *(Without(what) for what in WITHOUT), Buckets(2), Network(1.5), Overlapped(), Balanced("ranks"), Balanced("stages"),
 )  # fmt: skip
 
 

@@ -23,7 +23,6 @@ from rankscope.whatif.scenarios import (
     Scenario,
     Without,
     costs_of,
-    group_ranks,
 )
 from rankscope.whatif.step_times import Steps
 
@@ -121,11 +120,11 @@ def two_groups() -> Graph:
 
 def test_a_slow_group_like_others() -> None:
     graph = two_groups()
-    assert sorted(group_ranks(graph).values()) == [(0, 1), (2, 3)]
+    assert sorted(graph.group_ranks.values()) == [(0, 1), (2, 3)]
     assert step(graph) == near(3 + 6)
     assert step(graph, GroupAsOthers((0, 1))) == near(3 + 2)
-    assert GroupAsOthers((0, 1)) in candidates(ReplayedRun(graph, Steps.of(graph)))
-    assert GroupAsOthers((2, 3)) not in candidates(ReplayedRun(graph, Steps.of(graph)))
+    assert GroupAsOthers((0, 1)) in candidates(ReplayedRun(graph, Steps.of(graph)), ())
+    assert GroupAsOthers((2, 3)) not in candidates(ReplayedRun(graph, Steps.of(graph)), ())
 
 
 @pytest.mark.parametrize(
@@ -149,7 +148,7 @@ def test_one_rank_alone() -> None:
     for scenario in (Network(2), Overlapped(), Balanced("ranks"), AsPeers((0,))):
         with pytest.raises(ConfigError, match="--"):
             costs_of(graph, [scenario])
-    assert {each.option for each in candidates(ReplayedRun(graph, Steps.of(graph)))} == {
+    assert {each.option for each in candidates(ReplayedRun(graph, Steps.of(graph)), ())} == {
         "--no-data-loading", "--no-allocation", "--no-copies", "--no-synchronization", "--no-launches",
     }  # fmt: skip
 

@@ -38,6 +38,7 @@ FINDING_FIELDS = (
     column("saving_ns", "ns", "ceiling of what fixing it saves per step; null: not about time, or unknown"),
     column("cost_ns", "ns", "cost per step where it exceeds the saving"),
     column("symptoms", "", "findings about the same time: their savings are part of this one's and are not added"),
+    column("scenarios", "", "what is different without it, as options of `rankscope whatif`; empty: not known"),
     column("place", "", "rank, step, and the event that shows it best, ns on the run's clock"),
     column("file", "", "trace file of that event"),
 )

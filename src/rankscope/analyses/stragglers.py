@@ -119,8 +119,9 @@ from rankscope.results import (
     together,
 )
 from rankscope.results.finding import TOGETHER_WITH
+from rankscope.results.replays import replayed
 from rankscope.rundir.plurals import counted
-from rankscope.whatif.late_ranks import savings
+from rankscope.whatif.late_ranks import Saving, savings
 from rankscope.whatif.run import LEAST_SHARE, ReplayedRun
 from rankscope.whatif.scenarios import AsPeers, GroupAsOthers
 
@@ -292,7 +293,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
 
 def _replayed(inputs: Inputs) -> ReplayedRun | None:
     """The run, if its replay explains the recorded steps."""
-    run = ReplayedRun.of(inputs.results["segments"], inputs.options.steps)
+    run = replayed(inputs)
     return run if run is not None and run.fidelity.is_judged else None
 
 
@@ -313,8 +314,7 @@ def _costing(found: Sequence[Straggler], run: ReplayedRun | None, logged: Set[in
         logged: ranks that are late in the log.
         least_ns: the smallest saving of a straggler.
     """
-    replayed = [each for each in found if not each.is_past and run is not None and run.can_tell([_fix(each)])]
-    gained = dict(zip(map(id, replayed), savings(run, list(map(_fix, replayed))) if run else [], strict=True))
+    gained = _gained([each for each in found if not each.is_past], run) if run is not None else {}
     costing = []
     for each in found:
         saving = gained.get(id(each))
@@ -326,6 +326,13 @@ def _costing(found: Sequence[Straggler], run: ReplayedRun | None, logged: Set[in
         if bounded or each.is_past or not logged.isdisjoint(each.ranks):
             costing.append(each)
     return sorted(costing, key=lambda each: (-(each.saving_ns or 0), -each.excess_ns))
+
+
+def _gained(found: Sequence[Straggler], run: ReplayedRun) -> dict[int, Saving | None]:
+    """By id of a straggler what it costs, where the run can tell."""
+    told = run.told(list(map(_fix, found)))
+    by_scenario = dict(zip(told, savings(run, told), strict=True))
+    return {id(each): by_scenario[fix] for each in found if (fix := _fix(each)) in by_scenario}
 
 
 def _of_findings(found: Sequence[Straggler]) -> pl.DataFrame:

@@ -24,6 +24,9 @@ choose other scenarios, in any combination, in the order in which `--help` lists
   stream; late ranks are waited for
 - the host needs no time to launch, never waits for its device, makes no calls for memory, loads no data; no copies:
   bounds, not promises
+- larger buckets: successive all-reduces of a group, as of DDP's gradients, become one, which starts with the last of
+  them; its transfer takes as long as theirs, less a latency for each that is saved, fitted to the group's transfers by
+  size. Smaller ones cannot be told: a trace does not record when the parts of a bucket are ready
 - compute balanced: the same total of compute, shared equally in each step by ranks with one program, or by the stages
   of a pipeline
 
@@ -40,11 +43,11 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Parameter, schema_of
+from rankscope.results.replays import replayed
 from rankscope.rundir.ranges import named_ranks
 from rankscope.whatif.gains import Gain, candidates, in_order, waterfall
 from rankscope.whatif.options import FIX, scenarios_of
-from rankscope.whatif.run import ReplayedRun
-from rankscope.whatif.scenarios import WITHOUT, AsPeers, costs_of
+from rankscope.whatif.scenarios import WITHOUT, AsPeers
 from rankscope.whatif.step_times import LARGEST_ERROR, Fidelity
 
 AS_RECORDED = "as recorded"
@@ -72,16 +75,15 @@ COLUMNS = (
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Replay the run as recorded, and with each scenario."""
     scenarios = scenarios_of(inputs.parameters)
-    segments = inputs.results["segments"]
+    ranks, run = inputs.distinct("segments", "rank")["rank"].to_list(), replayed(inputs)
     recorded = {info.rank for info in inputs.traces if info.rank is not None}
-    without = _without(sorted(recorded - set(segments["rank"].unique().to_list()))) if segments.height else None
-    if segments.is_empty():
+    without = _without(sorted(recorded - set(ranks))) if ranks else None
+    if not ranks:
         return _refused(_joined("no step, collective or launch of recorded work to replay", without)), []
-    run = ReplayedRun.of(segments, inputs.options.steps)
     if run is None:
         return _refused(_joined("no step was recorded by most of the ranks", without)), []
     for scenario in scenarios:
-        costs_of(run.graph, [scenario])  # an error names the option
+        run.changed([scenario])  # an error names the option
     gains: Sequence[Gain] = []
     if run.fidelity.is_judged:
         gains = in_order(run, scenarios) if scenarios else waterfall(run, candidates(run, _late(inputs)))
@@ -172,6 +174,7 @@ analysis = Analysis(
     parameters=(
         Parameter("fix", f"ranks or groups that become like others: {FIX}; several with `;`", of_reduce=True),
         *(Parameter(f"no_{what}", text, kind="flag", default=False, of_reduce=True) for what, text in WITHOUT.items()),
+        Parameter("buckets", "make all-reduce buckets so many times as large: 2x", of_reduce=True),
         Parameter("network", "make the network so many times as fast: 2x", of_reduce=True),
         Parameter("overlap", "all transfers overlap with compute", kind="flag", default=False, of_reduce=True),
         Parameter("balance", "share compute equally over ranks, stages or both: ranks,stages", of_reduce=True),

@@ -36,6 +36,9 @@ def whatif(
         bool, typer.Option("--no-synchronization", help="The host never waits for its device.")
     ] = False,
     no_launches: Annotated[bool, typer.Option("--no-launches", help="The host needs no time to launch.")] = False,
+    buckets: Annotated[
+        str | None, typer.Option(metavar="FACTOR", help="Buckets of all-reduces so many times as large: 2x.")
+    ] = None,
     network: Annotated[str | None, typer.Option(metavar="FACTOR", help="A network so many times as fast: 2x.")] = None,
     overlap: Annotated[bool, typer.Option("--overlap", help="All transfers overlap with compute.")] = False,
     balance: Annotated[
@@ -55,6 +58,7 @@ def whatif(
         "no_copies": no_copies,
         "no_synchronization": no_synchronization,
         "no_launches": no_launches,
+        "buckets": buckets,
         "network": network,
         "overlap": overlap,
         "balance": balance,

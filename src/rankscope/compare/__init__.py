@@ -2,7 +2,7 @@
 
 In: two runs, or two ranks. Out: a `Diff`. Each run becomes samples, one value per rank and step (`samples`). Their rows
 are paired by name, or by the launching operator if names changed (`pairs`). Changes are compared with the spread over
-steps (`rows`).
+steps (`rows`). What of the step's change is what, the replays of both runs tell (`savings`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.compare.rows import COLUMNS, compare
+from rankscope.compare.rows import COLUMNS, by_section, compare
 from rankscope.compare.samples import NEEDED, Samples, samples_of
+from rankscope.compare.savings import savings
 from rankscope.errors import ConfigError, RankscopeError
 from rankscope.pipeline import Run, open_run
 from rankscope.results import RESULT_SCHEMA_VERSION, Analysis, Finding, Result, incomplete_ranks, with_symptoms
@@ -33,6 +34,7 @@ class Diff:
         frame: one row per compared item, with the columns `COLUMNS`.
         gained: findings that only the second has.
         lost: findings that only the first has.
+        not_judged: why the section `savings` is empty; empty if it is not.
     """
 
     a: Mapping[str, Any]
@@ -40,6 +42,7 @@ class Diff:
     frame: pl.DataFrame
     gained: tuple[Finding, ...]
     lost: tuple[Finding, ...]
+    not_judged: str = ""
 
     def section(self, name: str) -> pl.DataFrame:
         """The rows of one section, of `SECTIONS` in `rows`."""
@@ -59,6 +62,7 @@ class Diff:
             "rows": self.result().finite().to_dicts(),
             "findings_gained": [finding.to_json() for finding in self.gained],
             "findings_lost": [finding.to_json() for finding in self.lost],
+            "savings_not_judged": self.not_judged,
         }
 
     def _repr_html_(self) -> str:
@@ -97,7 +101,7 @@ def diff_runs(a: Run | Source, b: Run | Source | None = None, *, ranks: Sequence
         found = [[finding for finding in findings if finding.ranks == (rank,)] for rank in ranks]
         frame = compare(samples.of_ranks([one]), samples.of_ranks([two]))
         changed = _gained_and_lost(*found, with_ranks=False)
-        return Diff({**about, "ranks": [one]}, {**about, "ranks": [two]}, frame, *changed)
+        return Diff({**about, "ranks": [one]}, {**about, "ranks": [two]}, frame, *changed, "both are ranks of one run")
     second = b if isinstance(b, Run) else open_run(b)
     for run in (first, second):
         _check(run, ranks or ())
@@ -105,7 +109,9 @@ def diff_runs(a: Run | Source, b: Run | Source | None = None, *, ranks: Sequence
     sides = [_samples(run).of_ranks(chosen[id(run)]) for run in (first, second)]
     changed = _gained_and_lost(first.diagnose(), second.diagnose(), with_ranks=True)
     abouts = [{**run.about(), "ranks": chosen[id(run)]} for run in (first, second)]
-    return Diff(abouts[0], abouts[1], compare(sides[0], sides[1]), *changed)
+    saved, reason = savings(first, second, COLUMNS)
+    frame = by_section(pl.concat([compare(sides[0], sides[1]), saved]))
+    return Diff(abouts[0], abouts[1], frame, *changed, reason)
 
 
 def _check(run: Run, ranks: Sequence[int]) -> None:

@@ -14,7 +14,18 @@ from rankscope.compare.samples import KEYS, MODULES, PLACE, Samples
 from rankscope.primitives.statistics import welch_test, welch_verdicts
 from rankscope.results import Column
 
-SECTIONS = ("steps", "phases", "collectives", "kernels", "operators", *MODULES, "memory", "snapshots", "stacks")
+SECTIONS = (
+    "steps",
+    "savings",
+    "phases",
+    "collectives",
+    "kernels",
+    "operators",
+    *MODULES,
+    "memory",
+    "snapshots",
+    "stacks",
+)
 TOTALS = ("step_time", "wall", "device")
 """Rows of the sections steps and phases that are the total of the others."""
 COLUMNS = (
@@ -22,7 +33,8 @@ COLUMNS = (
         "section",
         pl.String,
         "",
-        "steps, phases, collectives, kernels, operators, modules_device, modules_host, memory, snapshots or stacks",
+        "steps, savings (by the replay), phases, collectives, kernels, operators, modules_device, modules_host, "
+        "memory, snapshots or stacks",
     ),
     Column("name", pl.String, "", "what is compared; if several became one, or one became several, joined by commas"),
     Column("partner", pl.String, "", "its name in the second run, if different"),
@@ -91,7 +103,13 @@ def compare(a: Samples, b: Samples) -> pl.DataFrame:
     numbers = pl.DataFrame(rows, schema=schema, orient="row")
     frame = _described(pairs).join(numbers, on="pair", how="left", maintain_order="left")
     judged = [_judged(part) for part in frame.partition_by("section", maintain_order=True)]
-    return _sorted(pl.concat(judged) if judged else _judged(frame)).select(column.name for column in COLUMNS)
+    return by_section(_sorted(pl.concat(judged) if judged else _judged(frame)).select(c.name for c in COLUMNS))
+
+
+def by_section(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows in the order of `SECTIONS`, otherwise as they were."""
+    place = pl.col("section").replace_strict({s: n for n, s in enumerate(SECTIONS)}, default=len(SECTIONS))
+    return frame.sort(place, maintain_order=True)
 
 
 _NUMBERS = ("a", "b", "change", "change_ratio", "a_calls", "b_calls", "a_spread", "b_spread", "chance")
@@ -182,7 +200,6 @@ def _sorted(frame: pl.DataFrame) -> pl.DataFrame:
     totals = {name: place for place, name in enumerate(TOTALS)}
     measures = pl.col("section").is_in(["steps", "phases"])
     return frame.sort(
-        pl.col("section").replace_strict({s: n for n, s in enumerate(SECTIONS)}, default=len(SECTIONS)),
         pl.when(measures).then(pl.col("name").replace_strict(totals, default=len(totals), return_dtype=pl.Int64)),
         -pl.col("change").abs(),
         "name",

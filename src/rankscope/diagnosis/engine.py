@@ -31,14 +31,13 @@ from rankscope.results import (
 )
 from rankscope.results.compressed_frames import Frames, stored
 from rankscope.results.failures import FAILURES
-from rankscope.whatif.run import ReplayedRun
+from rankscope.results.replays import SEGMENTS, replayed
 
 Analyze = Callable[..., dict[str, Result]]
 FOR_ALL = ("job_kind",)
 """Analyses whose results every rule gets: advice depends on the kind of the job."""
 STRAGGLERS = "stragglers"
 _PLACE = {"rank": pl.Int64, "window": pl.Int64, "step": pl.Int64}
-SEGMENTS = "segments"
 BASIS = ("overview", STRAGGLERS, "step_time", "evidence_events", SEGMENTS)
 """Analyses that the diagnosis itself reads."""
 
@@ -75,7 +74,7 @@ def diagnose(rules: Iterable[Rule], with_findings: Iterable[str], analyze: Analy
     except FAILURES as error:
         stated.append(_not_diagnosed("where findings can be seen", error))
     try:
-        step, run = _step_ns(known), _replayed(known)
+        step, run = _step_ns(known), replayed(known) if SEGMENTS in known.results else None
         merged = merge(stated, chosen, known, step, run if run is not None and run.fidelity.is_judged else None)
         return diagnosis_of(merged, by_severity(stated), known, step, run, without_steps)
     except FAILURES as error:
@@ -88,12 +87,6 @@ def _step_ns(inputs: Inputs) -> int | None:
     frame = inputs.results.get("overview")
     found = None if frame is None or frame.is_empty() else frame["step_ns"][0]
     return int(found) if found else step_ns(inputs)
-
-
-def _replayed(inputs: Inputs) -> ReplayedRun | None:
-    """The run's replay; None if there is nothing to replay."""
-    segments = inputs.results.get(SEGMENTS)
-    return None if segments is None else ReplayedRun.of(segments, inputs.options.steps)
 
 
 def _judged(results: Mapping[str, Result], inputs: Inputs, times: pl.DataFrame) -> Frames:

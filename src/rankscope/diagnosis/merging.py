@@ -47,7 +47,7 @@ _NO_TIME: Mapping[StepPart, tuple[Scenario, ...]] = {
     "communication": (Overlapped(),),
     "copies": (Without("copies"),),
     "data": (Without("data_loading"),),
-    "host": (Without("host"), Without("allocation"), Without("synchronization")),
+    "host": (Without("launches"), Without("allocation"), Without("synchronization")),
 }
 _SCENARIOS: Mapping[str, tuple[Scenario, ...]] = {
     "imbalance": (Balanced("ranks"),),
@@ -104,6 +104,11 @@ class _Gains:
         gain = self.run.gain(scenarios, given) if self.run is not None and scenarios else None
         return saving if gain is None else min(saving, max(gain, 0.0))
 
+    def options(self, scenarios: Sequence[Scenario]) -> tuple[str, ...]:
+        """Those of which the run can tell what they would give, as options of `rankscope whatif`."""
+        told = self.run.told(scenarios) if self.run is not None else []
+        return tuple(each.option for each in told if each.option)
+
 
 def merge(
     findings: Sequence[Finding], rules: Iterable[Rule], inputs: Inputs, step: int | None, run: ReplayedRun | None
@@ -127,6 +132,7 @@ def merge(
         for each in findings
     ]
     for each in stated:
+        each.finding = replace(each.finding, scenarios=gains.options(each.scenarios))
         if not each.is_first:
             each.left = gains.at_most(each.left, each.scenarios)
     merged = {id(each): found for each in stated if (found := _cause_of(each, stated, gains, step)) is not None}

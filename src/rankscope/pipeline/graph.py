@@ -65,11 +65,13 @@ def run_level(
     known: Mapping[AnalysisKey, Result],
     tasks: Tasks,
     kept_parts: RankParts,
+    shared: dict[tuple[str, ...], Any],
 ) -> dict[AnalysisKey, Result]:
     """The results of analyses whose requirements are known: `per_rank` on workers, `across_ranks` here.
 
     Args:
         kept_parts: parts from earlier calls that may be needed again; new ones are added.
+        shared: what analyses of all ranks share, by `Inputs.once`.
 
     Raises:
         AnalysisError: no rank could be analyzed.
@@ -100,7 +102,7 @@ def run_level(
 
     inputs = Inputs(
         options, tuple(loaded.infos), Frames(results), world_size=loaded.world_size,
-        capture=loaded.rank_manifests, left_out=loaded.left_out, log=log, ask=ask,
+        capture=loaded.rank_manifests, left_out=loaded.left_out, log=log, ask=ask, shared=shared,
     )  # fmt: skip
     computed, incomplete = {}, incomplete_ranks(loaded.infos)
     by_part: dict[AnalysisKey, list[AnalysisKey]] = {}

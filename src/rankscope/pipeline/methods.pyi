@@ -148,6 +148,7 @@ class AnalysisMethods:
         no_copies: bool = False,
         no_synchronization: bool = False,
         no_launches: bool = False,
+        buckets: str | None = None,
         network: str | None = None,
         overlap: bool = False,
         balance: str | None = None,

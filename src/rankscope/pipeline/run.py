@@ -28,10 +28,13 @@ from rankscope.pipeline.load import Loaded, load_run, location_of
 from rankscope.pipeline.sql import SqlMethods
 from rankscope.pipeline.tasks import AnalysisKey, Progress, Tasks, analysis_key, with_rank
 from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Parameters, Result, by_severity, each_once
+from rankscope.results.compressed_frames import Frames
+from rankscope.results.replays import SEGMENTS, replayed
 from rankscope.rundir.manifest import RunManifest
 from rankscope.rundir.plurals import counted, listed
 from rankscope.store.account import SKIPPED_SHARE
 from rankscope.store.trace_info import TraceInfo
+from rankscope.whatif.run import ReplayedRun
 
 T = TypeVar("T")
 
@@ -139,6 +142,7 @@ class Run(SqlMethods):
         self._tasks = Tasks(executor, workers, progress)
         self._results: dict[AnalysisKey, Result] = {}
         self._parts: RankParts = {}
+        self._shared: dict[tuple[str, ...], Any] = {}
         self._diagnosis: Diagnosis | None = None
         self._lost: list[Finding] = []
 
@@ -286,7 +290,7 @@ class Run(SqlMethods):
                 todo = [key for key in wanted if key not in self._results]
                 if todo:
                     self._results |= run_level(
-                        todo, self.loaded, self._options, self._results, self._tasks, self._parts
+                        todo, self.loaded, self._options, self._results, self._tasks, self._parts, self._shared
                     )
         return {name: self._results[key] for name, key in chosen.items()}
 
@@ -306,14 +310,27 @@ class Run(SqlMethods):
     def diagnosis(self) -> Diagnosis:
         """The merged findings of all rules, the headline, and what cannot be judged; computed once."""
         if self._diagnosis is None:
-            loaded = self.loaded
-            inputs = Inputs(
-                self._options, tuple(loaded.infos), world_size=self.world_size, capture=loaded.rank_manifests,
-                left_out=loaded.left_out,
-            )  # fmt: skip
             with_findings = [name for name, analysis in all_analyses().items() if analysis.has_findings]
-            self._diagnosis = diagnose(all_rules().values(), with_findings, self.analyze, inputs)
+            self._diagnosis = diagnose(all_rules().values(), with_findings, self.analyze, self._inputs)
         return self._diagnosis
+
+    def replayed(self) -> ReplayedRun | None:
+        """The run as its replay has it; None if there is no step to replay.
+
+        Raises:
+            AnalysisError: what it needs cannot be computed.
+        """
+        segments = self.analyze(SEGMENTS)[SEGMENTS]
+        return replayed(replace(self._inputs, results=Frames({SEGMENTS: segments.rows})))
+
+    @property
+    def _inputs(self) -> Inputs:
+        """What code that is about all ranks gets, without results."""
+        loaded = self.loaded
+        return Inputs(
+            self._options, tuple(loaded.infos), world_size=self.world_size, capture=loaded.rank_manifests,
+            left_out=loaded.left_out, shared=self._shared,
+        )  # fmt: skip
 
     # -- for reports and the page ---------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ MARKER = "<!-- rankscope diff -->"
 """The first line, by which a later comment replaces this one."""
 MAX_CHARACTERS = 60_000
 """A comment on GitHub may have 65,536."""
-_SECTIONS = ("steps", "collectives", "kernels", "memory")
+_SECTIONS = ("steps", "savings", "collectives", "kernels", "memory")
 _ROWS = 8
 _FINDINGS = 10
 

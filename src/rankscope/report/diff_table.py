@@ -16,13 +16,16 @@ from rankscope.compare import Diff
 from rankscope.compare.gate import Breach
 from rankscope.compare.rows import SECTIONS, TOTALS
 from rankscope.compare.samples import MODULES
+from rankscope.compare.savings import SAVINGS
 from rankscope.primitives.statistics import WELCH
 from rankscope.report.formatting import NOTHING, cell, number_of, numbered, plain
 from rankscope.rundir.plurals import counted
+from rankscope.whatif.run import LEAST_SHARE
 
-_MEASURES = ("steps", "phases", "memory", "snapshots")
+_MEASURES = ("steps", "savings", "phases", "memory", "snapshots")
 _TITLES = {
     "steps": "Steps: time breakdown",
+    "savings": "Savings: what each change of the replay saves after those before it, and what remains of the step",
     "phases": "Phases: host time (wall), and device time of what each launched (…_device)",
     "collectives": "Collectives",
     "kernels": "Kernels, by the operator that launches them",
@@ -105,7 +108,7 @@ def breach_line(breach: Breach) -> str:
     share = "" if breach.ratio is None else f" ({_percent(breach.ratio)})"
     return (
         f"{plain(breach.name, limit=200)} changed by {_with_sign(breach.change, breach.unit)}{share}: "
-        f"{breach.verdict or 'only one of the runs has it'}"
+        f"{breach.verdict or 'not tested'}"
     )
 
 
@@ -131,6 +134,14 @@ def _verdict(diff: Diff, step: dict[str, Any]) -> Text:
     if parts.height:
         changes = ", ".join(f"{row['name']} {_signed(row).plain}" for row in parts.head(_PARTS).iter_rows(named=True))
         line.append(Text(f" {'Mostly' if change else 'Changes'}: {changes}.", style="not bold"))
+    saved = diff.section(SAVINGS).filter(pl.col("change").abs() >= LEAST_SHARE * max(a, b)).head(_PARTS)
+    if saved.height:
+        causes = "; ".join(
+            f"{_signed(row).plain} {plain(row['name'], limit=100)}" for row in saved.iter_rows(named=True)
+        )
+        line.append(Text(f" By the replay: {causes}.", style="not bold"))
+    elif diff.not_judged:
+        line.append(Text(f" By cause it is not judged: {plain(diff.not_judged, limit=200)}.", style="not bold"))
     return line
 
 

@@ -99,7 +99,7 @@ def _blocks(columns: Sequence[Column], widths: Sequence[int], width: int) -> lis
 
 
 def findings_list(findings: Sequence[Finding], steps: Sequence[int], *, with_evidence: bool = False) -> RenderableType:
-    """Findings with their symptoms and advice, and on request their evidence.
+    """Findings with their symptoms and advice, and on request their evidence and how to replay the step without them.
 
     Args:
         steps: the run's; without any, savings are totals of the recorded window.
@@ -115,6 +115,10 @@ def findings_list(findings: Sequence[Finding], steps: Sequence[int], *, with_evi
             table.add_row("", row)
         if finding.advice and (with_evidence or finding.severity != "info"):
             table.add_row("", Text(f"→ {plain(finding.advice, limit=400)}", style="dim"))
+        if finding.scenarios and with_evidence:
+            table.add_row(
+                "", Text(f"the step without it: rankscope whatif RUN {' '.join(finding.scenarios)}", style="dim")
+            )
         for symptom in finding.symptoms:
             table.add_row("", _indented(_symptom(symptom, with_evidence=with_evidence)))
     return table

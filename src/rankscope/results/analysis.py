@@ -56,7 +56,7 @@ class Inputs:
         log: what the job's step log says of stragglers, in `across_ranks` of an analysis that reads it; None without
             one.
         ask: computes the rows that some ranks have of an analysis without `across_ranks`, in `across_ranks`.
-        shared: what analyses of one rank share, by `once`.
+        shared: what analyses of one rank, or of all ranks, share by `once`.
     """
 
     options: Options
@@ -99,10 +99,10 @@ class Inputs:
         return parts[0] if len(parts) == 1 else pl.concat(parts).unique(maintain_order=True)
 
     def once(self, what: str, make: Callable[[], T]) -> T:
-        """An intermediate result that several analyses of a rank need, from the first that needs it.
+        """An intermediate result that several analyses need, from the first that needs it.
 
         Args:
-            what: its name. It may depend on the tables of the rank's files in `traces` and on `options` only.
+            what: its name. It may depend on the tables of the files in `traces` and on `options` only.
         """
         key = what, *(trace.path for trace in self.traces)
         if key not in self.shared:

@@ -77,6 +77,8 @@ class Finding:
         symptoms: findings about the same time, which this one causes or contains. Their savings are not added.
         because: why it is a symptom, if it is one.
         anchor: the event that shows it best; None if it is not about events, or no event stands out.
+        scenarios: what a step would take without what it is about, as options of `rankscope whatif`; empty if the run
+            cannot tell.
     """
 
     id: str
@@ -92,6 +94,7 @@ class Finding:
     symptoms: tuple[Finding, ...] = ()
     because: str = ""
     anchor: Anchor | None = None
+    scenarios: tuple[str, ...] = ()
 
     @property
     def weight_ns(self) -> int:
@@ -111,6 +114,7 @@ class Finding:
             "advice": self.advice,
             "cost_ns": self.cost_ns,
             "because": self.because,
+            "scenarios": list(self.scenarios),
             "symptoms": [symptom.to_json() for symptom in self.symptoms],
             **({} if self.anchor is None else {"anchor": self.anchor.to_json()}),
         }

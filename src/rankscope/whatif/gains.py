@@ -21,12 +21,9 @@ from rankscope.whatif.scenarios import (
     Overlapped,
     Scenario,
     Without,
-    excess_by_rank,
     group_factors,
-    group_ranks,
 )
 
-_MOST_RANKS = 16
 _MOST_GROUPS = 8
 _MOST_ROUNDS = 12
 _MOST_TOGETHER = 8
@@ -55,19 +52,16 @@ class Gain:
     component: str = ""
 
 
-def candidates(run: ReplayedRun, late: Sequence[AsPeers] | None = None) -> list[Scenario]:
-    """What could be different in a run: ranks and groups that are slower than others, and what all ranks do.
+def candidates(run: ReplayedRun, late: Sequence[AsPeers]) -> list[Scenario]:
+    """What could be different in a run: late ranks, groups that are slower than others, and what all ranks do.
 
     Args:
-        late: ranks that are significantly late; None: all that are slower than their peers, be it by chance.
+        late: ranks that are significantly late.
     """
     graph = run.graph
-    if late is None:
-        excess = sorted(excess_by_rank(graph).items(), key=lambda item: (-item[1], item[0]))
-        late = [AsPeers((rank,)) for rank, ns in excess[:_MOST_RANKS] if ns > 0]
-    found: list[Scenario] = [each for each in late if run.can_tell([each])]
+    found: list[Scenario] = list(late)
     slower = []
-    for group, ranks in group_ranks(graph).items():
+    for group, ranks in graph.group_ranks.items():
         saved = float((graph.transfer * (1 - group_factors(graph, group))).sum())
         if saved > 0:
             slower.append((-saved, ranks))
@@ -75,7 +69,7 @@ def candidates(run: ReplayedRun, late: Sequence[AsPeers] | None = None) -> list[
     every: list[Scenario] = [
         Overlapped(), *(Without(what) for what in WITHOUT), Balanced("ranks"), Balanced("stages")
     ]  # fmt: skip
-    return found + [scenario for scenario in every if run.can_tell([scenario])]
+    return run.told(found + every)
 
 
 def waterfall(run: ReplayedRun, scenarios: Sequence[Scenario]) -> list[Gain]:
@@ -124,14 +118,16 @@ class Waterfall:
         left = [each for each in scenarios if not self.has(each)]
         for _ in range(most):
             chosen = self.chosen
-            left = [each for each in left if self.run.can_tell([*chosen, each])]
-            if not left:
+            (now,) = self.run.mean_steps([chosen])
+            steps = self.run.known_steps([[*chosen, each] for each in left])
+            after = [(step, n) for n, step in enumerate(steps) if step is not None]
+            if not after:
                 return
-            now, *after = self.run.mean_steps([chosen, *([*chosen, each] for each in left)])
-            best = min(range(len(left)), key=lambda n: after[n])
-            scenario, step = left.pop(best), after[best]
+            step, best = min(after)
             if now - step < LEAST_SHARE * self.base:
                 return
+            scenario = left[best]
+            left = [left[n] for _, n in after if n != best]
             (alone,) = self.run.mean_steps([[scenario]])
             self.gains.append(Gain(scenario, alone, self.base - alone, len(self.gains) + 1, step, now - step))
 

@@ -31,6 +31,7 @@ NEVER = -1e18
 """ns; the time of what nothing waits for."""
 _LONG_AGO = np.iinfo(np.int64).min // 2
 _LEAST_VOTES, _VOTE_SHARE, _LEAST_SHARE, _AGAINST_SHARE = 3, 0.5, 0.05, 0.1
+_ALL_REDUCE = r"^all_reduce \d+ (\d+)$"
 _CLOCKS_NS = 5_000
 _SKEW_NS = 200_000
 """A collective ends on all its ranks within this; what is more is the profiler's error."""
@@ -106,6 +107,7 @@ class Graph:
         skew: C: by how much later than on the first rank it ends.
         transfer: of each collective its shortest duration on any rank, less its skew there.
         program: of each collective, a number for its kind and size.
+        reduced: of each all-reduce its bytes; 0 for other collectives, and where its size is not known.
         group: of each collective, a number for its ranks; −1 if only one rank has it.
         step: of each node an index into `step_names`; −1 outside of steps.
         place: of each node the number of the program's stretch that it belongs to; −1 outside.
@@ -134,6 +136,7 @@ class Graph:
     skew: Float
     transfer: Float
     program: Int64
+    reduced: Float
     group: Int64
     step: Int64
     place: Int64
@@ -150,6 +153,29 @@ class Graph:
     def places(self) -> Places:
         """The same in the mean of all whole steps."""
         return Places.of(self.stretches, self.lines, self.stretches.whole)
+
+    @cached_property
+    def group_ranks(self) -> dict[int, tuple[int, ...]]:
+        """The ranks of each group of matched collectives."""
+        nodes = np.flatnonzero(self.collective >= 0)
+        group = self.group[self.collective[nodes]]
+        pairs = np.unique(np.stack([group, self.lines.rank[self.line[nodes]]], axis=1)[group >= 0], axis=0)
+        first = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
+        ranks = np.split(pairs[:, 1], first[1:])
+        return {int(number): tuple(of.tolist()) for number, of in zip(pairs[first, 0], ranks, strict=False)}
+
+    @cached_property
+    def mean_transfers(self) -> dict[int, tuple[Int64, Float]]:
+        """By program the groups that run it, and the mean transfer of each, ns."""
+        matched = self.group >= 0
+        keys = np.stack([self.program[matched], self.group[matched]], axis=1)
+        pairs, inverse, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+        mean = np.bincount(inverse.reshape(-1), self.transfer[matched], count.size) / count
+        return {
+            int(program): (pairs[at, 1], mean[at])
+            for program in np.unique(pairs[:, 0])
+            for at in [pairs[:, 0] == program]
+        }
 
 
 @dataclass(frozen=True)
@@ -452,6 +478,9 @@ def _graph(rows: pl.DataFrame, kind: Int64, line: Int64, nodes: _Nodes, lines: L
     which[is_c] = collective.reshape(-1)
     program = np.zeros(size, dtype=np.int64)
     program[which[is_c]] = rows["program"].rank("dense").fill_null(0).to_numpy()[nodes.row[is_c]].astype(np.int64)
+    reduced = np.zeros(size)
+    of_bytes = rows["program"].str.extract(_ALL_REDUCE).cast(pl.Float64).fill_null(0).to_numpy()
+    reduced[which[is_c]] = of_bytes[nodes.row[is_c]]
     group = _groups(which, node_line, size, lines)
     skew = _skew(which, end[nodes.row], node_line, group)
     transfer = np.full(size, np.inf)
@@ -472,7 +501,7 @@ def _graph(rows: pl.DataFrame, kind: Int64, line: Int64, nodes: _Nodes, lines: L
         delay=np.where(is_c, lag, own).astype(np.float64), wake=wake.astype(np.float64), after_device=after_device,
         allocates=is_s & rows["allocates"].fill_null(False).to_numpy()[nodes.row], need_start=need_start, needs=needs,
         collective=which, skew=skew, transfer=transfer, program=program,
-        group=group, step=step, place=place, step_names=step_names,
+        reduced=reduced, group=group, step=step, place=place, step_names=step_names,
         recorded=recorded,
     )  # fmt: skip
 
@@ -634,37 +663,52 @@ def _following(marked: Bool, line: Int64) -> Int64:
 def in_order(graph: Graph) -> Graph:
     """The same with its nodes sorted by level and kind, and collectives by when they are complete."""
     level, kept, done = _levels(graph)
-    count = graph.line.size
     order = np.lexsort((graph.kind, level))
+    by_completion = np.argsort(done, kind="stable")
+    position = np.empty(done.size, dtype=np.int64)
+    position[by_completion] = np.arange(done.size)
+    graph = _permuted(graph, order, kept)
+    return replace(
+        graph,
+        level=np.searchsorted(level[order], np.arange(int(level.max(initial=-1)) + 2)),
+        collective=np.where(graph.collective >= 0, position[np.maximum(graph.collective, 0)], -1)
+        if done.size
+        else graph.collective,
+        transfer=graph.transfer[by_completion],
+        program=graph.program[by_completion],
+        reduced=graph.reduced[by_completion],
+        group=graph.group[by_completion],
+        dropped=int(kept.size - kept.sum()),
+    )
+
+
+def line_order(graph: Graph) -> Graph:
+    """The same with its nodes in the order of lines and hosts, not ready to be replayed."""
+    return _permuted(graph, np.argsort(graph.line, kind="stable"), np.ones(graph.needs.size, dtype=np.bool_))
+
+
+def _permuted(graph: Graph, order: Int64, kept: Bool) -> Graph:
+    """The graph with its nodes in another order, and some of its needs."""
+    count = graph.line.size
     new = np.empty(count, dtype=np.int64)
     new[order] = np.arange(count)
     owner = np.repeat(np.arange(count), np.diff(graph.need_start))[kept]
     needs = new[graph.needs[kept]]
     by_owner = np.argsort(new[owner], kind="stable")
     needs, owner = needs[by_owner], new[owner][by_owner]
-    by_completion = np.argsort(done, kind="stable")
-    position = np.empty(done.size, dtype=np.int64)
-    position[by_completion] = np.arange(done.size)
-    collective = graph.collective[order]
     per_node = {
         name: getattr(graph, name)[order]
         for name in (
             "line", "kind", "host", "device", "path_host", "path_device", "path_latency", "latency", "delay", "wake",
-            "after_device", "allocates", "skew", "step", "place",
+            "after_device", "allocates", "collective", "skew", "step", "place",
         )
     }  # fmt: skip
     return replace(
         graph,
         **per_node,
         recorded=graph.recorded.at(order),
-        level=np.searchsorted(level[order], np.arange(int(level.max(initial=-1)) + 2)),
         need_start=np.searchsorted(owner, np.arange(count + 1)),
         needs=needs,
-        collective=np.where(collective >= 0, position[np.maximum(collective, 0)], -1) if done.size else collective,
-        transfer=graph.transfer[by_completion],
-        program=graph.program[by_completion],
-        group=graph.group[by_completion],
-        dropped=int(kept.size - kept.sum()),
     )
 
 

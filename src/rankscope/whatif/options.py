@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from rankscope.errors import ConfigError
 from rankscope.rundir.ranges import parse_numbers
+from rankscope.whatif.buckets import Buckets
 from rankscope.whatif.scenarios import (
     COMPONENTS,
     WITHOUT,
@@ -23,7 +24,7 @@ from rankscope.whatif.scenarios import (
 
 FIX = "rank=RANKS[:COMPONENT][@STEPS] or group=RANKS"
 _MOST = 1 << 20
-_WITH_VALUE = ("fix", "network", "balance")
+_WITH_VALUE = ("fix", "buckets", "network", "balance")
 _FLAGS = (*(f"no_{what}" for what in WITHOUT), "overlap")
 _NAMES = tuple(f"--{name.replace('_', '-')}" for name in (*_WITH_VALUE, *_FLAGS))
 
@@ -34,10 +35,11 @@ def scenarios_of(options: Mapping[str, str | int | bool | None]) -> list[Scenari
     Raises:
         ConfigError: a value is not valid.
     """
-    fix, network, balance = (str(options.get(name) or "") for name in ("fix", "network", "balance"))
+    fix, buckets, network, balance = (str(options.get(name) or "") for name in _WITH_VALUE)
     found: list[Scenario] = [_fixed(part.strip()) for part in fix.split(";") if part.strip()]
     found += [Without(what) for what in WITHOUT if options.get(f"no_{what}")]
-    found += [Network(_factor(network))] if network else []
+    found += [Buckets(_factor("buckets", buckets, "large"))] if buckets else []
+    found += [Network(_factor("network", network, "fast"))] if network else []
     found += [Overlapped()] if options.get("overlap") else []
     found += [Balanced(over.strip()) for over in balance.split(",")] if balance else []
     wrong = [each.over for each in found if isinstance(each, Balanced) and each.over not in ("ranks", "stages")]
@@ -63,7 +65,9 @@ def scenarios_in(text: str) -> list[Scenario]:
         else:
             value, separator = next(words, ""), ";" if name == "fix" else ","
             if not value or value.startswith("--"):
-                raise ConfigError(f"{word} needs a value", hint=f"write {FIX}, --network 2x, or --balance ranks")
+                raise ConfigError(
+                    f"{word} needs a value", hint=f"write {FIX}, --buckets 2x, --network 2x, or --balance ranks"
+                )
             found[name] = f"{found[name]}{separator}{value}" if name in found else value
     return scenarios_of(found)
 
@@ -88,12 +92,12 @@ def _fixed(text: str) -> Scenario:
     return GroupAsOthers(ranks) if what == "group" else AsPeers(ranks, component, chosen)
 
 
-def _factor(text: str) -> float:
+def _factor(name: str, text: str, what: str) -> float:
     """`2x` as 2."""
     try:
         factor = float(text.strip().lower().removesuffix("x"))
     except ValueError:
         factor = 0.0
     if not 0 < factor < 1e6:
-        raise ConfigError(f"--network cannot be {text!r}", hint="write how many times as fast: 2x")
+        raise ConfigError(f"--{name} cannot be {text!r}", hint=f"write how many times as {what}: 2x")
     return factor

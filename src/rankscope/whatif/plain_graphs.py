@@ -171,8 +171,9 @@ class PlainGraph:
                 after_device=nothing, allocates=nothing,
                 need_start=np.array(start), needs=np.array(needs, dtype=np.int64),
                 collective=np.append(np.array(which), -1), skew=zeros, transfer=np.zeros(size),
-                program=np.arange(size), group=np.full(size, -1), step=np.append(np.full(count, -1), 0),
-                place=np.full(nodes, -1), step_names=((0, 0),), recorded=Clocks(zeros, zeros, zeros, zeros, zeros),
+                program=np.arange(size), reduced=np.zeros(size), group=np.full(size, -1),
+                step=np.append(np.full(count, -1), 0), place=np.full(nodes, -1), step_names=((0, 0),),
+                recorded=Clocks(zeros, zeros, zeros, zeros, zeros),
             )
         )  # fmt: skip
 

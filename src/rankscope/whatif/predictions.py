@@ -11,12 +11,13 @@ from functools import cached_property
 
 import numpy as np
 
+from rankscope.whatif.buckets import Buckets
 from rankscope.whatif.gains import candidates
 from rankscope.whatif.graph import E
 from rankscope.whatif.lanes import Lanes, ranks_that_differ, step_lanes, step_span, typical_step
 from rankscope.whatif.replay import Costs, clocks
 from rankscope.whatif.run import ReplayedRun
-from rankscope.whatif.scenarios import AsPeers, Network, Scenario, costs_of
+from rankscope.whatif.scenarios import AsPeers, Network, Scenario
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class Predictions:
     @cached_property
     def applicable(self) -> list[Scenario]:
         """Scenarios of which the run can tell what they would give, but for those of ranks."""
-        network = Network(2)
-        return [*([network] if self.run.can_tell([network]) else []), *candidates(self.run, late=())]
+        network: list[Scenario] = [Network(2), Buckets(2)]
+        return [*self.run.told(network), *candidates(self.run, ())]
 
     @cached_property
     def comparable_ranks(self) -> list[int]:
@@ -88,11 +89,11 @@ class Predictions:
         """
         graph, steps, place = self.run.graph, self.run.steps, self.typical
         fixed = [rank for each in scenarios if isinstance(each, AsPeers) for rank in each.ranks]
-        costs = costs_of(graph, scenarios)
+        changed, costs = self.run.changed(scenarios)
         before = step_span(graph, steps, place, graph.recorded)
         ranks = ranks_that_differ(graph, before, [*fixed, *named])
         recorded = step_lanes(graph, Costs.recorded(graph), graph.recorded, before, ranks)
-        after = clocks(graph, costs)
-        mean = steps.durations(graph, after.end[graph.kind == E][:, None]).mean()
-        replayed = step_lanes(graph, costs, after, step_span(graph, steps, place, after), ranks)
+        after = clocks(changed, costs)
+        mean = steps.durations(changed, after.end[changed.kind == E][:, None]).mean()
+        replayed = step_lanes(changed, costs, after, step_span(changed, steps, place, after), ranks)
         return Prediction(float(mean), ranks, recorded, replayed)

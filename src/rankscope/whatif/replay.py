@@ -95,8 +95,9 @@ def clocks(graph: Graph, costs: Costs) -> Clocks:
 def _replay(graph: Graph, scenarios: Sequence[Costs], reached: Clocks | None = None) -> Replayed:
     """The replay; with `reached`, which is filled, of a single scenario."""
     count = len(scenarios)
-    host = np.stack([costs.host.sum(axis=1) for costs in scenarios], axis=1)
-    device = np.stack([costs.device.sum(axis=1) for costs in scenarios], axis=1)
+    # Matrix products: sums over so few columns take five times as long.
+    host = np.stack([costs.host @ np.ones(costs.host.shape[1]) for costs in scenarios], axis=1)
+    device = np.stack([costs.device @ np.ones(costs.device.shape[1]) for costs in scenarios], axis=1)
     lead = _lead(graph, scenarios)
     transfer = np.stack([costs.transfer for costs in scenarios], axis=1)
     overlapped = np.stack([costs.overlapped for costs in scenarios], axis=1)
@@ -190,7 +191,7 @@ def _lead(graph: Graph, scenarios: Sequence[Costs]) -> Float:
     for number, costs in enumerate(scenarios):
         host = np.divide(costs.host[some], host_before, out=np.ones_like(host_before), where=host_before > 0)
         device = np.divide(costs.device[some], device_before, out=np.ones_like(device_before), where=device_before > 0)
-        reached = latency + (path_host * host[:, None]).sum(axis=2) + (path_device * device[:, None]).sum(axis=2)
+        reached = latency + np.einsum("npk,nk->np", path_host, host) + np.einsum("npk,nk->np", path_device, device)
         lead[some, number] = reached.max(axis=1)
     return lead
 

@@ -8,16 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import polars as pl
 
 from rankscope.errors import ConfigError
 from rankscope.rundir.plurals import counted
+from rankscope.whatif.buckets import Buckets, regrouped
 from rankscope.whatif.graph import Graph, graph_of
 from rankscope.whatif.moments import INSTANTS
-from rankscope.whatif.replay import replay
+from rankscope.whatif.replay import Costs, replay
 from rankscope.whatif.scenarios import Scenario, costs_of
 from rankscope.whatif.step_times import Fidelity, Steps, fidelity
+
+T = TypeVar("T", bound=Scenario)
 
 LEAST_SHARE = 0.01
 """Of a step: a smaller gain is none."""
@@ -34,7 +38,8 @@ class ReplayedRun:
 
     graph: Graph
     steps: Steps
-    _means: dict[tuple[Scenario, ...], float] = field(default_factory=dict, compare=False, repr=False)
+    _graphs: dict[tuple[Scenario, ...], Graph] = field(default_factory=dict, compare=False, repr=False)
+    _means: dict[tuple[Scenario, ...], float | ConfigError] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, segments: pl.DataFrame, measured: tuple[int | None, int | None] | None = None) -> ReplayedRun | None:
@@ -75,28 +80,54 @@ class ReplayedRun:
         Raises:
             ConfigError: the run cannot tell.
         """
-        new = list(dict.fromkeys(key for each in sets if (key := tuple(each)) not in self._means))
-        if new:
-            replayed = replay(self.graph, [costs_of(self.graph, scenarios) for scenarios in new])
-            means = self.steps.durations(self.graph, replayed.step_end).mean(axis=0)
-            self._means.update(zip(new, means.tolist(), strict=True))
+        means = []
+        for mean in self._asked(sets):
+            if isinstance(mean, ConfigError):
+                raise mean
+            means.append(mean)
+        return means
+
+    def known_steps(self, sets: Sequence[Sequence[Scenario]]) -> list[float | None]:
+        """The same; None where the run cannot tell: with all ranks of a program fixed, none is left to compare with."""
+        return [None if isinstance(mean, ConfigError) else mean for mean in self._asked(sets)]
+
+    def _asked(self, sets: Sequence[Sequence[Scenario]]) -> list[float | ConfigError]:
+        """The mean step with each set of scenarios, or why the run cannot tell; each is replayed once."""
+        by_graph: dict[int, tuple[Graph, dict[tuple[Scenario, ...], Costs]]] = {}
+        for key in dict.fromkeys(map(tuple, sets)):
+            if key not in self._means:
+                try:
+                    graph, costs = self.changed(key)
+                    by_graph.setdefault(id(graph), (graph, {}))[1][key] = costs
+                except ConfigError as error:
+                    self._means[key] = error
+        for graph, costs_by_set in by_graph.values():
+            replayed = replay(graph, list(costs_by_set.values()))
+            means = self.steps.durations(graph, replayed.step_end).mean(axis=0)
+            self._means.update(zip(costs_by_set, means.tolist(), strict=True))
         return [self._means[tuple(each)] for each in sets]
+
+    def changed(self, scenarios: Sequence[Scenario]) -> tuple[Graph, Costs]:
+        """What depends on what with some scenarios, and what its segments cost.
+
+        Raises:
+            ConfigError: the run cannot tell.
+        """
+        structure = tuple(each for each in scenarios if isinstance(each, Buckets))
+        if structure not in self._graphs:
+            self._graphs[structure] = regrouped(self.graph, structure)
+        graph = self._graphs[structure]
+        return graph, costs_of(graph, scenarios)
 
     def gain(self, scenarios: Sequence[Scenario], given: Sequence[Scenario] = ()) -> float | None:
         """By how much some scenarios shorten the mean step, given others, ns; None if the run cannot tell."""
-        try:
-            before, after = self.mean_steps([given, [*given, *scenarios]])
-        except ConfigError:
-            return None
-        return before - after
+        before, after = self.known_steps([given, [*given, *scenarios]])
+        return None if before is None or after is None else before - after
 
-    def can_tell(self, scenarios: Sequence[Scenario]) -> bool:
-        """Whether the run can tell: with all ranks of a program fixed, none is left to compare with."""
-        try:
-            costs_of(self.graph, scenarios)
-        except ConfigError:
-            return False
-        return True
+    def told(self, scenarios: Sequence[T]) -> list[T]:
+        """Of some scenarios those of which the run can tell what each would give alone."""
+        means = self.known_steps([[each] for each in scenarios])
+        return [each for each, mean in zip(scenarios, means, strict=True) if mean is not None]
 
 
 def _between(first: int | None, last: int | None) -> Callable[[int], bool]:

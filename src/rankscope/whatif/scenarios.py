@@ -33,8 +33,6 @@ WITHOUT = {
     "launches": "the host needs no time to launch",
 }
 """What can take no time, as options of `rankscope whatif`."""
-_BOUNDS = {"compute": "no compute", "host": "no time of the host"}
-"""The same, as bounds of what findings save: nobody asks for them."""
 
 
 class Scenario(Protocol):
@@ -47,7 +45,7 @@ class Scenario(Protocol):
 
     @property
     def option(self) -> str:
-        """As an option of `rankscope whatif`."""
+        """As an option of `rankscope whatif`; empty for none."""
         ...
 
     def apply(self, graph: Graph, costs: Costs) -> Costs:
@@ -164,7 +162,7 @@ class GroupAsOthers:
 
     def apply(self, graph: Graph, costs: Costs) -> Costs:
         """The costs with it, from those without."""
-        number = {ranks: group for group, ranks in group_ranks(graph).items()}.get(self.ranks)
+        number = {ranks: group for group, ranks in graph.group_ranks.items()}.get(self.ranks)
         if number is None:
             raise ConfigError(
                 f"{self.option}: these ranks have no matched collective of their own",
@@ -204,7 +202,7 @@ class Without:
     """Something takes no time.
 
     Attributes:
-        what: one of `WITHOUT`, or `compute` or `host`.
+        what: one of `WITHOUT`, or `compute`, which bounds what findings save.
     """
 
     what: str
@@ -212,12 +210,12 @@ class Without:
     @property
     def name(self) -> str:
         """In words."""
-        return {**WITHOUT, **_BOUNDS}[self.what]
+        return WITHOUT.get(self.what, f"no {self.what}")
 
     @property
     def option(self) -> str:
-        """As an option of `rankscope whatif`."""
-        return f"--no-{self.what.replace('_', '-')}"
+        """As an option of `rankscope whatif`; empty for a bound that nobody asks for."""
+        return f"--no-{self.what.replace('_', '-')}" if self.what in WITHOUT else ""
 
     def apply(self, graph: Graph, costs: Costs) -> Costs:
         """The costs with it, from those without."""
@@ -225,13 +223,8 @@ class Without:
         on_device = graph.lines.on_device[graph.line]
         if self.what == "synchronization":
             return replace(costs, waits=costs.waits & ~(is_wait & on_device))
-        if self.what == "launches":
-            columns = [HOST_PARTS.index(part) for part in ("runtime", "operators", "nothing")]
-            host = costs.host.copy()
-            for column in columns:
-                host[on_device, column] = 0
-            return replace(costs, host=host)
-        parts = component_parts(graph)[self.what][graph.line]
+        component = "host" if self.what == "launches" else self.what
+        parts = component_parts(graph)[component][graph.line]
         scaled = _scaled(costs, np.where(parts, 0.0, 1.0))
         return replace(scaled, waits=scaled.waits & ~graph.allocates) if self.what == "allocation" else scaled
 
@@ -393,37 +386,17 @@ class Comparison:
         return factor
 
 
-def excess_by_rank(graph: Graph) -> dict[int, float]:
-    """How much longer than its peers each rank takes, ns over all steps; only ranks that have peers."""
-    found = {}
-    for rank in np.unique(graph.lines.rank).tolist():
-        fixed = graph.lines.rank == rank
-        if all(_peers(graph, fixed, line).any() for line in np.flatnonzero(fixed).tolist()):
-            found[rank] = float(Comparison.of(graph, fixed).excess.sum())
-    return found
-
-
-def group_ranks(graph: Graph) -> dict[int, tuple[int, ...]]:
-    """The ranks of each group of matched collectives."""
-    nodes = np.flatnonzero(graph.collective >= 0)
-    group = graph.group[graph.collective[nodes]]
-    pairs = np.unique(np.stack([group, graph.lines.rank[graph.line[nodes]]], axis=1)[group >= 0], axis=0)
-    return {int(number): tuple(pairs[pairs[:, 0] == number, 1].tolist()) for number in np.unique(pairs[:, 0])}
-
-
 def group_factors(graph: Graph, group: int) -> Float:
     """By how much each transfer of a group would be longer if it were like comparable groups; never more than 1.
 
     By program: the median of the other groups' mean transfers.
     """
     factor = np.ones(graph.transfer.size)
-    mine = graph.group == group
+    mine = np.flatnonzero(graph.group == group)
+    means = graph.mean_transfers
     for program in np.unique(graph.program[mine]).tolist():
-        same = (graph.program == program) & (graph.group >= 0)
-        others = [
-            graph.transfer[same & (graph.group == other)].mean() for other in np.unique(graph.group[same & ~mine])
-        ]
-        own = graph.transfer[same & mine].mean()
-        if others and own > 0:
-            factor[same & mine] = min(float(np.median(others)) / own, 1.0)
+        groups, usual = means[program]
+        others, own = usual[groups != group], float(usual[groups == group][0])
+        if others.size and own > 0:
+            factor[mine[graph.program[mine] == program]] = min(float(np.median(others)) / own, 1.0)
     return factor

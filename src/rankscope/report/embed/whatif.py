@@ -18,7 +18,6 @@ from rankscope.rundir.ranges import as_ranges
 from rankscope.whatif.lanes import KINDS, LANES, Lanes
 from rankscope.whatif.options import scenarios_in
 from rankscope.whatif.predictions import Predictions
-from rankscope.whatif.run import ReplayedRun
 from rankscope.whatif.scenarios import COMPONENTS, AsPeers, Scenario
 
 MOST_BYTES = 60_000
@@ -82,7 +81,7 @@ def run_to_ask(run: Run) -> Predictions | str:
     Raises:
         AnalysisError: what it needs cannot be computed.
     """
-    replayed = ReplayedRun.of(run.analyze("segments")["segments"].frame, run.options.steps)
+    replayed = run.replayed()
     if replayed is None:
         return "no step of recorded work is the same on most of the ranks"
     if replayed.graph.line.size > MOST_NODES:

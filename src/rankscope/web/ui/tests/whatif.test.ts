@@ -47,11 +47,12 @@ test("a bar has the changes of all bars up to it", () => {
   expect(optionsUpTo(table, rows, 1)).toBe("--fix rank=3 --overlap");
 });
 
-test("a change leads to the finding about it: of that rank, or of its kind", () => {
-  const finding = (id: string, ranks: number[]): Finding => ({ id, ranks } as unknown as Finding);
-  const found = [finding("exposed-communication", [0]), finding("straggler", [5]), finding("straggler", [3])];
+test("a change leads to the finding whose scenario it is", () => {
+  const found = [["--no-launches", "--no-allocation"], ["--fix rank=5"], ["--fix rank=3"], ["--no-allocation"], []].map((scenarios) => ({ scenarios } as unknown as Finding));
   expect(findingOf(found, "--fix rank=3")).toBe(found[2]);
-  expect(findingOf(found, "--overlap")).toBe(found[0]);
+  expect(findingOf(found, "--fix rank=3,4")).toBe(found[2]); // fixed together
+  expect(findingOf(found, "--no-launches")).toBe(found[0]);
+  expect(findingOf(found, "--no-allocation")).toBe(found[3]); // about nothing else
   expect(findingOf(found, "--fix rank=4")).toBeUndefined();
   expect(findingOf(found, "--no-copies")).toBeUndefined();
 });

@@ -56,6 +56,7 @@ function item(context: ViewContext, finding: Finding, here = true, brief = false
       h("h3", {}, named(finding.title, 240)), gain(context, finding)),
     evidence,
     here ? shown(context, finding) : null,
+    here ? without(context, finding) : null,
     finding.advice === "" ? null : h("p", { class: "advice" }, inline(shownName(finding.advice, 1200))),
     finding.symptoms.length === 0 ? null : symptoms(context, finding.symptoms, here));
 }
@@ -68,7 +69,7 @@ function briefly(context: ViewContext, finding: Finding, evidence: HTMLElement |
     h("div", { class: "finding-head" }, h("span", { class: `severity ${finding.severity}` }, WORDS[finding.severity]), h("h3", {}, named(finding.title, 240))),
     finding.saving_ns !== null && most > 0 ? h("div", { class: "meter", "aria-hidden": "true" }, styled(h("span", { class: "memory" }), { width: `${((100 * finding.saving_ns) / most).toFixed(2)}%` })) : null,
     gained === null && finding.advice === "" ? null : h("p", { class: "advice" }, gained, gained === null || finding.advice === "" ? null : ". ", inline(shownName(finding.advice, 1200))),
-    h("div", { class: "finding-more" }, shown(context, finding, true),
+    h("div", { class: "finding-more" }, shown(context, finding, true), without(context, finding),
       evidence && h("details", { class: "notes" }, h("summary", {}, "Evidence"), evidence),
       same > 0 && h("details", { class: "notes" }, h("summary", {}, `Same cause (${same})`), symptoms(context, finding.symptoms, true))));
 }
@@ -115,6 +116,12 @@ function callsLink(context: ViewContext, rank: number | null, step: number | nul
   if (!context.served || rank === null || step === null || ranks.length < 2 || !ranks.includes(rank)) return null;
   return [" · ", h("a", { href: context.router.href("timeline", { rank, step, calls: writeChoice({ ...CALLS_AT_FIRST, rank, against: "others" }) }), "data-testid": "finding-calls" },
     brief ? `Compare step ${step}` : `Compare what ran in step ${step}`)];
+}
+
+/** The step as it would be without what the finding is about. */
+function without(context: ViewContext, { scenarios }: Finding): HTMLElement | null {
+  if (scenarios.length === 0 || context.table("whatif") === null) return null;
+  return h("p", { class: "advice" }, h("a", { href: context.router.href("whatif", { with: scenarios.join(" ") }), "data-testid": "finding-whatif" }, "The step without it"));
 }
 
 /** The event that proves a finding, with the ranks to compare it with. */

@@ -13,26 +13,12 @@ import { inline } from "./doc_text.ts";
 const EXPLAINED = 0.95;
 const MOST_BARS = 6;
 
-/** What a scenario changes is what these findings are about; of ranks and groups also whose. */
-const FINDINGS: Readonly<Record<string, readonly string[]>> = {
-  rank: ["straggler", "stall", "imbalance", "mesh-imbalance"],
-  group: ["slow-network"],
-  "--overlap": ["exposed-communication"],
-  "--no-data-loading": ["data-loading"],
-  "--no-copies": ["pageable-copies"],
-  "--no-synchronization": ["synchronizing-calls"],
-  "--no-launches": ["launch-bound", "small-kernels"],
-  "--no-allocation": ["memory-retries"],
-  "--balance ranks": ["imbalance"],
-  "--balance stages": ["pipeline-bubble"],
-};
-
-/** The finding that a scenario would remove; undefined where there is none. */
+/** The finding that a scenario is of, the one that is about the least besides; of ranks that are fixed together, of one of them. */
 export function findingOf(findings: readonly Finding[], option: string): Finding | undefined {
+  const about = (test: (each: string) => boolean): Finding | undefined =>
+    findings.filter(({ scenarios }) => scenarios.some(test)).reduce<Finding | undefined>((best, each) => (best && best.scenarios.length <= each.scenarios.length ? best : each), undefined);
   const fixed = fixedBy(option);
-  const kind = fixed ? "rank" : option.startsWith("--fix group=") ? "group" : option;
-  const ids = FINDINGS[kind] ?? [];
-  return findings.find(({ id, ranks }) => ids.includes(id) && (!fixed || fixed.ranks.some((rank) => ranks.includes(rank))));
+  return about((each) => each === option) ?? (fixed ? about((each) => fixedBy(each)?.ranks.some((rank) => fixed.ranks.includes(rank)) ?? false) : undefined);
 }
 
 /** Whether the replay explains so much of the step that it may say what would be saved. */

@@ -81,6 +81,8 @@ export interface Finding {
   readonly cost_ns: number | null;
   /** Of a symptom: why it is one. */
   readonly because: string;
+  /** What is different without it, as options of `rankscope whatif`; empty where the run cannot tell. */
+  readonly scenarios: readonly string[];
   /** Findings about the same time, which this one causes; their savings are not added. */
   readonly symptoms: readonly Finding[];
   /** The place that shows it best, from the server; null in a report, and while ranks are still compared. */

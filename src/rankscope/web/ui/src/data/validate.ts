@@ -147,6 +147,7 @@ export function readFinding(raw: unknown): Finding | null {
     advice: asText(raw["advice"]),
     cost_ns: asNumber(raw["cost_ns"]),
     because: asText(raw["because"]),
+    scenarios: asList(raw["scenarios"]).map(asText).filter((option) => option !== ""),
     symptoms: asList(raw["symptoms"]).map(readFinding).filter((finding): finding is Finding => finding !== null),
     place: isObject(raw["place"]) ? { rank: asNumber(raw["place"]["rank"]), step: asNumber(raw["place"]["step"]), event: readEvent(raw["place"]["event"]) } : null,
   };
