@@ -653,12 +653,17 @@ def in_order(graph: Graph) -> Graph:
             "after_device", "allocates", "skew", "step", "place",
         )
     }  # fmt: skip
+    need_start = np.searchsorted(owner, np.arange(count + 1))
+    # Where its launch is not known and no wait is left, a collective starts once its host is there.
+    latency = per_node["latency"]
+    unbound = (per_node["kind"] == C) & ~per_node["after_device"] & (np.diff(need_start) == 0) & (latency == NEVER)
+    per_node["latency"] = np.where(unbound, 0.0, latency)
     return replace(
         graph,
         **per_node,
         recorded=graph.recorded.at(order),
         level=np.searchsorted(level[order], np.arange(int(level.max(initial=-1)) + 2)),
-        need_start=np.searchsorted(owner, np.arange(count + 1)),
+        need_start=need_start,
         needs=needs,
         collective=np.where(collective >= 0, position[np.maximum(collective, 0)], -1) if done.size else collective,
         transfer=graph.transfer[by_completion],
