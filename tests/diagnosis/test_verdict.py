@@ -27,7 +27,7 @@ from rankscope.report.notebook import run_html
 from rankscope.report.summary import summary
 from rankscope.report.terminal import findings_list, not_judged_list
 from rankscope.results import Evidence, Finding, Inputs, Options, by_severity, with_symptoms
-from rankscope.results.rank_state import longest_wait
+from rankscope.results.rank_state import enough, longest_wait
 from rankscope.simulate import Fault, Job, simulate
 
 
@@ -236,3 +236,11 @@ def test_a_wait_that_the_log_could_not_tell_from_chance_names_no_rank(
     }
     frame = pl.DataFrame(rows, schema=dict.fromkeys(rows, pl.Int64))
     assert (longest_wait(frame) is not None) is said
+
+
+@pytest.mark.parametrize(("needed", "said"), [(None, "15"), (3, "15"), (142, "140"), (1508, "1,500")])
+def test_steps_that_would_do_have_two_digits(needed: int | None, said: str) -> None:
+    """They are from the spread of a few steps."""
+    columns = {"log_steps": [None], "least_delay_ns": [None], "steps_needed": [needed]}
+    frame = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.Int64))
+    assert enough(frame) == f"about {said} would do"

@@ -85,6 +85,17 @@ def test_an_interrupted_job_is_no_running_one() -> None:
     assert RankManifest(run_id="r", rank=0).interruption == ""
 
 
+@pytest.mark.parametrize("state", ["interrupted", "running"])
+def test_dumps_of_a_job_that_did_not_finish_are_named(tmp_path: Path, state: str) -> None:
+    rank = RankManifest(run_id="r", rank=1, state=state)
+    (found,) = capture_findings([rank], [], [str(tmp_path)])
+    assert "rankscope hang" not in (found.advice or "")
+    (tmp_path / "hang").mkdir()
+    (tmp_path / "hang" / "rank1.json").touch()
+    (found,) = capture_findings([rank], [], [str(tmp_path)])
+    assert (found.advice or "").endswith(f"rankscope hang {tmp_path}")
+
+
 def test_each_attempt_of_an_elastic_job_has_its_end() -> None:
     """The first attempt of rank 0 noted a signal, that of rank 1 nothing: a later attempt shows that it was killed."""
     first = [

@@ -150,22 +150,30 @@ def test_memory():
         (("--gpus-per-node=p100:2",), "${SLURM_GPUS_PER_NODE:-2}", 6),
         (("--gres=disk:20,gpu:p100:2",), "2", 6),
         (("--gres=gpu:2,disk:20",), "2", 6),
+        (("--gpus=2",), "2", 6),
+        (("--nodes=2", "-G p100:4"), "2", 6),
+        (("--gpus=2", "--ntasks-per-node=1"), "1", 6),
+        (("--cpus-per-gpu=2",), "${SLURM_GPUS_PER_NODE:-4}", 2),
     ],
 )
 def test_numbers_in_a_line_are_those_of_the_script(given, ranks, cpus):
     text = script(machine=find_machine("saga"), directives=given)
     assert f"RANKS_PER_NODE={ranks}\n" in text.replace('"', "")
     assert f"export OMP_NUM_THREADS={cpus}\n" in text
+    assert f"--cpus-per-task={cpus} " in next(line for line in text.splitlines() if line.startswith("srun "))
 
 
 def test_numbers_that_cannot_be_followed():
     with pytest.raises(ConfigError, match="7 tasks cannot be divided equally among 2 nodes"):
         script(directives=("--ntasks=7",), nodes=2)
+    with pytest.raises(ConfigError, match="3 devices cannot be divided equally among 2 nodes"):
+        script(directives=("--gpus=3",), nodes=2)
     saga = find_machine("saga")
     # A rank for all devices was meant.
     assert "RANKS_PER_NODE=1\n" in script(machine=saga, ranks_per_node=1, directives=("--gpus-per-node=4",))
     # torchrun is one task of a node, however many ranks it starts.
     assert ":-4}" in script(machine=saga, launcher="torchrun", directives=("--ntasks-per-node=1",))
+    assert " --cpus-per-task=8 " in script(machine=saga, launcher="torchrun", directives=("--cpus-per-gpu=2",))
     assert "RANKS_PER_NODE=1\n" in script()
 
 

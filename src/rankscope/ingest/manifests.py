@@ -6,12 +6,14 @@ about what the traces do not show. `window_gaps` needs no manifest: it finds ste
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Literal
 
 from rankscope.results import Evidence, Finding, Severity
 from rankscope.rundir.coverage import gaps, lost_by_reason, other_warnings
+from rankscope.rundir.hang_dump import HANG_FOLDER, dump_name
 from rankscope.rundir.manifest import (
     LostWindow,
     RankManifest,
@@ -89,8 +91,8 @@ def capture_findings(
         *_lost_windows(manifests, "failed", "warning", "recorded but not written to the run directory"),
         *_lost_windows(manifests, "skipped", "info", "not recorded"),
         *_missing_traces(manifests, present, folders),
-        *_interrupted(manifests),
-        *_unfinished(manifests),
+        *_interrupted(manifests, folders),
+        *_unfinished(manifests, folders),
         *_warned(manifests),
     ]
 
@@ -153,15 +155,25 @@ def _exists(folder: str, file: str) -> bool:
         return False
 
 
-def _interrupted(manifests: Sequence[RankManifest]) -> list[Finding]:
+def _dumps_advice(manifests: Sequence[RankManifest], folders: Sequence[str]) -> str:
+    """Where to read what the ranks were doing when they hung or ended; empty without dumps."""
+    names = {str(PurePath(HANG_FOLDER, dump_name(manifest.rank or 0))) for manifest in manifests}
+    for folder in folders:
+        if any(_exists(folder, name) for name in names):
+            return f" What the ranks were doing then: rankscope hang {shlex.quote(folder)}"
+    return ""
+
+
+def _interrupted(manifests: Sequence[RankManifest], folders: Sequence[str]) -> list[Finding]:
     return [
         found
         for attempt, in_attempt in attempts(manifests)
-        if (found := _interrupted_attempt(attempt, [m for m in in_attempt if m.state == "interrupted"])) is not None
+        if (found := _interrupted_attempt(attempt, [m for m in in_attempt if m.state == "interrupted"], folders))
+        is not None
     ]
 
 
-def _interrupted_attempt(attempt: str, ended: Sequence[RankManifest]) -> Finding | None:
+def _interrupted_attempt(attempt: str, ended: Sequence[RankManifest], folders: Sequence[str]) -> Finding | None:
     if not ended:
         return None
     causes = sorted({manifest.ended_by or "unknown cause" for manifest in ended})
@@ -176,11 +188,11 @@ def _interrupted_attempt(attempt: str, ended: Sequence[RankManifest]) -> Finding
         title=f"{job} was interrupted on {counted(len(ended), 'rank')}: {why}",
         ranks=tuple(sorted({manifest.rank or 0 for manifest in ended})),
         evidence=tuple(Evidence(f"rank {manifest.rank}", manifest.interruption) for manifest in ended[:_MAX_LISTED]),
-        advice="Results cover the steps that were recorded before.",
+        advice="Results cover the steps that were recorded before." + _dumps_advice(ended, folders),
     )
 
 
-def _unfinished(manifests: Sequence[RankManifest]) -> list[Finding]:
+def _unfinished(manifests: Sequence[RankManifest], folders: Sequence[str]) -> list[Finding]:
     ended = (manifest for _, in_attempt in attempts(manifests) for manifest in in_attempt)
     running = sorted({manifest.rank or 0 for manifest in ended if manifest.state == "running"})
     if not running:
@@ -192,7 +204,8 @@ def _unfinished(manifests: Sequence[RankManifest]) -> list[Finding]:
             title=f"Capture has not ended on {counted(len(running), 'rank')}: the job is still running, or was killed",
             ranks=tuple(running),
             evidence=(Evidence("ranks with an unfinished manifest", len(running), "count"),),
-            advice="If it is running, more windows may come; if it was killed, the last one may be missing.",
+            advice="If it is running, more windows may come; if it was killed, the last one may be missing."
+            + _dumps_advice(manifests, folders),
         )
     ]
 

@@ -163,7 +163,8 @@ def enough(frame: pl.DataFrame) -> str:
         return f"{counted(int(logged.max()), 'step')} vary so much that only {delay} and more would show"
     needed = frame["steps_needed"].drop_nulls()
     steps = max(int(needed.to_numpy().max(initial=0)), LEAST_STEPS)
-    return f"about {steps:,} would do"
+    # From the spread of a few steps no third digit is known.
+    return f"about {int(float(f'{steps:.1e}')):,} would do"
 
 
 def counted_steps(steps: int) -> str:

@@ -703,11 +703,16 @@ def _permuted(graph: Graph, order: Int64, kept: Bool) -> Graph:
             "after_device", "allocates", "collective", "skew", "step", "place",
         )
     }  # fmt: skip
+    need_start = np.searchsorted(owner, np.arange(count + 1))
+    # Where its launch is not known and no wait is left, a collective starts once its host is there.
+    latency = per_node["latency"]
+    unbound = (per_node["kind"] == C) & ~per_node["after_device"] & (np.diff(need_start) == 0) & (latency == NEVER)
+    per_node["latency"] = np.where(unbound, 0.0, latency)
     return replace(
         graph,
         **per_node,
         recorded=graph.recorded.at(order),
-        need_start=np.searchsorted(owner, np.arange(count + 1)),
+        need_start=need_start,
         needs=needs,
     )
 

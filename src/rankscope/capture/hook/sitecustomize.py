@@ -24,7 +24,18 @@ if TYPE_CHECKING:  # importing typing costs more than the rest of this file
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib is slow to load
 _OPTIMIZER, _PROFILER = "torch.optim.optimizer", "torch.profiler.profiler"
 _awaited = [_OPTIMIZER, _PROFILER]
-_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# The first letters of other launchers' variables, and how each starts two ranks.
+_LAUNCHERS = {
+    "SLURM_": "srun --ntasks=2",
+    "PALS_": "mpiexec -n 2",
+    "OMPI_": "mpiexec -n 2",
+    "PMI": "mpiexec -n 2",
+    "MPI_LOCAL": "mpiexec -n 2",
+    "MV2_": "mpiexec -n 2",
+    "MVP_": "mpiexec -n 2",
+    "FLUX_": "flux run -n 2",
+}
 _WARNED = "RANKSCOPE_UNSUPPORTED_WARNED"
 
 
@@ -134,11 +145,20 @@ def _explain_missing_launcher() -> None:
     """At the exit of a script that wanted a launcher's variables, and had none, say how to launch it."""
     error = getattr(sys, "last_value", None)
     text = str(error) if isinstance(error, (KeyError, ValueError)) else ""
-    lacking = [name for name in _LAUNCHERS if name not in os.environ and name in text.replace("'", " ").split()]
-    if lacking:
-        script = os.path.basename(sys.argv[0] or "train.py")  # noqa: PTH119  # slow to load
-        how = f"rankscope run --nproc-per-node 2 {script}, or exec under one (torchrun, srun, mpiexec)"
-        print(f"rankscope: the script expects {lacking[0]}, which a launcher sets: {how}", file=sys.stderr)
+    script = os.path.basename(sys.argv[0] or "train.py")  # noqa: PTH119  # slow to load
+    for name in text.replace("'", " ").split():
+        how = _launch(name, script) if name not in os.environ else None
+        if how is not None:
+            print(f"rankscope: the script expects {name}, which a launcher sets: {how}", file=sys.stderr)
+            return
+
+
+def _launch(variable: str, script: str) -> str | None:
+    """How a script is launched that expects a launcher's variable; None for a variable that no launcher sets."""
+    if variable in _TORCHRUN:
+        return f"rankscope run --nproc-per-node 2 {script}, or exec under one (torchrun, srun, mpiexec)"
+    starts = [start for letters, start in _LAUNCHERS.items() if variable.startswith(letters)]
+    return f"{starts[0]} rankscope exec python {script}" if starts else None
 
 
 def _bind() -> None:

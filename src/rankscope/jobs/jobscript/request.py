@@ -143,19 +143,23 @@ class JobRequest:
         if self.scheduler != "slurm":
             return self
         nodes = last_number(self.directives, "slurm", "nodes") or self.nodes
-        ranks, cpus = last_number(self.directives, "slurm", "gpus-per-node", "gres"), None
-        if launcher != "torchrun":  # else a task is a node's torchrun
-            tasks = last_number(self.directives, "slurm", "ntasks") or 0
-            if tasks % max(nodes, 1):
+
+        def of_each_node(option: str, what: str) -> int:
+            total = last_number(self.directives, "slurm", option) or 0
+            if total % max(nodes, 1):
                 raise ConfigError(
-                    f"{tasks} tasks cannot be divided equally among {nodes} nodes", hint="--nodes and --ranks-per-node"
+                    f"{total} {what} cannot be divided equally among {nodes} nodes", hint="--nodes and --ranks-per-node"
                 )
-            ranks = (
-                last_number(self.directives, "slurm", "ntasks-per-node", "tasks-per-node")
-                or tasks // max(nodes, 1)
-                or ranks
-            )
-            cpus = last_number(self.directives, "slurm", "cpus-per-task")
+            return total // max(nodes, 1)
+
+        ranks = last_number(self.directives, "slurm", "gpus-per-node", "gres") or of_each_node("gpus", "devices")
+        # There is one rank per device.
+        cores = ["cpus-per-gpu"]
+        if launcher != "torchrun":  # else a task is a node's torchrun
+            tasks = of_each_node("ntasks", "tasks")
+            ranks = last_number(self.directives, "slurm", "ntasks-per-node", "tasks-per-node") or tasks or ranks
+            cores.append("cpus-per-task")
+        cpus = last_number(self.directives, "slurm", *cores)
         return replace(
             self,
             nodes=nodes,
