@@ -47,7 +47,7 @@ COLUMNS = (
     Column("device_events", pl.Int64, "count", "kernels, copies and fills"),
     Column("unlaunched", pl.Int64, "count", "those whose launch is not in the file: it was before, or is not recorded"),
     Column("window_ns", pl.Int64, "ns", "its steps' windows together; null without any"),
-    Column("idle_ns", pl.Int64, "ns", "time in them in which nothing runs on the device"),
+    Column("idle_ns", pl.Int64, "ns", "time in them in which nothing runs on the device; null if too much is missing"),
     Column("unexplained_ns", pl.Int64, "ns", "of it, time in which the host recorded nothing either"),
     Column("unassigned_ns", pl.Int64, "ns", "the windows minus all of their parts: 0"),
 )
@@ -61,15 +61,21 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             files[info.rank].append(info)
     rows = [_row(rank, infos) for rank, infos in files.items()]
     counts = pl.DataFrame(rows, schema={c.name: c.dtype for c in COLUMNS if not c.name.endswith("_ns")}, strict=False)
-    idle = pl.sum_horizontal(IDLE)
+    # Null where a part is: then what a step was spent on is not known.
+    idle, busy = (pl.sum_horizontal(parts, ignore_nulls=False) for parts in (IDLE, BUSY))
     times = (
         inputs.results["step_time"]
         .group_by("rank")
         .agg(
             pl.col("window_ns").sum(),
-            idle.sum().alias("idle_ns"),
-            pl.col("other_ns").sum().alias("unexplained_ns"),
-            (pl.col("window_ns") - pl.sum_horizontal(BUSY) - idle).sum().alias("unassigned_ns"),
+            *(
+                pl.when(value.is_not_null().all()).then(value.sum()).alias(name)
+                for name, value in (
+                    ("idle_ns", idle),
+                    ("unexplained_ns", pl.col("other_ns")),
+                    ("unassigned_ns", pl.col("window_ns") - busy - idle),
+                )
+            ),
         )
     )
     return counts.join(times, on="rank", how="left").select(column.name for column in COLUMNS).sort("rank"), []
