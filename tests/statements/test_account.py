@@ -156,6 +156,21 @@ def test_what_is_missing_is_said_everywhere(tmp_path: Path, more: kineto.Event, 
     assert "too much is missing on rank 1" in printed.output
 
 
+@pytest.mark.parametrize("name", ["trace_view.json", "", "node1_3100.17.pt.trace.json"])
+def test_the_doctor_counts_no_other_traces_than_it_reads(tmp_path: Path, name: str) -> None:
+    file = kineto.write(tmp_path / (name or "trace.json"), [event for number in range(4) for event in recorded(number)])
+    printed = CliRunner().invoke(make_app(), ["doctor", str(tmp_path if name else file)])
+    assert "8 events: nothing is missing" in printed.output
+    assert "0 traces" not in printed.output
+    assert "0 ranks" not in printed.output
+    assert "0 failures" in printed.output
+
+
+def test_a_directory_without_traces_is_not_well(tmp_path: Path) -> None:
+    printed = CliRunner().invoke(make_app(), ["doctor", str(tmp_path)])
+    assert "no trace in this directory" in printed.output
+
+
 def test_a_file_that_is_left_out_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"lr": 0.1}')
     text = " ".join("\n".join(shown(run_of(tmp_path))).split())

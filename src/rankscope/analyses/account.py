@@ -104,26 +104,16 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     if not frame.height:
         return None
-    events, launches = total_of(frame, "events"), total_of(frame, "launches")
-    values: dict[str, tuple[int | float | str, str]] = {"events": (events, "count")}
-    text = f"{{events}} {plural('event', events)}"
-    if launches:
-        text, values["launches"] = (
-            f"{text} and {{launches}} {plural('launch', launches, 'launches')}",
-            (launches, "count"),
-        )
+    read = Account(events=total_of(frame, "events"), launches=total_of(frame, "launches")).read
     unclean = frame.filter(~pl.col("clean"))
-    if not unclean.height:
-        missing = _missing(frame)
-        if not missing:
-            return Headline.of(f"{text}: nothing is missing.", **values)
-        return Headline.of(f"{text}: {{missing}} are missing, too few to matter.", **values, missing=(missing, "count"))
-    who = f"rank {unclean['rank'][0]}" if unclean.height == 1 else counted(unclean.height, "rank")
-    return Headline.of(f"{text}: too much is missing on {who} for exact figures.", **values)
-
-
-def _missing(frame: pl.DataFrame) -> int:
-    return sum(total_of(frame, name) for name in ("skipped", "no_duration", "lost_launches"))
+    missing = sum(total_of(frame, name) for name in ("skipped", "no_duration", "lost_launches"))
+    if unclean.height:
+        who = f"rank {unclean['rank'][0]}" if unclean.height == 1 else counted(unclean.height, "rank")
+        return Headline.of(f"{{read}}: too much is missing on {who} for exact figures.", read=(read, ""))
+    if not missing:
+        return Headline.of("{read}: nothing is missing.", read=(read, ""))
+    text = f"{{read}}: {{missing}} {plural('is', missing, 'are')} missing, too few to matter."
+    return Headline.of(text, read=(read, ""), missing=(missing, "count"))
 
 
 analysis = Analysis(

@@ -246,10 +246,7 @@ def _lost(run: Run, width: int) -> list[Text]:
     lost = [finding for finding in run.loaded.findings if finding.severity != "info"]
     if not lost:
         account = Account.of(info.account for info in run.traces)
-        read = counted(account.events, "event")
-        if account.launches:
-            read += f" and {counted(account.launches, 'launch', 'launches')}"
-        found = f"no problems found in {read}" if account.events else "no problems found"
+        found = f"no problems found in {account.read}" if account.events else "no problems found"
         others = [plain(each.title.partition(":")[0]) for each in run.loaded.findings if each.id == NOT_A_TRACE]
         return _folded([_line("traces", ("; ".join([found, *map(in_sentence, others)]), "dim"))], width)
     lines: list[Text] = []

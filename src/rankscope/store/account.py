@@ -70,6 +70,12 @@ class Account:
         return total
 
     @property
+    def read(self) -> str:
+        """What was read, in words: `264 events and 80 launches`."""
+        launches = f" and {counted(self.launches, 'launch', 'launches')}" if self.launches else ""
+        return counted(self.events, "event") + launches
+
+    @property
     def missing(self) -> int:
         """Events that are neither in a table nor skipped for a reason: 0, or there is an error in the reader."""
         return self.events - self.ends - sum(sum(each.values()) for each in (self.tables, self.unread, self.unknown))
