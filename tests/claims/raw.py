@@ -353,8 +353,8 @@ class Raw:
 
     def cold_steps(self) -> set[tuple[int, int | None]]:
         """The steps, by file and number, that no mean is of: of three or more, the only one that takes over twice the
-        median, or the first of files if no other does."""
-        slowest: dict[tuple[int, int | None], int] = {}
+        median, or the first ones of files if no other does."""
+        slowest: dict[tuple[int, int], int] = {}
         for files in self.files.values():
             for place, file in enumerate(files):
                 for number, begin, end in file.windows:
@@ -363,8 +363,12 @@ class Raw:
         if len(slowest) < 3:
             return set()
         long = {key for key, length in slowest.items() if length > 2 * statistics.median(slowest.values())}
-        first = {place: min(n for p, n in slowest if p == place and n is not None) for place, _ in slowest}
-        return long if len(long) == 1 or all(first[place] == number for place, number in long) else set()
+        later = [
+            (place, number)
+            for place, number in long
+            if any(key < (place, number) and key[0] == place for key in slowest.keys() - long)
+        ]
+        return {*long} if len(long) == 1 or not later else set()
 
     def mean_step_ns(self) -> float:
         """The mean window of the rank with the longest, ns: what the job takes per step."""

@@ -137,6 +137,8 @@ def step_basis(overview: Mapping[str, Any]) -> str:
         over = f"median over {counted(count, 'step')}" if count > 1 else "the only step"
         if overview["longest_step_ns"] > UNUSUAL * overview["step_ns"]:
             over += f"; step {overview['longest_step']}: {cell(overview['longest_step_ns'], 'ns')}"
+            cold = count - overview["averaged_steps"]
+            over += f", and {counted(cold - 1, 'other cold step')}" if cold > 1 else ""
     return ", ".join(filter(None, (rank, over)))
 
 
