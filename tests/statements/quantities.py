@@ -204,6 +204,11 @@ TEXTS: Sequence[tuple[str, Sequence[str]]] = (
     (rf"^{_N} of the mean step is exposed communication", ["exposed_communication_ns of mean_step_ns"]),
     (rf"of the {_N} step\b", ["step_ns"]),
     (rf"Longest step: {_N}", ["longest_step_ns"]),
+    # The page's cards.
+    (rf"^Overlap: {_N}", ["overlap_ratio"]),
+    (rf"^Exposed communication: {_N}", ["exposed_communication_ns"]),
+    (rf"{_N} of the mean step \(", ["exposed_communication_ns of mean_step_ns"]),
+    (rf"of the mean step \({_N}", ["mean_step_ns"]),
 )
 """What a reader understands by the words around a number."""
 STRAGGLER = (rf"(?:saves up to|costs up to|[Uu]p to) {_N} (?:per step|of the)",)
