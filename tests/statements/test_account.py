@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,17 @@ def plain(path: Path) -> list[Any] | None:
     return events if isinstance(events, list) else None
 
 
+def launches(ranges: list[Any]) -> int:
+    """The calls with a kernel: what a call is named does not matter, but for copies and fills that kernels do."""
+
+    def correlation(event: Any) -> Any:
+        return (event.get("args") or {}).get("correlation")
+
+    kernels = {correlation(each) for each in ranges if each["cat"].lower() == "kernel"} - {None, 0}
+    calls = [each for each in ranges if "runtime" in each["cat"].lower() or "driver" in each["cat"].lower()]
+    return sum(correlation(each) in kernels and not re.search("Mem(cpy|set)|Array", each["name"]) for each in calls)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", ["python", ""])
 def test_every_event_of_the_shared_traces_has_an_owner(
@@ -63,6 +75,8 @@ def test_every_event_of_the_shared_traces_has_an_owner(
         ]
         if all(event.get("cat") for event in ranges):  # else processes tell what an event is
             assert account.device_events == len(kernels), path
+            if "capture_traces" not in path.parts:  # what is captured has no kernel, and is not lost
+                assert account.launches - account.lost_launches == launches(ranges), path
     assert compared > 20
 
 
