@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.browser.page import WAIT_MS, Page
 from tests.report.reading import inflated, read_report
+from tests.statements.quantities import contradictions, digits, gather, read
 
 import rankscope
 from rankscope.export.formats import to_json
@@ -112,17 +113,37 @@ def test_numbers_are_those_of_analyze(opened: Opener, files: Any, h100: rankscop
             """() => [...document.querySelectorAll('table[data-testid^="table-"]')].map((table) => [
                 table.dataset.testid.slice(6), [...table.querySelectorAll('tr[data-row]')].slice(0, 50).map((row) => [
                   Number(row.dataset.row), Object.fromEntries([...row.querySelectorAll('td[data-column]')]
-                    .map((td) => [td.dataset.column, td.dataset.value]))])])"""
+                    .map((td) => [td.dataset.column, [td.dataset.value, td.innerText]]))])])"""
         )
         for name, rows in shown:
             expected = json.loads(to_json(in_run_time(h100.analyze(name)[name], clock_of(h100)), h100.about()))["rows"]
             for row, cells in rows:
-                for column, text in cells.items():
+                for column, (text, rendered) in cells.items():
                     wanted = expected[row][column]
                     if column.endswith("_ns") and not column.startswith(("start", "end", "launch")):
                         assert (None if text == "" else float(text)) == wanted, (name, row, column)
+                        if wanted is not None:
+                            low, high = digits(" ".join(rendered.split()))
+                            assert low <= wanted <= high, (name, row, column, rendered)
                         compared += 1
     assert compared > 100
+
+
+def test_the_overview_contradicts_no_other_place(opened: Opener, files: Any, h100: rankscope.Run) -> None:
+    """What a reader sees on the page, and what the summary, the findings, the tables, JSON and SQL say."""
+    page = opened(files(h100))
+    page.tab.wait_for_selector('[data-testid="headline-step-time"]')
+    cards = page.tab.evaluate(
+        """() => [...document.querySelectorAll('main .card')].map((card) =>
+             [card.querySelector('h3').innerText, ...[...card.querySelectorAll('p')].map((p) => p.innerText)])"""
+    )
+    texts = [f"{title}: {value}. {sentence}" for title, value, sentence in cards]
+    texts += str(page.tab.inner_text("main")).splitlines()
+    shown = [number for text in texts for number in read(" ".join(text.split()), "page as rendered", "page")]
+    known = {number.quantity for number in shown if not number.about}
+    assert {"step_ns", "overlap_ratio", "exposed_communication_ns", "mean_step_ns"} <= known
+    found = contradictions([*gather(h100), *(number for number in shown if not number.about)])
+    assert not found, "\n".join(f"{low}\n  but {high}" for low, high in found)
 
 
 def test_events_of_the_file_are_those_of_the_traces(opened: Opener, files: Any, h100: rankscope.Run) -> None:

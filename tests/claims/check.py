@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.claims import (
@@ -32,7 +33,9 @@ WARNING = 0.05
 
 def raw_of(run: rankscope.Run) -> Raw:
     """The raw traces of a run, under the ranks that it gives them."""
-    return Raw.of((info.rank, Path(info.path), [e["step"] for e in info.incomplete_steps]) for info in run.traces)
+    raw = Raw.of((info.rank, Path(info.path), [e["step"] for e in info.incomplete_steps]) for info in run.traces)
+    lacking = (info.rank for info in run.traces if info.rank is not None and not info.account.is_clean)
+    return replace(raw, unclean=frozenset(lacking))
 
 
 def ranks_are_their_own(raw: Raw) -> list[str]:

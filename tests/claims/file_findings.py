@@ -21,18 +21,6 @@ def missing_ranks(claim: Claim, raw: Raw) -> None:
         claim.take("profiled ranks")
 
 
-@checks("device-events-lost")
-def device_events_lost(claim: Claim, raw: Raw) -> None:
-    """So many launches have no kernel in the file."""
-    (rank,) = claim.finding.ranks
-    every, lost = raw.launches[rank]
-    claim.is_near("launches of kernels and graphs", every)
-    claim.is_near("without a device event", lost)
-    claim.require(lost >= max(0.01 * every, 3), "few are lost")
-    claim.require(("was not recorded" in claim.finding.title) is (every == lost), "all, or some")
-    claim.take("file")
-
-
 @checks("not-diagnosed")
 def not_diagnosed(claim: Claim, raw: Raw) -> None:
     claim.require(False, "a rule or an analysis failed")
@@ -44,6 +32,7 @@ def not_diagnosed(claim: Claim, raw: Raw) -> None:
     "trace-damaged",
     "trace-empty",
     "unknown-categories",
+    "device-events-lost",
     "rank-guessed",
     "window-gap",
 )

@@ -309,15 +309,22 @@ def launch_bound(claim: Claim, raw: Raw) -> None:
 def long_calls(claim: Claim, raw: Raw) -> None:
     """Nothing runs, what comes next was not launched yet, and the host is in a long call, or in a first one."""
     names = {call.name[:80] for files in raw.files.values() for file in files for call in file.plain.calls}
-    said = re.search(r"long calls of (.+?) for \d+ %|most of all (.+?), keep", claim.finding.title)
+    said = re.search(r"long calls of (.+?) for \d+ %|most of all (.+?), (?:keep|delay)", claim.finding.title)
     claim.require(not said or (said[1] or said[2]) in names, "no such call")
     if claim.finding.saving_ns is None:
         (rank,) = claim.finding.ranks
         rows = launches_by_step(raw, rank, ())
         lost = sum(row["long_ns"] + row["allocator_ns"] for row in rows.values())
-        claim.is_near("device idle in long runtime calls and first calls", lost)
+        if lost:
+            claim.is_near("device idle in long runtime calls and first calls", lost)
+        said_before = "such calls before the first device event"
+        before = claim.number(said_before) if claim.has(said_before) else 0
+        hosts = [(file.plain.device, [*file.plain.calls, *file.plain.operators]) for file in raw.files[rank]]
+        most = sum(max(0, device[0].start - min(e.start for e in host)) for device, host in hosts if device and host)
+        claim.require(before <= most, f"of {most} ns before the first kernel")
+        claim.require(("delay the first kernel" in claim.finding.title) == (before > lost), "what is delayed")
         claim.require(
-            lost >= 0.05 * sum(end - begin for _, _, begin, end in windows_of_pieces(raw, rank, ())), "little"
+            lost + before >= 0.05 * sum(end - begin for _, _, begin, end in windows_of_pieces(raw, rank, ())), "little"
         )
         claim.left.clear()
         return

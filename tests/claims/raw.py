@@ -31,7 +31,6 @@ WAITS = re.compile(
     re.IGNORECASE,
 )
 """Runtime calls that return when the device is done."""
-LAUNCHES = re.compile(r"Launch(\w*Kernel|Cooperative)|Graph\w*Launch|GraphLaunch|KernelLaunch")
 PARTS = (
     "compute", "exposed_communication", "exposed_memcpy", "exposed_memset", "runtime", "data_loading", "host_op",
 )  # fmt: skip
@@ -86,28 +85,6 @@ class File:
     @property
     def on_device(self) -> bool:
         return bool(self.plain.device)
-
-    @cached_property
-    def launches(self) -> tuple[int, int]:
-        """Calls that launch kernels or graphs, and those without a device event; without captures of graphs."""
-        known = {
-            each["args"].get("correlation")
-            for each in self.content.get("traceEvents", ())
-            if isinstance(each, dict)
-            and str(each.get("cat", "")).lower() in ("kernel", "gpu_memcpy", "gpu_memset")
-            and isinstance(each.get("args"), dict)
-        }
-        made = [
-            each["args"]["correlation"]
-            for each in self.content.get("traceEvents", ())
-            if isinstance(each, dict)
-            and each.get("ph") == "X"
-            and str(each.get("cat", "")).lower() in ("cuda_runtime", "cuda_driver", "runtime", "driver")
-            and LAUNCHES.search(str(each.get("name")))
-            and isinstance(each.get("args"), dict)
-            and each["args"].get("correlation")
-        ]
-        return len(made), sum(each not in known for each in made)
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
@@ -259,6 +236,8 @@ class Raw:
 
     files: dict[int, list[File]]
     manifests: list[dict[str, Any]] = field(default_factory=list)
+    unclean: frozenset[int] = frozenset()
+    """Ranks that lack events by their accounts, which `tests/statements/test_account.py` compares with the files."""
 
     @classmethod
     def of(cls, paths: Iterable[tuple[int | None, Path, Iterable[int]]]) -> Raw:
@@ -280,18 +259,9 @@ class Raw:
 
     @cached_property
     def cut(self) -> set[int]:
-        """Ranks with a file that ends too early, or lacks 1 % of the kernels that were launched."""
-        return {rank for rank, files in self.files.items() for file in files if file.content and file.is_cut} | {
-            rank for rank, (every, lost) in self.launches.items() if lost >= max(0.01 * every, 3)
-        }
-
-    @cached_property
-    def launches(self) -> dict[int, tuple[int, int]]:
-        """By rank, of the file that lacks most."""
-        return {
-            rank: max((file.launches for file in files), key=lambda each: each[1], default=(0, 0))
-            for rank, files in self.files.items()
-        }
+        """Ranks with a file that ends too early, and those whose accounts are not clean."""
+        cut = {rank for rank, files in self.files.items() for file in files if file.content and file.is_cut}
+        return cut | (self.unclean & self.files.keys())
 
     def without_cut(self) -> Raw:
         """The ranks whose files are complete, if there are any: the others are compared with nobody."""
@@ -299,7 +269,7 @@ class Raw:
         if not self.cut or not kept:
             return self
         if not hasattr(self, "_complete"):
-            self._complete = Raw(kept, self.manifests)
+            self._complete = Raw(kept, self.manifests, self.unclean)
         return self._complete
 
     @property
@@ -353,8 +323,8 @@ class Raw:
 
     def cold_steps(self) -> set[tuple[int, int | None]]:
         """The steps, by file and number, that no mean is of: of three or more, the only one that takes over twice the
-        median, or the first of files if no other does."""
-        slowest: dict[tuple[int, int | None], int] = {}
+        median, or the first ones of files if no other does."""
+        slowest: dict[tuple[int, int], int] = {}
         for files in self.files.values():
             for place, file in enumerate(files):
                 for number, begin, end in file.windows:
@@ -363,8 +333,12 @@ class Raw:
         if len(slowest) < 3:
             return set()
         long = {key for key, length in slowest.items() if length > 2 * statistics.median(slowest.values())}
-        first = {place: min(n for p, n in slowest if p == place and n is not None) for place, _ in slowest}
-        return long if len(long) == 1 or all(first[place] == number for place, number in long) else set()
+        later = [
+            (place, number)
+            for place, number in long
+            if any(key < (place, number) and key[0] == place for key in slowest.keys() - long)
+        ]
+        return {*long} if len(long) == 1 or not later else set()
 
     def mean_step_ns(self) -> float:
         """The mean window of the rank with the longest, ns: what the job takes per step."""

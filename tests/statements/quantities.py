@@ -153,9 +153,12 @@ def _means(frame: pl.DataFrame, where: str, run: Run) -> Iterator[Number]:
     middle = len(ordered) // 2
     median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
     yield Number("step_ns", (), STEPS, *_about(median, 0.5), f"{where}, median")
-    first = {window: min(step for at, step in slowest if at == window) for window, step in slowest if step is not None}
     long = {place for place, length in slowest.items() if length > 2 * median}
-    cold = len(slowest) >= 3 and (len(long) == 1 or all(step == first.get(window) for window, step in long))
+    usual: dict[Any, int] = {}
+    for window, step in slowest.keys() - long:
+        usual[window] = min(usual.get(window, step), step) if step is not None else 0
+    leading = all(step is not None and step < usual.get(window, step + 1) for window, step in long)
+    cold = len(slowest) >= 3 and (len(long) == 1 or leading)
     if cold:
         rows = [row for row in rows if (row["window"], row["step"]) not in long]
     total = sum(row["window_ns"] for row in rows)
@@ -189,7 +192,7 @@ _PARTS = {
 }  # fmt: skip
 TEXTS: Sequence[tuple[str, Sequence[str]]] = (
     (rf"^step +{_N}", ["step_ns"]),
-    (rf"; step \d+: {_N}$", ["longest_step_ns"]),
+    (rf"; step \d+: {_N}(?:, and|$)", ["longest_step_ns"]),
     (rf"^mean over [\w ]+, {_N}", ["mean_step_ns"]),
     *((rf"^{part} +{_N} +(0|{NUMBER})", [f"{column} of mean_step_ns", column]) for part, column in _PARTS.items()),
     (rf"{_N} of communication overlaps", ["overlap_ratio"]),
@@ -201,6 +204,11 @@ TEXTS: Sequence[tuple[str, Sequence[str]]] = (
     (rf"^{_N} of the mean step is exposed communication", ["exposed_communication_ns of mean_step_ns"]),
     (rf"of the {_N} step\b", ["step_ns"]),
     (rf"Longest step: {_N}", ["longest_step_ns"]),
+    # The page's cards.
+    (rf"^Overlap: {_N}", ["overlap_ratio"]),
+    (rf"^Exposed communication: {_N}", ["exposed_communication_ns"]),
+    (rf"{_N} of the mean step \(", ["exposed_communication_ns of mean_step_ns"]),
+    (rf"of the mean step \({_N}", ["mean_step_ns"]),
 )
 """What a reader understands by the words around a number."""
 STRAGGLER = (rf"(?:saves up to|costs up to|[Uu]p to) {_N} (?:per step|of the)",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,17 @@ def plain(path: Path) -> list[Any] | None:
     return events if isinstance(events, list) else None
 
 
+def launches(ranges: list[Any]) -> int:
+    """The calls with a kernel: what a call is named does not matter, but for copies and fills that kernels do."""
+
+    def correlation(event: Any) -> Any:
+        return (event.get("args") or {}).get("correlation")
+
+    kernels = {correlation(each) for each in ranges if each["cat"].lower() == "kernel"} - {None, 0}
+    calls = [each for each in ranges if "runtime" in each["cat"].lower() or "driver" in each["cat"].lower()]
+    return sum(correlation(each) in kernels and not re.search("Mem(cpy|set)|Array", each["name"]) for each in calls)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", ["python", ""])
 def test_every_event_of_the_shared_traces_has_an_owner(
@@ -63,6 +75,8 @@ def test_every_event_of_the_shared_traces_has_an_owner(
         ]
         if all(event.get("cat") for event in ranges):  # else processes tell what an event is
             assert account.device_events == len(kernels), path
+            if "capture_traces" not in path.parts:  # what is captured has no kernel, and is not lost
+                assert account.launches - account.lost_launches == launches(ranges), path
     assert compared > 20
 
 
@@ -154,6 +168,21 @@ def test_what_is_missing_is_said_everywhere(tmp_path: Path, more: kineto.Event, 
     printed = CliRunner().invoke(make_app(), ["doctor", str(tmp_path), "--only-wrong"])
     assert f"rank 1: {said}" in printed.output
     assert "too much is missing on rank 1" in printed.output
+
+
+@pytest.mark.parametrize("name", ["trace_view.json", "", "node1_3100.17.pt.trace.json"])
+def test_the_doctor_counts_no_other_traces_than_it_reads(tmp_path: Path, name: str) -> None:
+    file = kineto.write(tmp_path / (name or "trace.json"), [event for number in range(4) for event in recorded(number)])
+    printed = CliRunner().invoke(make_app(), ["doctor", str(tmp_path if name else file)])
+    assert "8 events: nothing is missing" in printed.output
+    assert "0 traces" not in printed.output
+    assert "0 ranks" not in printed.output
+    assert "0 failures" in printed.output
+
+
+def test_a_directory_without_traces_is_not_well(tmp_path: Path) -> None:
+    printed = CliRunner().invoke(make_app(), ["doctor", str(tmp_path)])
+    assert "no trace in this directory" in printed.output
 
 
 def test_a_file_that_is_left_out_is_named(tmp_path: Path) -> None:

@@ -31,11 +31,14 @@ def run_of(folder: Path, durations: dict[int, list[int]]) -> rankscope.Run:
         ({0: [9000, 600, 600, 600]}, 3, 600_000),
         ({0: [600, 600, 9000, 600]}, 3, 600_000),
         ({0: [9000, 600, 600], 10: [8000, 600, 600]}, 4, 600_000),  # the first of each window
+        ({0: [9000, 8000, 600, 600, 600]}, 3, 600_000),  # a second one that compiles
+        ({0: [9000, 8000, 600, 600, 600], 10: [5000, 600, 600, 600]}, 6, 600_000),
+        ({0: [9000, 600, 8000, 600, 600]}, 5, 3_760_000),
         ({0: [600, 600, 3000, 600, 600, 3000, 600]}, 7, 1_285_714),  # it recurs
         ({0: [9000, 600]}, 2, 4_800_000),  # nothing says which of two is unusual
         ({0: [600, 700, 1100, 600]}, 4, 750_000),
     ],
-    ids=["first", "middle", "windows", "recurring", "two", "vary"],
+    ids=["first", "middle", "windows", "first two", "first ones", "first and third", "recurring", "two", "vary"],
 )
 def test_the_mean_is_of_the_usual_steps(
     tmp_path: Path, durations: dict[int, list[int]], averaged: int, mean: int
@@ -47,3 +50,5 @@ def test_the_mean_is_of_the_usual_steps(
     assert sum(row[name] for name in parts) == pytest.approx(mean, abs=2)
     text = " ".join(" ".join(shown(run)).split())
     assert ("mean over usual steps" in text) is (averaged < row["steps"])
+    cold = row["steps"] - averaged
+    assert (f"and {cold - 1} other cold step" in text) is (cold > 1)

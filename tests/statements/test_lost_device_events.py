@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.diagnosis.rules.steps import work
 from tests.report.test_summary import shown
 
 import rankscope
+from rankscope.report.formatting import sentence
 
 
 def steps_of(lost: range = range(0), *, captured: bool = False) -> list[kineto.Event]:
@@ -62,3 +64,36 @@ def test_without_any_device_event_operators_are_no_compute(tmp_path: Path) -> No
     text = "\n".join(shown(run))
     assert "compute" not in text.partition("stragglers")[0]
     assert "what it was spent on is not recorded" in text
+
+
+def spoiled(event: kineto.Event, how: str) -> kineto.Event:
+    """A kernel that no table has, or whose time is missing; other events as they are."""
+    if event["cat"] != "kernel":
+        return event
+    changed = {**event, "cat": "task_of_a_new_device"} if how != "no duration" else {**event}
+    if how == "no duration":
+        del changed["dur"]
+    return changed
+
+
+@pytest.mark.parametrize(("how", "every"), [("category", 2), ("category", 1), ("no duration", 2), ("no launches", 1)])
+def test_what_may_hide_work_is_not_called_idle(tmp_path: Path, how: str, every: int) -> None:
+    events = [spoiled(each, how) if number % every == 0 else each for number, each in enumerate(steps_of())]
+    if how == "no launches":
+        events = [each for each in events if each["cat"] != "cuda_runtime"]
+    run = run_of(tmp_path, events)
+    text = "\n".join(shown(run))
+    assert not re.search("idle|compute|no problems|can be saved|No finding|CPU", text), text
+    assert "what it was spent on is not recorded" in text
+    headline = sentence(run.diagnosis().headline)
+    assert headline.startswith(("What the time was spent on is not known", "The device was not recorded")), headline
+    account = run.analyze("account")["account"].frame.row(0, named=True)
+    assert (account["clean"], account["idle_ns"], account["unassigned_ns"]) == (False, None, None)
+
+
+def test_a_few_of_unknown_categories_are_named_and_change_nothing(tmp_path: Path) -> None:
+    events = [*steps_of(), *(kineto.event("other", 10.0 * each, 1, cat="strange") for each in range(5))]
+    run = run_of(tmp_path, events)
+    assert any(each.id == "unknown-categories" for each in run.findings)
+    overview = run.analyze("overview")["overview"].frame.row(0, named=True)
+    assert overview["compute_ns"] == 500_000

@@ -47,7 +47,7 @@ COLUMNS = (
     Column("device_events", pl.Int64, "count", "kernels, copies and fills"),
     Column("unlaunched", pl.Int64, "count", "those whose launch is not in the file: it was before, or is not recorded"),
     Column("window_ns", pl.Int64, "ns", "its steps' windows together; null without any"),
-    Column("idle_ns", pl.Int64, "ns", "time in them in which nothing runs on the device"),
+    Column("idle_ns", pl.Int64, "ns", "time in them in which nothing runs on the device; null if too much is missing"),
     Column("unexplained_ns", pl.Int64, "ns", "of it, time in which the host recorded nothing either"),
     Column("unassigned_ns", pl.Int64, "ns", "the windows minus all of their parts: 0"),
 )
@@ -61,15 +61,21 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             files[info.rank].append(info)
     rows = [_row(rank, infos) for rank, infos in files.items()]
     counts = pl.DataFrame(rows, schema={c.name: c.dtype for c in COLUMNS if not c.name.endswith("_ns")}, strict=False)
-    idle = pl.sum_horizontal(IDLE)
+    # Null where a part is: then what a step was spent on is not known.
+    idle, busy = (pl.sum_horizontal(parts, ignore_nulls=False) for parts in (IDLE, BUSY))
     times = (
         inputs.results["step_time"]
         .group_by("rank")
         .agg(
             pl.col("window_ns").sum(),
-            idle.sum().alias("idle_ns"),
-            pl.col("other_ns").sum().alias("unexplained_ns"),
-            (pl.col("window_ns") - pl.sum_horizontal(BUSY) - idle).sum().alias("unassigned_ns"),
+            *(
+                pl.when(value.is_not_null().all()).then(value.sum()).alias(name)
+                for name, value in (
+                    ("idle_ns", idle),
+                    ("unexplained_ns", pl.col("other_ns")),
+                    ("unassigned_ns", pl.col("window_ns") - busy - idle),
+                )
+            ),
         )
     )
     return counts.join(times, on="rank", how="left").select(column.name for column in COLUMNS).sort("rank"), []
@@ -98,26 +104,16 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     if not frame.height:
         return None
-    events, launches = total_of(frame, "events"), total_of(frame, "launches")
-    values: dict[str, tuple[int | float | str, str]] = {"events": (events, "count")}
-    text = f"{{events}} {plural('event', events)}"
-    if launches:
-        text, values["launches"] = (
-            f"{text} and {{launches}} {plural('launch', launches, 'launches')}",
-            (launches, "count"),
-        )
+    read = Account(events=total_of(frame, "events"), launches=total_of(frame, "launches")).read
     unclean = frame.filter(~pl.col("clean"))
-    if not unclean.height:
-        missing = _missing(frame)
-        if not missing:
-            return Headline.of(f"{text}: nothing is missing.", **values)
-        return Headline.of(f"{text}: {{missing}} are missing, too few to matter.", **values, missing=(missing, "count"))
-    who = f"rank {unclean['rank'][0]}" if unclean.height == 1 else counted(unclean.height, "rank")
-    return Headline.of(f"{text}: too much is missing on {who} for exact figures.", **values)
-
-
-def _missing(frame: pl.DataFrame) -> int:
-    return sum(total_of(frame, name) for name in ("skipped", "no_duration", "lost_launches"))
+    missing = sum(total_of(frame, name) for name in ("skipped", "no_duration", "lost_launches"))
+    if unclean.height:
+        who = f"rank {unclean['rank'][0]}" if unclean.height == 1 else counted(unclean.height, "rank")
+        return Headline.of(f"{{read}}: too much is missing on {who} for exact figures.", read=(read, ""))
+    if not missing:
+        return Headline.of("{read}: nothing is missing.", read=(read, ""))
+    text = f"{{read}}: {{missing}} {plural('is', missing, 'are')} missing, too few to matter."
+    return Headline.of(text, read=(read, ""), missing=(missing, "count"))
 
 
 analysis = Analysis(

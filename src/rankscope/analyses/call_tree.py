@@ -4,7 +4,7 @@ One row per rank and path of calls, in tree order, the most total time first. Ca
 
     --by operators   operators, named ranges and runtime calls, nested as by torch's `key_averages()` (default)
     --by frames      Python frames                     --by modules   calls of nn.Modules
-    --steps 10       what ran in this step; or --from-ns and --to-ns, on the clock of each rank's file
+    --steps 10       what ran in this step; or --from-ns and --to-ns, on the run's clock, as the page has it
     --rank 1         only this rank; --against 0 adds the difference of each path from rank 0
     --merge          all ranks added up, in one tree: rank is null
     --invert         inverted: names at top level, and their callers below
@@ -56,7 +56,8 @@ _VALUES = ("calls", "self_ns", "total_ns")
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The tree of a rank, its files added up."""
     names: dict[str, int] = {}
-    trees = [tree for window in by_window(tables, inputs) for tree in _trees_of(window, inputs, names)]
+    windows = enumerate(by_window(tables, inputs))
+    trees = [tree for number, window in windows for tree in _trees_of(window, number, inputs, names)]
     return _rows(combined(trees)[0], list(names), inputs.rank)
 
 
@@ -90,7 +91,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     return concat_ranks(frames, COLUMNS), []
 
 
-def _trees_of(window: Tables, inputs: Inputs, names: dict[str, int]) -> list[CallTree]:
+def _trees_of(window: Tables, number_of_file: int, inputs: Inputs, names: dict[str, int]) -> list[CallTree]:
     """The tree of each chosen range of a file; `names` gets the names' numbers."""
     calls = _calls(window, str(inputs.parameters.get("by", "operators")))
     text = calls["name"].fill_null("")
@@ -101,7 +102,7 @@ def _trees_of(window: Tables, inputs: Inputs, names: dict[str, int]) -> list[Cal
     start = calls["start_ns"].to_numpy()
     end = np.maximum(start, calls["end_ns"].to_numpy())
     trees = []
-    for low, high in _ranges(window, inputs, start, end):
+    for low, high in _ranges(window, number_of_file, inputs, start, end):
         rows = within(start, end, low, high)
         cut = np.maximum(start[rows], low), np.minimum(end[rows], high)
         trees.append(call_tree(thread[rows], *cut, name[rows]))
@@ -120,19 +121,22 @@ def _calls(window: Tables, by: str) -> pl.DataFrame:
     return calls.sort("start_ns", "end_ns", descending=[False, True], maintain_order=True)
 
 
-def _ranges(window: Tables, inputs: Inputs, start: Int64, end: Int64) -> list[tuple[int, int]]:
+def _ranges(window: Tables, number: int, inputs: Inputs, start: Int64, end: Int64) -> list[tuple[int, int]]:
     """The ranges to look at: the chosen steps, or all of the file, cut to `--from-ns` and `--to-ns`."""
     if inputs.options.steps is not None:
         steps = host_steps(window["annotations"]).filter(inputs.options.keeps(pl.col("step")))
         ranges = list(steps.select("start_ns", "end_ns").iter_rows())
     else:
         ranges = [(int(start.min()), int(end.max()) + 1)] if start.size else []
-    low, high = (inputs.parameters.get(name) for name in ("from_ns", "to_ns"))
-    cut = [
-        (max(first, int(low)) if low is not None else first, min(last, int(high)) if high is not None else last)
-        for first, last in ranges
-    ]
-    return [(first, last) for first, last in cut if last > first]
+    if inputs.file_time is not None:
+        low, high = (inputs.parameters[name] for name in ("from_ns", "to_ns"))
+        begin = None if low is None else inputs.file_time(number, int(low))
+        stop = None if high is None else inputs.file_time(number, int(high))
+        ranges = [
+            (first if begin is None else max(first, begin), last if stop is None else min(last, stop))
+            for first, last in ranges
+        ]
+    return [(first, last) for first, last in ranges if last > first]
 
 
 def _rows(
@@ -210,8 +214,8 @@ analysis = Analysis(
     reads_more=extra_columns,
     parameters=(
         Parameter("by", "what the calls are", default="operators", choices=("operators", "frames", "modules")),
-        Parameter("from_ns", "start of the range, on the clock of each rank's file", kind="number"),
-        Parameter("to_ns", "end of the range, on the clock of each rank's file", kind="number"),
+        Parameter("from_ns", "start of the range, on the run's clock", kind="instant"),
+        Parameter("to_ns", "end of the range, on the run's clock", kind="instant"),
         Parameter("rank", "only this rank", kind="number", of_reduce=True),
         Parameter("against", "the rank to compare with", kind="number", of_reduce=True),
         Parameter("merge", "add up the ranks", kind="flag", default=False, of_reduce=True),

@@ -69,7 +69,7 @@ _DEVICE_EVENTS, _GLOO = "device_events", "gloo_ns"
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """Add up the windows of a rank."""
-    if any(info.account.lacks_device for info in inputs.traces):
+    if any(info.account.hides_work for info in inputs.traces):
         schema = schema_of(COLUMNS) | {_DEVICE_EVENTS: pl.Int64(), _GLOO: pl.Int64()}
         return pl.DataFrame([{"rank": inputs.rank, _DEVICE_EVENTS: 0, _GLOO: 0}], schema=schema)
     totals: dict[str, int] = {column.name: 0 for column in COLUMNS[1:-1]}

@@ -17,6 +17,8 @@ the host was late: the next piece's launch began after the device had become idl
 
     late        = |gaps in the step's window − the parts above|
     allocator   = |gaps in the step's window in which the host allocates or frees memory|
+    before_first = |long runtime calls, first calls and allocations before the file's first device event|; in its first
+                  row, as no gap is before that event
     silent      = |gaps in the step's window ∩ unrecorded intervals, without data loading, garbage collection,
                   compiling and Gloo's ranges|
     late_short  = Σ gaps before a compute kernel shorter than 10 µs, or an operator whose name has a median duration
@@ -53,7 +55,8 @@ COLUMNS = (
     Column("late_short_ns", pl.Int64, "ns", "of these, before short pieces and at most 100 µs long"),
     Column("allocator_ns", pl.Int64, "ns", "gaps due to driver calls that allocate or free memory"),
     Column("long_calls_ns", pl.Int64, "ns", "gaps due to long runtime calls and first calls"),
-    Column("long_call", pl.String, "", "the runtime call of more than 100 µs with most of the gaps; null without any"),
+    Column("before_first_ns", pl.Int64, "ns", "in a file's first row, such calls before its first device event"),
+    Column("long_call", pl.String, "", "the runtime call of more than 100 µs with most of both; null without any"),
     Column("silent_ns", pl.Int64, "ns", "gaps due to an unrecorded interval on the host; 0 without operators"),
     Column(
         "silent_frame",
@@ -106,8 +109,10 @@ def _window_gaps(window: Tables, inputs: Inputs) -> pl.DataFrame:
             for name, pattern in (("allocations", DEVICE_MALLOC), ("frees", DEVICE_FREE), ("pinned", PINNED_MEMORY))
         )
     )
-    gap = waiting.within(work.calls["start_ns"].to_numpy(), work.calls["end_ns"].to_numpy())
-    by_call = with_step_row(work.calls.select("start_ns", "name", pl.Series("gap", gap)), starts, ends)
+    gap = (waiting | work.before_first).within(work.calls["start_ns"].to_numpy(), work.calls["end_ns"].to_numpy())
+    # A call before the first window belongs to it.
+    begin = pl.col("start_ns").clip(lower_bound=int(starts[0]) if starts.size else None)
+    by_call = with_step_row(work.calls.select(begin, "name", pl.Series("gap", gap)), starts, ends)
     by_call = by_call.group_by("step_row", "name").agg(pl.col("gap").sum()).filter(pl.col("gap") > 0)
     by_call = (
         by_call.sort("gap", "name", descending=[True, False])
@@ -126,6 +131,7 @@ def _window_gaps(window: Tables, inputs: Inputs) -> pl.DataFrame:
             pl.Series("late_short_ns", (late & before_short(gaps, work.left_out)).within(starts, ends)),
             pl.Series("allocator_ns", (waiting & work.memory).within(starts, ends)),
             pl.Series("long_calls_ns", (waiting & work.long_calls).within(starts, ends)),
+            pl.Series("before_first_ns", [work.before_first.length] + [0] * (starts.size - 1))[: starts.size],
             pl.Series("silent_ns", (waiting & work.silent).within(starts, ends)),
             pl.lit(work.on_device).alias("on_device"),
         )

@@ -7,7 +7,7 @@ steps, and shares are of the mean step, Σ windows / their number, because parts
     exposed share  = exposed communication / mean step
 
 A cold step counts in the median and not in these means: one that takes more than twice the median, if no other does, or
-if all that do are the first of their windows. `averaged_steps` is how many are left. What recurs in other steps stays.
+if all that do are the first ones of their windows. `averaged_steps` is how many are left. What recurs later stays.
 Overlap is of the same steps, over all ranks together: Σ overlap / Σ communication (`distributed`).
 
 The slowest rank is the one with the most local time: its window − its exposed communication. In a synchronous job the

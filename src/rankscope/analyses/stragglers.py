@@ -248,7 +248,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
         )
     rows = with_aligned_arrivals(stretches)
     stretches = stretches.select("rank", "window", "match", "step")  # the others take much memory
-    findings = _left_out(cut)
+    findings = _left_out(cut) if len({info.rank for info in inputs.traces}) > 1 else []
     if rows.is_empty():
         ranks = sorted({*ranks, *(inputs.log.verdicts if inputs.log is not None else ())})
         table = pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int64})

@@ -16,7 +16,7 @@ from rankscope.cli.options import DEFAULTS, opened
 from rankscope.doctor import run_checks
 from rankscope.doctor.__main__ import report
 from rankscope.doctor.check import Check
-from rankscope.errors import NoTracesError, RankscopeError, describe_error
+from rankscope.errors import RankscopeError, describe_error
 from rankscope.report.formatting import plain, sentence
 from rankscope.store.cache import cache_root
 
@@ -49,8 +49,6 @@ def _account(run: Path) -> Iterator[Check]:
     try:
         with opened([str(run)], DEFAULTS) as opened_run:
             result = opened_run.analyze("account")["account"]
-    except NoTracesError:
-        return  # other checks report it
     except RankscopeError as error:
         yield Check("traces", "read", "warn", describe_error(error), error.hint or "")
         return

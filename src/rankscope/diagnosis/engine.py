@@ -60,8 +60,10 @@ def diagnose(rules: Iterable[Rule], with_findings: Iterable[str], analyze: Analy
     times = results["step_time"].frame if "step_time" in results else pl.DataFrame(schema=_PLACE)
     without_steps = ranks_without_steps(times, inputs.traces)
     frames = _judged(results, inputs, times)
+    hiding = frozenset(info.rank for info in inputs.traces if info.rank is not None and info.account.hides_work)
+    timed = _judged(results, inputs, times, hiding) if hiding else frames
     for rule in chosen:
-        required = frames.only((*FOR_ALL, *rule.requires))
+        required = (timed if rule.parts else frames).only((*FOR_ALL, *rule.requires))
         try:
             stated += rule.find(replace(inputs, results=required))
         except FAILURES as error:
@@ -89,7 +91,9 @@ def _step_ns(inputs: Inputs) -> int | None:
     return int(found) if found else step_ns(inputs)
 
 
-def _judged(results: Mapping[str, Result], inputs: Inputs, times: pl.DataFrame) -> Frames:
+def _judged(
+    results: Mapping[str, Result], inputs: Inputs, times: pl.DataFrame, never: frozenset[int] = frozenset()
+) -> Frames:
     """The frames of the ranks that can be judged, as long as there are any: of all ranks otherwise.
 
     Lost events look like a waiting device, or a rank with less work: rules would report problems that do not exist. And
@@ -97,10 +101,11 @@ def _judged(results: Mapping[str, Result], inputs: Inputs, times: pl.DataFrame) 
 
     Args:
         times: the result of `step_time`.
+        never: incomplete ranks that are left out even if no others remain.
     """
     ranks = {info.rank for info in inputs.traces}
     left_out = incomplete_ranks(inputs.traces) | ranks_without_steps(times, inputs.traces)
-    left_out = frozenset() if ranks <= left_out else left_out
+    left_out = never if ranks <= left_out else left_out
     files = files_without_steps(times)
     if not left_out and files.is_empty():
         return Frames({name: result.rows for name, result in results.items()})

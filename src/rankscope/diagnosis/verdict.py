@@ -45,6 +45,7 @@ from rankscope.results import (
 )
 from rankscope.results.finding import TOGETHER_WITH
 from rankscope.rundir.plurals import counted, plural
+from rankscope.store.account import Account
 from rankscope.whatif.run import ReplayedRun
 
 UNEXPLAINED = 0.05
@@ -210,7 +211,13 @@ def _nothing_measured(inputs: Inputs) -> str:
         return "Only memory was recorded: snapshots hold no durations."
     if inputs.traces and all(info.account.lacks_device for info in inputs.traces):
         return "The device was not recorded, although kernels were launched: what it did is not known."
+    if inputs.traces and all(info.account.hides_work for info in inputs.traces):
+        return f"What the time was spent on is not known: {_account(inputs).hidden}."
     return ""
+
+
+def _account(inputs: Inputs) -> Account:
+    return Account.of(info.account for info in inputs.traces)
 
 
 _ACTIVITIES = {
@@ -226,7 +233,10 @@ def _unexplained_idle(findings: Sequence[Finding], inputs: Inputs, step: int | N
     """How long the device is idle in a step for a reason that no finding has, and what its host does meanwhile; None if
     that is little, or nothing is known of a device."""
     frame = inputs.results.get("step_time")
-    if step is None or frame is None or frame.is_empty() or not on_device(inputs):
+    if step is None or frame is None or not on_device(inputs):
+        return None
+    frame = frame.filter(pl.col(IDLE[0]).is_not_null())
+    if frame.is_empty():
         return None
     idle = usual(frame.with_columns(pl.sum_horizontal(IDLE).alias("idle")), "idle", *IDLE)
     worst = idle.sort("idle", "rank", descending=[True, False]).row(0, named=True)
@@ -378,7 +388,8 @@ def _not_judged(stated: Sequence[Finding], inputs: Inputs, without_steps: frozen
     elif steps < ENOUGH_STEPS:
         why = f"only {counted(steps, 'step')} recorded"
         found.append(NotJudged("Whether a difference lasts", why, "Record more steps: --active 5."))
-    if lacking := sorted(without_steps - incomplete_ranks(inputs.traces)):
+    empty = {info.rank for info in inputs.traces if info.is_empty}
+    if lacking := sorted(without_steps - incomplete_ranks(inputs.traces) - empty):
         why = "no step is marked there, as on other ranks"
         record = "Call the profiler's step() on every rank."
         found.append(NotJudged(f"{_named(lacking)}: time per step", why, record))
@@ -387,6 +398,8 @@ def _not_judged(stated: Sequence[Finding], inputs: Inputs, without_steps: frozen
         why = "no device event is recorded: compute is operators, communication is Gloo's ranges"
         if any(info.account.lacks_device for info in inputs.traces):
             why = "kernels were launched, and no device event is recorded"
+        elif any(info.account.hides_work for info in inputs.traces):
+            why = _account(inputs).hidden
         found.append(NotJudged("Device idle time, launches and kernels", why, "On a GPU, record device activity."))
     for each in stated:
         if each.id == "not-diagnosed":

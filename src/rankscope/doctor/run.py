@@ -29,13 +29,17 @@ _KEPT = "make room where traces are written; what was kept is added by rankscope
 
 
 def checks(folder: Path) -> Iterator[Check]:
-    """What is missing, what was lost, and settings that differ between ranks."""
+    """What is missing, what was lost, and settings that differ between ranks. A single trace has nothing of that."""
+    if folder.is_file():
+        return
     try:
         found = completeness(folder)
     except ConfigError as error:
         yield Check("run", "directory", "fail", f"{error.path}: {error.what}", error.hint or "")
         return
     summary, *rest = found.report()
+    if not found.present and not found.traces:
+        summary = "no manifest of a rank, and no trace that contains its rank: whether ranks are missing is not known"
     ended, uneven = not (found.running or found.interrupted), found.uneven()
     more = "; ".join(line for line in rest if line not in uneven)
     yield Check("run", "ranks", "ok" if found.whole and ended else "warn", summary, more)

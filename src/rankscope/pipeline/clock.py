@@ -67,6 +67,10 @@ class RankClock:
             moved = moved + np.rint(self.drift * (moved - self.at)).astype(np.int64)
         return moved.astype(np.int64)
 
+    def file_time(self, window: int, instant: int) -> int:
+        """The instant on the clock of one of the rank's files at an instant of the run's clock: reverses `run_time`."""
+        return round((instant + self.drift * self.at) / (1 + self.drift)) - self.bases[window]
+
 
 @dataclass(frozen=True)
 class RunClock:

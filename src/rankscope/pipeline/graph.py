@@ -18,6 +18,7 @@ from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, RankscopeError, describe_error
 from rankscope.executors import Lazy
 from rankscope.ingest.findings import not_analyzed
+from rankscope.pipeline.clock import RankClock
 from rankscope.pipeline.load import Loaded
 from rankscope.pipeline.tasks import AnalysisKey, RankRows, Tasks, analysis_key, analyze_rank, is_own_part, own_rows
 from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Part, Result, concat_ranks, incomplete_ranks
@@ -66,12 +67,14 @@ def run_level(
     tasks: Tasks,
     kept_parts: RankParts,
     shared: dict[tuple[str, ...], Any],
+    clocks: Mapping[int, RankClock] | None = None,
 ) -> dict[AnalysisKey, Result]:
     """The results of analyses whose requirements are known: `per_rank` on workers, `across_ranks` here.
 
     Args:
         kept_parts: parts from earlier calls that may be needed again; new ones are added.
         shared: what analyses of all ranks share, by `Inputs.once`.
+        clocks: of the ranks, if an analysis was given an instant.
 
     Raises:
         AnalysisError: no rank could be analyzed.
@@ -81,7 +84,9 @@ def run_level(
     with_tables = dict.fromkeys(_part_key(key) for key in keys if get_analysis(key[0]).reads)
     to_map = [key for key in with_tables if key not in kept_parts]
     complete = not any(finding.id == NOT_ANALYZED for result in known.values() for finding in result.findings)
-    mapped = kept_parts | (_map(to_map, loaded, options, results, tasks, complete=complete) if to_map else {})
+    mapped = kept_parts | (
+        _map(to_map, loaded, options, results, tasks, complete=complete, clocks=clocks) if to_map else {}
+    )
     # Others are read from the cache again: kept in memory, they would take more of it than the results do.
     kept_parts |= {
         key: mapped[key]
@@ -145,6 +150,7 @@ def _map(
     tasks: Tasks,
     *,
     complete: bool,
+    clocks: Mapping[int, RankClock] | None = None,
 ) -> RankParts:
     """The ranks' parts of some analyses, from the cache or from workers.
 
@@ -176,7 +182,8 @@ def _map(
         rank, missing, own = todo[index]
         rows = {name: rows_of[name].of(rank) if name in rows_of else frame for name, frame in results.items()}
         infos = tuple(trace.info for trace in ranks[rank])
-        inputs = Inputs(options, infos, Frames(own | rows), rank, loaded.world_size)
+        file_time = clocks[rank].file_time if clocks is not None else None
+        inputs = Inputs(options, infos, Frames(own | rows), rank, loaded.world_size, file_time=file_time)
         to_cache = {key: digest for key, digest in digests_of(rank).items() if key in missing}
         return missing, tuple(ranks[rank]), inputs, tasks.columns, to_cache
 

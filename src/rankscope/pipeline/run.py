@@ -23,6 +23,7 @@ from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.event_types import DEVICE_KINDS
 from rankscope.ingest.run_selection import KnownRun
 from rankscope.ingest.runs import NAMELESS
+from rankscope.pipeline.clock import clock_of
 from rankscope.pipeline.graph import RankParts, levels, run_level
 from rankscope.pipeline.load import Loaded, load_run, location_of
 from rankscope.pipeline.sql import SqlMethods
@@ -281,6 +282,12 @@ class Run(SqlMethods):
         given = {get_analysis(name).name: chosen for name, chosen in (parameters or {}).items()}
         chosen = {get_analysis(name).name: analysis_key(name, given.get(get_analysis(name).name)) for name in names}
         graph = levels(list(chosen))
+        has_instants = any(
+            parameter.kind == "instant" and dict(values)[parameter.name] is not None
+            for name, values in chosen.values()
+            for parameter in get_analysis(name).parameters
+        )
+        clocks = clock_of(self).ranks if has_instants else None
         required = {needed for level in graph for name in level for needed in get_analysis(name).requires}
         with self._tasks.keep_workers():
             for level in graph:
@@ -290,7 +297,7 @@ class Run(SqlMethods):
                 todo = [key for key in wanted if key not in self._results]
                 if todo:
                     self._results |= run_level(
-                        todo, self.loaded, self._options, self._results, self._tasks, self._parts, self._shared
+                        todo, self.loaded, self._options, self._results, self._tasks, self._parts, self._shared, clocks
                     )
         return {name: self._results[key] for name, key in chosen.items()}
 

@@ -52,6 +52,7 @@ class LateLaunches:
         memory: the time in them.
         calls: the runtime calls of more than 100 µs that do not wait for the device.
         long_calls: of the time left out, that in those of them that do not allocate, and in first calls.
+        before_first: time in such calls, first calls and allocations before the first device event, which is in no gap.
         silent: time in which the host recorded neither an operator nor a runtime call for longer than 100 µs, and
             nothing else explains it; empty if the file has no operators.
     """
@@ -64,6 +65,7 @@ class LateLaunches:
     memory: IntervalSet
     calls: pl.DataFrame
     long_calls: IntervalSet
+    before_first: IntervalSet
     silent: IntervalSet
 
     @classmethod
@@ -103,9 +105,16 @@ class LateLaunches:
             known = known | covered_time(gloo)
         left_out = known | long | silence | memory
         silent = (silence if window["host_ops"].height else EMPTY) - _named_time(annotations, gloo)
-        calls = calls.join(waits.select("name").unique(), on="name", how="anti")
+        # Before the first device event there is nothing to wait for: `cudaFree` makes the context then.
+        is_wait = pl.col("name").is_in(waits["name"].unique().to_list())
+        first = pieces["start_ns"].min() if on_device else None
+        calls = calls.filter(~is_wait | (pl.col("end_ns") <= pl.lit(first, pl.Int64)).fill_null(False))
         long_calls = long - known - silence - memory
-        return cls(on_device, pieces, _gaps(pieces), left_out, allocator, memory, calls, long_calls, silent)
+        before = EMPTY
+        if on_device and len(memory | long_calls):
+            start = int((memory | long_calls).starts[0])
+            before = (memory | long_calls) & IntervalSet.of(np.array([start]), pieces["start_ns"][:1].to_numpy())
+        return cls(on_device, pieces, _gaps(pieces), left_out, allocator, memory, calls, long_calls, before, silent)
 
 
 def _first_calls(window: Mapping[str, pl.DataFrame]) -> IntervalSet:

@@ -199,17 +199,17 @@ def step_windows(annotations: pl.DataFrame, device: pl.DataFrame) -> tuple[pl.Da
 
 
 def cold_steps(slowest: pl.DataFrame) -> pl.DataFrame:
-    """The steps that are unlike all others, by chance or because the recording begins with them: step, window.
+    """The steps that are unlike all others, by chance or because a window begins with them: step, window.
 
     Args:
         slowest: step, window, window_ns: how long each step took on its slowest rank.
     """
-    known = slowest.drop_nulls("step")
-    is_first = pl.col("step") == pl.col("step").min().over("window")
-    long = known.with_columns(is_first.alias("first")).filter(
-        pl.col("window_ns") > UNUSUAL * pl.col("window_ns").median()
-    )
-    is_cold = known.height >= _COMPARED and (long.height == 1 or bool(long["first"].all()))
+    known = slowest.drop_nulls("step").sort("window", "step")
+    is_long = pl.col("window_ns") > UNUSUAL * pl.col("window_ns").median()
+    known = known.with_columns(is_long.alias("long"))
+    # None of a window's long steps comes after another step.
+    long = known.with_columns((~pl.col("long")).cum_sum().over("window").alias("before")).filter("long")
+    is_cold = known.height >= _COMPARED and (long.height == 1 or not long["before"].sum())
     return (long if is_cold else long.clear()).select("step", "window")
 
 

@@ -72,7 +72,7 @@ def summary(run: Run, width: int = 80, end: tuple[str, str] | None = None) -> Re
     steps = about["steps"]
     lines = [*_head(about, windows_numbered_alike(run.traces), width), Text()]
     if "overview" in results:
-        lines += _folded(_step(results["overview"].frame.row(0, named=True), recorded=_has_work(run.traces)), width)
+        lines += _folded(_step(results["overview"].frame.row(0, named=True), _without_work(run.traces)), width)
     if only_snapshots:
         lines += _folded(_snapshots(results.get("memory_snapshot")), width)
     else:
@@ -82,7 +82,10 @@ def summary(run: Run, width: int = 80, end: tuple[str, str] | None = None) -> Re
         why = _wrapped("error   ", plain(end[0], limit=400), width, _END)
         why[0].stylize(COLORS["error"], 0, len("error"))
         lines += [*why, *_wrapped("      → ", plain(end[1]), width, 1)]
-    lines += _findings(findings, steps, LINES - len(lines), width)
+    if findings:
+        lines += _findings(findings, steps, LINES - len(lines), width)
+    else:
+        lines += _wrapped("", sentence(diagnosis.headline), width, _TITLE)
     for line in lines:
         line.no_wrap = True
         line.truncate(width, overflow="ellipsis")
@@ -134,6 +137,8 @@ def step_basis(overview: Mapping[str, Any]) -> str:
         over = f"median over {counted(count, 'step')}" if count > 1 else "the only step"
         if overview["longest_step_ns"] > UNUSUAL * overview["step_ns"]:
             over += f"; step {overview['longest_step']}: {cell(overview['longest_step_ns'], 'ns')}"
+            cold = count - overview["averaged_steps"]
+            over += f", and {counted(cold - 1, 'other cold step')}" if cold > 1 else ""
     return ", ".join(filter(None, (rank, over)))
 
 
@@ -145,17 +150,21 @@ def mean_basis(overview: Mapping[str, Any]) -> str:
     return f"mean over {' and '.join(over)}" if over else ""
 
 
-def _has_work(traces: Iterable[TraceInfo]) -> bool:
-    """Whether any operator or device event is recorded: a log of spans has none, and what a step did is unknown."""
-    kinds = {kind.partition(" ")[2].lower() for info in traces if not info.account.lacks_device for kind in info.counts}
-    return not kinds.isdisjoint((*DEVICE_KINDS, "cpu_op", "operator"))
+def _without_work(traces: Sequence[TraceInfo]) -> str:
+    """Why what a step did is not recorded; empty if it is. A log of spans has no operator or device event."""
+    whole = [info for info in traces if not info.account.hides_work]
+    kinds = {kind.partition(" ")[2].lower() for info in whole for kind in info.counts}
+    if not kinds.isdisjoint((*DEVICE_KINDS, "cpu_op", "operator")):
+        return ""
+    device = Account.of(info.account for info in traces if info not in whole).device_events
+    return "too many events are missing" if device else "no device events"
 
 
-def _step(overview: Mapping[str, Any], *, recorded: bool) -> list[Text]:
-    """The step time and its breakdown, if what the steps did is recorded."""
+def _step(overview: Mapping[str, Any], without_work: str) -> list[Text]:
+    """The step time and its breakdown, if what the steps did is recorded; else why not, as `_without_work` gives it."""
     lines = [_line("step", (cell(overview["step_ns"], "ns"), "bold"), f"  {step_basis(overview)}")]
-    if not recorded:
-        return [*lines, Text("  what it was spent on is not recorded: no device events", style="dim")]
+    if without_work:
+        return [*lines, Text(f"  what it was spent on is not recorded: {without_work}", style="dim")]
     mean = overview["mean_step_ns"]
     if not mean:
         return lines
@@ -239,10 +248,7 @@ def _lost(run: Run, width: int) -> list[Text]:
     lost = [finding for finding in run.loaded.findings if finding.severity != "info"]
     if not lost:
         account = Account.of(info.account for info in run.traces)
-        read = counted(account.events, "event")
-        if account.launches:
-            read += f" and {counted(account.launches, 'launch', 'launches')}"
-        found = f"no problems found in {read}" if account.events else "no problems found"
+        found = f"no problems found in {account.read}" if account.events else "no problems found"
         others = [plain(each.title.partition(":")[0]) for each in run.loaded.findings if each.id == NOT_A_TRACE]
         return _folded([_line("traces", ("; ".join([found, *map(in_sentence, others)]), "dim"))], width)
     lines: list[Text] = []
@@ -261,8 +267,6 @@ def _lost(run: Run, width: int) -> list[Text]:
 
 def _findings(findings: Sequence[Finding], steps: Sequence[int], room: int, width: int) -> list[Text]:
     """The top finding with its advice, then the titles of the next: as many as fit."""
-    if not findings:
-        return [Text("No findings.")]
     lines: list[Text] = []
     shown = 0
     for finding in findings[:_SHOWN]:

@@ -56,6 +56,8 @@ class Inputs:
         log: what the job's step log says of stragglers, in `across_ranks` of an analysis that reads it; None without
             one.
         ask: computes the rows that some ranks have of an analysis without `across_ranks`, in `across_ranks`.
+        file_time: converts an instant on the run's clock, ns, to the clock of one of the rank's files, given by index,
+            in `per_rank` of an analysis that was given an instant.
         shared: what analyses of one rank, or of all ranks, share by `once`.
     """
 
@@ -69,6 +71,7 @@ class Inputs:
     left_out: LeftOut | None = None
     log: StepLog | None = None
     ask: Ask | None = field(default=None, compare=False, repr=False)
+    file_time: Callable[[int, int], int] | None = field(default=None, compare=False, repr=False)
     shared: dict[tuple[str, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def columns(self, name: str, *columns: str, where: pl.Expr | None = None) -> pl.DataFrame:

@@ -48,7 +48,7 @@ class Options:
 
 
 Value = str | int | bool | None
-Kind = Literal["text", "regex", "number", "flag"]
+Kind = Literal["text", "regex", "number", "instant", "flag"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class Parameter:
     Attributes:
         name: in snake case; the command line writes it with dashes.
         doc: what it does, for help and docs.
-        kind: `text`, `regex` (checked; ignores case), `number` (whole, not negative), or `flag` (off by default).
+        kind: `text`, `regex` (checked; ignores case), `number` (whole, not negative), `instant` (the same, ns on the
+            run's clock; `Inputs.file_time` converts it), or `flag` (off by default).
         default: the default value; for a flag False.
         choices: the valid values; empty for any.
         of_reduce: whether only ``across_ranks`` uses it: the ranks' parts are then kept for other values of it.
@@ -78,13 +79,15 @@ class Parameter:
     @property
     def usage(self) -> str:
         """How the command line takes it: ``--by name|shape``, ``--match REGEX``."""
-        takes = "|".join(self.choices) or {"regex": "REGEX", "number": "N", "flag": ""}.get(self.kind, "TEXT")
+        takes = "|".join(self.choices) or {"regex": "REGEX", "number": "N", "instant": "NS", "flag": ""}.get(
+            self.kind, "TEXT"
+        )
         return f"--{self.name.replace('_', '-')} {takes}".rstrip()
 
     @property
     def annotation(self) -> Any:
         """The type of the Python argument."""
-        kinds: dict[str, Any] = {"flag": bool, "number": int}
+        kinds: dict[str, Any] = {"flag": bool, "number": int, "instant": int}
         kind = Literal[self.choices] if self.choices else kinds.get(self.kind, str)
         return kind | None if self.default is None else kind
 
@@ -98,7 +101,7 @@ class Parameter:
             return self.default
         if self.kind == "flag":
             return given not in (False, "false", "0", "")
-        if self.kind == "number":
+        if self.kind in ("number", "instant"):
             if not str(given).isdecimal():
                 raise ConfigError(f"{self.name}: {given!r} is not a number", hint="give a whole number, 0 or more")
             return int(given)

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from rankscope.rundir.plurals import counted
+
 STACKS, SHAPES, MEMORY = "stacks", "shapes", "memory"
 """What a profiler records if it is asked to."""
 DAMAGED = "damaged"
@@ -23,6 +25,8 @@ LOST_SHARE = 0.01
 """Of the launches: if so many have no device event, figures of the device are incomplete. Public traces lose none."""
 LOST_LAUNCHES = 3
 """Fewer may be those that the end of the recording cut off."""
+HIDDEN_SHARE = 0.05
+"""Of the launches or the timed events: if the time of so many is missing, what looks idle may be work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,12 @@ class Account:
         return total
 
     @property
+    def read(self) -> str:
+        """What was read, in words: `264 events and 80 launches`."""
+        launches = f" and {counted(self.launches, 'launch', 'launches')}" if self.launches else ""
+        return counted(self.events, "event") + launches
+
+    @property
     def missing(self) -> int:
         """Events that are neither in a table nor skipped for a reason: 0, or there is an error in the reader."""
         return self.events - self.ends - sum(sum(each.values()) for each in (self.tables, self.unread, self.unknown))
@@ -97,6 +107,23 @@ class Account:
     def lacks_device(self) -> bool:
         """Whether it has none of the device events that were launched: operators are not what was computed then."""
         return self.lacks_device_events and self.lost_launches == self.launches
+
+    @property
+    def hides_work(self) -> bool:
+        """Whether so much time is missing that what looks idle may be work: what steps were spent on is not known."""
+        lost = self.lacks_device_events and self.lost_launches >= HIDDEN_SHARE * self.launches
+        return lost or self.no_duration + sum(self.unknown.values()) > HIDDEN_SHARE * self.timed
+
+    @property
+    def hidden(self) -> str:
+        """What is missing of the time of launches and events, in words; empty if nothing is."""
+        timed = counted(self.timed, "timed event")
+        parts = {
+            f"of {counted(self.launches, 'launch', 'launches')} have no device event": self.lost_launches,
+            f"of {timed} are of unknown categories": sum(self.unknown.values()),
+            f"of {timed} have no duration": self.no_duration,
+        }
+        return ", ".join(f"{number:,} {what}" for what, number in parts.items() if number)
 
     @property
     def is_clean(self) -> bool:

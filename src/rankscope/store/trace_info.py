@@ -121,7 +121,7 @@ class TraceInfo:
     @property
     def is_incomplete(self) -> bool:
         """Whether it ends too early or lost events: missing events would look like idle time."""
-        return self.truncated or self.lost_events > 0 or self.account.lacks_device_events
+        return self.truncated or self.lost_events > 0 or not self.account.is_clean
 
     @property
     def device(self) -> str | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests import kineto
+from tests.claims.check import false_claims
 from tests.diagnosis.rules.steps import STEP, diagnosed, work
 
 import rankscope
@@ -43,6 +44,26 @@ def test_what_happens_once_is_the_first_use(tmp_path: Path) -> None:
     finding = diagnosed(tmp_path, make)["long_calls"]
     assert finding.title == "First calls, most of all cuModuleLoadData, keep the device of rank 0 idle in step 0"
     assert (finding.severity, finding.saving_ns, finding.steps) == ("info", None, (0,))
+
+
+@pytest.mark.parametrize("steps", [True, False])
+@pytest.mark.parametrize("name", ["cuModuleLoadData", "cudaFree", "cudaMalloc"])
+def test_calls_before_the_first_kernel_are_the_first_use(tmp_path: Path, name: str, steps: bool) -> None:
+    """The device has no event before, so that nothing is a gap."""
+    marks = [kineto.step(number, 1000 * number, 1000) for number in range(4)] if steps else []
+    events = [call(5, 475, name), *(each for at in range(0, 4000, 1000) for each in work(at + 500, 300))]
+    run = rankscope.open(kineto.write_ranks(tmp_path, {0: [*marks, *events]}), executor="serial")
+    (finding,) = [each for each in run.diagnose() if each.id == "long_calls"]
+    assert finding.title == f"First calls, most of all {name}, delay the first kernel of rank 0"
+    assert finding.evidence[0].value == 475_000
+    assert "after the warm-up" in finding.advice
+    assert not false_claims(run)
+
+
+def test_waiting_before_the_first_kernel_is_no_first_use(tmp_path: Path) -> None:
+    events = [call(5, 475, "cudaDeviceSynchronize"), *work(500, 300), *work(1500, 300)]
+    run = rankscope.open(kineto.write_ranks(tmp_path, {0: events}), executor="serial")
+    assert "long_calls" not in {each.id for each in run.diagnose()}
 
 
 def test_what_happens_once_in_a_later_step_is_a_stall(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 Fires if the device is idle long enough in gaps before late launches in which the host is in a runtime call of more than
 100 µs that neither waits for the device nor allocates memory, or in a first call (`launch_gaps`): the driver loads
 code, creates a context, or captures and instantiates a graph. What recurs is a warning with a saving: the time, median
-over steps, on the rank with the most. What does not, is the start of the job: an info that says to record after it.
-The title names the call with most of that time.
+over steps, on the rank with the most. What does not, is the start of the job, with the calls before the first device
+event: an info that says to record after it. The title names the call with most of that time.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _FIRST = 2
 _RECURS = 3
 """Steps: in fewer, nothing tells what recurs from a first use."""
 _LOST = "device idle in long runtime calls and first calls"
+_BEFORE = "such calls before the first device event"
 
 
 def find(inputs: Inputs) -> list[Finding]:
@@ -80,8 +81,8 @@ def _once(frame: pl.DataFrame, inputs: Inputs) -> list[Finding]:
     if step is None or frame.is_empty():
         return []
     # The first allocations are part of it, too.
-    frame = frame.with_columns(pl.sum_horizontal("long_calls_ns", "allocator_ns").alias("first"))
-    totals = frame.group_by("rank").agg(pl.col("first").sum(), pl.len().alias("steps"))
+    frame = frame.with_columns(pl.sum_horizontal("long_calls_ns", "allocator_ns", "before_first_ns").alias("first"))
+    totals = frame.group_by("rank").agg(pl.col("first", "before_first_ns").sum(), pl.len().alias("steps"))
     row = totals.sort("first", "rank", descending=[True, False]).row(0, named=True)
     lost, recorded = int(row["first"]), step * row["steps"]
     if lost < _ONCE * recorded:
@@ -93,16 +94,21 @@ def _once(frame: pl.DataFrame, inputs: Inputs) -> list[Finding]:
     if begins.filter(pl.col("step") >= pl.col("first_step") + _FIRST).height:
         return []  # later in the job it is a stall
     call = _call(frame, rank)
-    where = f" in {named_steps(steps)}" if steps else f" ({100 * min(lost / recorded, 1):.0f} % of {unit.one})"
-    share = Evidence(unit.length, step, "ns")
+    before = int(row["before_first_ns"])
+    within = lost - before
+    what = f"keep the device of rank {rank} idle"
+    what += f" in {named_steps(steps)}" if steps else f" ({100 * min(within / recorded, 1):.0f} % of {unit.one})"
+    if before > within:
+        what = f"delay the first kernel of rank {rank}"
+    costs = ((_LOST, within), (_BEFORE, before))
     return [
         Finding(
             rule.name,
             "info",
-            f"First calls{f', most of all {call},' if call else ''} keep the device of rank {rank} idle{where}",
+            f"First calls{f', most of all {call},' if call else ''} {what}",
             ranks=(rank,),
             steps=steps,
-            evidence=(Evidence(_LOST, lost, "ns"), share),
+            evidence=(*(Evidence(name, ns, "ns") for name, ns in costs if ns), Evidence(unit.length, step, "ns")),
             advice="Record after the warm-up: libraries and code are loaded and contexts are made at their first use "
             "(--wait, --warmup, schedule(wait=…, warmup=…)).",
         )
@@ -116,7 +122,7 @@ def _first_steps(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _call(frame: pl.DataFrame, rank: int) -> str:
     """The runtime call that is the longest one in most of the rank's time."""
-    return (most_of(frame, rank, "long_call", "long_calls_ns", "allocator_ns") or "")[:80]
+    return (most_of(frame, rank, "long_call", "long_calls_ns", "allocator_ns", "before_first_ns") or "")[:80]
 
 
 rule = Rule(

@@ -76,7 +76,8 @@ class Completeness:
         hosts = f" on {counted(len(self.hosts), 'host')}" if self.hosts else ""
         ranks = plural("rank", many if self.expected is None else len(self.expected))
         run = f"run {printable(self.runs[0])}: " if len(self.runs) == 1 else ""
-        lines.append(f"{run}{many}{of} {ranks}{hosts}, {counted(self.traces, 'trace')}, {self.bytes / 1e6:.1f} MB")
+        who = f"{many}{of} {ranks}{hosts}, " if many or not self.unranked else ""
+        lines.append(f"{run}{who}{counted(self.traces, 'trace')}, {self.bytes / 1e6:.1f} MB")
         if len(self.runs) > 1:
             lines.append(f"{len(self.runs)} runs in one directory: {', '.join(map(printable, self.runs))}")
         if self.by_ranks:

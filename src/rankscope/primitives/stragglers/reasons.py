@@ -267,8 +267,11 @@ def _by_operators(
     # Net of those in which the peers wait for their devices, nothing might be left.
     slower = each.filter(pl.col("excess_ns") > 0)
     longer = float(slower["excess_ns"].sum())
-    gaps = _of_kind(items, GAP)["excess_ns"]
-    if every.is_empty() or longer < EXPLAINS * excess_ns or (gaps.len() and gaps[0] > longer):
+    # What peers have between other operators has another name next to one that only this rank has.
+    only_here = set(each.filter(pl.col("others_count") == 0)["label"])
+    gaps = _of_kind(items, GAP).select("label", "excess_ns").iter_rows()
+    silent = max((excess for label, excess in gaps if only_here.isdisjoint(label.split(BETWEEN))), default=0.0)
+    if every.is_empty() or longer < EXPLAINS * excess_ns or silent > longer:
         return None
     all_of_them, first = every.row(0, named=True), each.row(0, named=True)
     share = longer / excess_ns
