@@ -207,7 +207,7 @@ TEXTS: Sequence[tuple[str, Sequence[str]]] = (
     # The page's cards.
     (rf"^Overlap: {_N}", ["overlap_ratio"]),
     (rf"^Exposed communication: {_N}", ["exposed_communication_ns"]),
-    (rf"{_N} of the mean step \(", ["exposed_communication_ns of mean_step_ns"]),
+    (rf"{_N} of the mean step \({NUMBER}[^)]*\), including waiting", ["exposed_communication_ns of mean_step_ns"]),
     (rf"of the mean step \({_N}", ["mean_step_ns"]),
 )
 """What a reader understands by the words around a number."""
