@@ -24,6 +24,15 @@ def test_fires_where_the_host_is_late(tmp_path: Path) -> None:
     # itself, in three of four steps.
     assert finding.saving_ns == 200_000 + 3_000
     assert finding.evidence[-1].value == "my::slow"
+    assert finding.advice.startswith("Look at my::slow")
+
+
+def test_many_short_operators_are_advised_to_launch_less(tmp_path: Path) -> None:
+    def short(_: int, at: float) -> list[kineto.Event]:
+        events = [event for n in range(8) for event in work(at + 10 + 100 * n, 60)]
+        return [*events, *(kineto.op(f"my::slow{n % 2}", at + 20 + 100 * n, 85) for n in range(8))]
+
+    assert diagnosed(tmp_path, short)["launch_bound"].advice.startswith("Launch less")
 
 
 def test_a_step_that_stands_out_does_not_count(tmp_path: Path) -> None:

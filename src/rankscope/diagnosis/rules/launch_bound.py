@@ -10,6 +10,8 @@ host did meanwhile (`idle`), and steps that stand out.
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
@@ -28,6 +30,11 @@ from rankscope.diagnosis.step_costs import (
     usual,
 )
 from rankscope.results import Evidence, Finding, Inputs, Rule
+
+_LONG_NS = 100_000
+"""The mean idle time in an operator from which it is no launch of many that is late, but this one operator."""
+_MOST = 0.5
+"""Of the device's idle time."""
 
 
 def find(inputs: Inputs) -> list[Finding]:
@@ -55,9 +62,9 @@ def _usually(late: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
         Evidence(unit.length, step, "ns"),
         *unusual(late, "late_ns", worst["rank"], step),
     ]
-    doing = _doing(inputs, worst["rank"])
-    if doing is not None:
-        evidence.append(Evidence("operator with the most device idle time", doing))
+    operator = _top_operator(inputs, worst["rank"])
+    if operator is not None:
+        evidence.append(Evidence("operator with the most device idle time", operator["detail"][:120]))
     ranks = relevant_ranks(dict(costs.select("rank", "late_ns").iter_rows()), step)
     whose = on_worst_rank(inputs, worst["rank"], ranks)
     return [
@@ -70,7 +77,7 @@ def _usually(late: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
             evidence=tuple(evidence),
             saving_ns=saving,
             anchor=event_anchor(inputs, "late_launch", worst["rank"]),
-            advice=_advice(inputs),
+            advice=_advice(inputs, worst["rank"]),
         )
     ]
 
@@ -89,10 +96,14 @@ def _in_bursts(late: pl.DataFrame, inputs: Inputs) -> list[Finding]:
         Evidence("of which before kernels shorter than 10 µs", short, "ns"),
     )
     what = "The device waits for the host to launch kernels"
-    return found.finding(rule.name, what, evidence, "late_launch", _advice(inputs), inputs)
+    return found.finding(rule.name, what, evidence, "late_launch", _advice(inputs, found.rank), inputs)
 
 
-def _advice(inputs: Inputs) -> str:
+def _advice(inputs: Inputs, rank: int) -> str:
+    operator = _top_operator(inputs, rank)
+    if operator is not None and operator["mean_ns"] >= _LONG_NS and operator["share"] >= _MOST:
+        name = operator["detail"][:120]
+        return f"Look at {name}, which holds the launches up: move it out of the loop, or do it less often."
     return (
         "Launch less and earlier: torch.compile, CUDA graphs (mode='reduce-overhead'), "
         + ("fused optimizers (AdamW(fused=True)), " if job_of(inputs).trains else "")
@@ -100,14 +111,14 @@ def _advice(inputs: Inputs) -> str:
     )
 
 
-def _doing(inputs: Inputs, rank: int) -> str | None:
-    """The operator of the host in which the rank's device is idle longest."""
+def _top_operator(inputs: Inputs, rank: int) -> dict[str, Any] | None:
+    """The row of `idle` of the host's operator in which the rank's device is idle longest."""
     idle = inputs.results.get("idle")
     if idle is None:
         return None
     own = idle.filter((pl.col("rank") == rank) & pl.col("stream").is_null() & (pl.col("cause") == "operator"))
-    top = own.sort("idle_ns", "detail", descending=[True, False])["detail"]
-    return None if top.is_empty() or top[0] is None else str(top[0])[:120]
+    top = own.drop_nulls("detail").sort("idle_ns", "detail", descending=[True, False]).head(1)
+    return None if top.is_empty() else top.row(0, named=True)
 
 
 rule = Rule(
