@@ -40,8 +40,10 @@ def test_every_column_has_a_meaning() -> None:
         assert all(column.unit == "ns" for column in analysis.columns if column.name.endswith("_ns"))
 
 
-def test_an_unknown_name_says_which_there_are() -> None:
-    with pytest.raises(AnalysisError, match="device_time"):
+def test_an_unknown_name_gets_near_ones() -> None:
+    with pytest.raises(AnalysisError, match="near names: device_time"):
+        get_analysis("device_tme")
+    with pytest.raises(AnalysisError, match="rankscope analyze lists them"):
         get_analysis("nonsense")
 
 
@@ -77,7 +79,7 @@ def test_a_chart_of_an_undeclared_column_is_refused() -> None:
 
 
 def test_a_parameter_of_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match="one of text, regex, number, flag, not 'choice'"):
+    with pytest.raises(ValueError, match="one of text, regex, number, instant, flag, not 'choice'"):
         Parameter("by", "what", kind="choice")  # type: ignore[arg-type]
 
 

@@ -57,7 +57,7 @@ def check(run: Run, schemas: dict[str, pl.Schema]) -> None:
         found = json.loads(FORMATS["json"](result, run.about()))
         assert len(found["rows"]) == result.frame.height
     steps = run.step_time()
-    unknown = sorted({info.rank for info in run.loaded.infos if info.account.lacks_device})
+    unknown = sorted({info.rank for info in run.loaded.infos if info.account.hides_work})
     assert steps.filter(pl.col("compute_ns").is_null())["rank"].unique().sort().to_list() in ([], unknown)
     steps = steps.drop_nulls("compute_ns")
     categories = steps.columns[steps.columns.index("gap_before_ns") + 1 :]

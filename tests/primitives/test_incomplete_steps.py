@@ -186,14 +186,11 @@ def test_a_smaller_batch_in_a_window_of_its_own_stays(tmp_path: Path) -> None:
     assert steps_of(windows(tmp_path, [iteration(1), iteration(2)], [small])) == [1, 2, 4]
 
 
-@pytest.mark.parametrize("engine", ["polars", "duckdb"])
-def test_sql_sees_the_same_steps(tmp_path: Path, engine: str) -> None:
-    if engine == "duckdb":
-        pytest.importorskip("duckdb")
+def test_sql_sees_the_same_steps(tmp_path: Path) -> None:
     after = left_by_the_loop(4, op("aten::item", 1401.2, 0.5))
     run = rankscope.open(windows(tmp_path, [iteration(1), iteration(2)], [iteration(3), after]), executor="serial")
     query = "SELECT step, incomplete_step FROM annotations WHERE name LIKE 'ProfilerStep%' ORDER BY name"
-    assert run.sql(query, engine=engine).rows() == [(1, None), (2, None), (3, None), (None, 4)]
+    assert run.sql(query).rows() == [(1, None), (2, None), (3, None), (None, 4)]
 
 
 def test_a_last_step_of_fewer_micro_batches_stays(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ choose other scenarios, in any combination, in the order in which `--help` lists
   bounds, not promises
 - larger buckets: successive all-reduces of a group, as of DDP's gradients, become one, which starts with the last of
   them; its transfer takes as long as theirs, less a latency for each that is saved, fitted to the group's transfers by
-  size. Smaller ones cannot be told: a trace does not record when the parts of a bucket are ready
+  size. Of smaller ones nothing is known: a trace does not record when the parts of a bucket are ready
 - compute balanced: the same total of compute, shared equally in each step by ranks with one program, or by the stages
   of a pipeline
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -59,21 +59,32 @@ def levels(names: Sequence[str]) -> list[list[str]]:
     return [[name for name in depth if depth[name] == level] for level in range(max(depth.values(), default=-1) + 1)]
 
 
+@dataclass
+class Kept:
+    """What a run keeps from one call of `run_level` to the next.
+
+    Attributes:
+        parts: of ranks.
+        shared: what analyses of all ranks share, by `Inputs.once`.
+    """
+
+    parts: RankParts = field(default_factory=dict)
+    shared: dict[tuple[str, ...], Any] = field(default_factory=dict)
+
+
 def run_level(
     keys: Sequence[AnalysisKey],
     loaded: Loaded,
     options: Options,
     known: Mapping[AnalysisKey, Result],
     tasks: Tasks,
-    kept_parts: RankParts,
-    shared: dict[tuple[str, ...], Any],
+    kept: Kept,
     clocks: Mapping[int, RankClock] | None = None,
 ) -> dict[AnalysisKey, Result]:
     """The results of analyses whose requirements are known: `per_rank` on workers, `across_ranks` here.
 
     Args:
-        kept_parts: parts from earlier calls that may be needed again; new ones are added.
-        shared: what analyses of all ranks share, by `Inputs.once`.
+        kept: what may be needed again; new parts are added.
         clocks: of the ranks, if an analysis was given an instant.
 
     Raises:
@@ -82,13 +93,13 @@ def run_level(
     required = {name for analysis, _ in keys for name in get_analysis(analysis).requires}
     results = {name: known[analysis_key(name)].rows for name in required if analysis_key(name) in known}
     with_tables = dict.fromkeys(_part_key(key) for key in keys if get_analysis(key[0]).reads)
-    to_map = [key for key in with_tables if key not in kept_parts]
+    to_map = [key for key in with_tables if key not in kept.parts]
     complete = not any(finding.id == NOT_ANALYZED for result in known.values() for finding in result.findings)
-    mapped = kept_parts | (
+    mapped = kept.parts | (
         _map(to_map, loaded, options, results, tasks, complete=complete, clocks=clocks) if to_map else {}
     )
     # Others are read from the cache again: kept in memory, they would take more of it than the results do.
-    kept_parts |= {
+    kept.parts |= {
         key: mapped[key]
         for key in to_map
         if any(p.of_reduce for p in get_analysis(key[0]).parameters) and not _is_cached(key, complete=complete)
@@ -107,7 +118,7 @@ def run_level(
 
     inputs = Inputs(
         options, tuple(loaded.infos), Frames(results), world_size=loaded.world_size,
-        capture=loaded.rank_manifests, left_out=loaded.left_out, log=log, ask=ask, shared=shared,
+        capture=loaded.rank_manifests, left_out=loaded.left_out, log=log, ask=ask, shared=kept.shared,
     )  # fmt: skip
     computed, incomplete = {}, incomplete_ranks(loaded.infos)
     by_part: dict[AnalysisKey, list[AnalysisKey]] = {}

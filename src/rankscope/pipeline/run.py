@@ -24,7 +24,7 @@ from rankscope.ingest.event_types import DEVICE_KINDS
 from rankscope.ingest.run_selection import KnownRun
 from rankscope.ingest.runs import NAMELESS
 from rankscope.pipeline.clock import clock_of
-from rankscope.pipeline.graph import RankParts, levels, run_level
+from rankscope.pipeline.graph import Kept, levels, run_level
 from rankscope.pipeline.load import Loaded, load_run, location_of
 from rankscope.pipeline.sql import SqlMethods
 from rankscope.pipeline.tasks import AnalysisKey, Progress, Tasks, analysis_key, with_rank
@@ -142,8 +142,7 @@ class Run(SqlMethods):
         self._previous_files: frozenset[str] = frozenset()
         self._tasks = Tasks(executor, workers, progress)
         self._results: dict[AnalysisKey, Result] = {}
-        self._parts: RankParts = {}
-        self._shared: dict[tuple[str, ...], Any] = {}
+        self._kept = Kept()
         self._diagnosis: Diagnosis | None = None
         self._lost: list[Finding] = []
 
@@ -297,7 +296,7 @@ class Run(SqlMethods):
                 todo = [key for key in wanted if key not in self._results]
                 if todo:
                     self._results |= run_level(
-                        todo, self.loaded, self._options, self._results, self._tasks, self._parts, self._shared, clocks
+                        todo, self.loaded, self._options, self._results, self._tasks, self._kept, clocks
                     )
         return {name: self._results[key] for name, key in chosen.items()}
 
@@ -336,7 +335,7 @@ class Run(SqlMethods):
         loaded = self.loaded
         return Inputs(
             self._options, tuple(loaded.infos), world_size=self.world_size, capture=loaded.rank_manifests,
-            left_out=loaded.left_out, shared=self._shared,
+            left_out=loaded.left_out, shared=self._kept.shared,
         )  # fmt: skip
 
     # -- for reports and the page ---------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ class Buckets:
                 "can become one",
                 hint="write 2x, 3x, …",
             )
-        every = np.flatnonzero(graph.reduced > 0)
+        every = np.flatnonzero((graph.reduced > 0) & (graph.group >= 0))
         order = every[np.lexsort((every, graph.group[every]))]
         opens = _opens(graph)[order]
         opens[:1] = True
