@@ -130,6 +130,9 @@ def test_a_type_that_polars_lacks_gets_a_hint(run: Run) -> None:
     with pytest.raises(QueryError, match="INTERVAL") as refused:
         run.sql("SELECT INTERVAL 1 DAY AS day")
     assert refused.value.hint == "CAST it AS VARCHAR"
+    for value in ("'infinity'::timestamp", "'290000-01-01'::date"):
+        with pytest.raises(QueryError, match="infinity"):
+            run.sql(f"SELECT {value} AS moment")
     assert run.sql("SELECT CAST(INTERVAL 1 DAY AS VARCHAR) AS day").item() == "1 day"
     with pytest.raises(QueryError, match=r"out of range|Overflow"):
         run.sql("SELECT 9223372036854775807 + rank AS n FROM device_events WHERE rank > 0")

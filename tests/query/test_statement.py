@@ -51,6 +51,10 @@ REFUSED = {
     "SELECT * FROM duckdb_views()": "not allowed",
     "SELECT getenv('HOME')": "not allowed",
     "SELECT * FROM main.host_ops": "no schema",
+    "FROM histogram('host_ops', 'name')": "histogram is not allowed",
+    "SELECT json_serialize_plan('SELECT current_setting(''memory_limit'')', optimize := true)": "not allowed",
+    "SELECT " + "NOT " * 5000 + "true": "too deeply|[Dd]epth|cannot be read",
+    "SELECT '\ud800'": "cannot be read",
     "SELECT 'open": "unterminated",
     "SELECT 1 /* open": "unterminated",
     "SELECT (1": "syntax",
@@ -78,6 +82,17 @@ def test_what_a_query_names() -> None:
     assert not found.every_column
     assert parse_statement("SELECT k.* FROM kernels AS k").every_column
     assert parse_statement("FROM kernels").every_column
+    for row in (
+        "SELECT kernels FROM kernels",
+        "SELECT max(k) FROM kernels AS k",
+        "SELECT c FROM kernels AS k(a, b, c)",
+    ):
+        assert parse_statement(row).every_column, row
+    assert parse_statement("SELECT 1 FROM kernels NATURAL JOIN host_ops").every_column
+    assert "start_ns" in parse_statement("SELECT 1 FROM kernels JOIN host_ops USING (start_ns)").columns
+    # What a part of a query defines, it defines for that part.
+    scoped = "SELECT (WITH pg_settings AS (SELECT 1 AS x) SELECT x FROM pg_settings) AS a, b.name FROM pg_settings AS b"
+    assert parse_statement(scoped).tables == {"pg_settings"}
     recursive = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 5) SELECT n FROM t"
     assert not parse_statement(recursive).tables
 

@@ -117,10 +117,11 @@ def run(request: Request, stopped: Callable[[], bool] = lambda: False) -> Rows:
                 if request.limit_rows is not None:
                     relation = relation.limit(request.limit_rows + 1)
                 frame = _without_decimals(relation.pl())
+                frame.select(pl.selectors.temporal()).rows()  # infinity, or a year that Python does not have
                 if watch.ended is not None:
                     raise watch.ended
-            except pl.exceptions.PolarsError as error:
-                what = "a column of the result has a type that rows cannot have, such as INTERVAL"
+            except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+                what = "a column of the result has a type or value that rows cannot have, such as INTERVAL or infinity"
                 raise QueryError(what, hint="CAST it AS VARCHAR") from error
             except module.Error as error:
                 if watch.ended is not None:

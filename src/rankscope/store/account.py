@@ -85,7 +85,7 @@ class Account:
         """Timed events whose time is in no figure, by reason, the most frequent first."""
         reasons = Counter(self.unread)
         reasons["of an unknown category"] = sum(self.unknown.values())
-        reasons[NO_DURATION] = self.no_duration
+        reasons[NO_DURATION] += self.no_duration
         return {reason: number for reason, number in reasons.most_common() if number}
 
     @property

@@ -86,7 +86,7 @@ def judge(times: LocalTimes) -> Judgment:
     for each in cores:
         # Its peer had nobody else to be compared with.
         unknown = {rank for rank, verdict in verdicts.items() if verdict.n == (0,)}
-        clean = ({*each.ranks} | unknown) - {rank for one in found for rank in one.ranks}
+        clean = ({*each.ranks} | unknown) - {rank for one in found if not one.once for rank in one.ranks}
         verdicts |= dict.fromkeys(clean, replace(each.verdict, significance=Significance.NOT_SIGNIFICANT))
     most = max(float(compared.least_delays.max()), alike)
     return Judgment(tuple(found), verdicts, round(most) if math.isfinite(most) else None)

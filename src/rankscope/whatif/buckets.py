@@ -48,7 +48,7 @@ class Buckets:
         merged = last != np.arange(last.size)
         factor = np.where(graph.transfer > 0, costs.transfer / np.maximum(graph.transfer, 1), 1.0)
         saved = self._latency(graph, merged) * factor
-        transfer = costs.transfer + np.bincount(last[merged], (costs.transfer - saved)[merged], last.size)
+        transfer = costs.transfer + np.bincount(last[merged], np.maximum(costs.transfer - saved, 0)[merged], last.size)
         transfer = np.where(merged, 0.0, np.maximum(transfer, costs.transfer))
         hidden = np.divide(costs.overlapped, costs.transfer, out=np.zeros_like(transfer), where=costs.transfer > 0)
         return replace(costs, transfer=transfer, overlapped=hidden * transfer)

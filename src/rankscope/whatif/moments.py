@@ -336,8 +336,12 @@ def _awaited(start: Int64, end: Int64, begin: Int64, until: Int64) -> tuple[Int6
         return np.zeros(begin.size, dtype=np.int64), np.zeros(begin.size, dtype=np.bool_)
     by_end = np.argsort(end, kind="stable")
     place = np.searchsorted(end[by_end], until + _GLOO_RETURN_NS, side="right")
-    last, following = by_end[np.maximum(place - 1, 0)], by_end[np.minimum(place, end.size - 1)]
-    ended = (place > 0) & (end[last] >= begin)
-    late = end[following] - until
-    is_late = (place < end.size) & (start[following] < until) & (late <= np.minimum(_SLICE_NS, until - begin))
-    return np.where(ended, last, following), ended | is_late
+    awaited = by_end[np.maximum(place - 1, 0)]
+    waited = (place > 0) & (end[awaited] >= begin)
+    for wait in np.flatnonzero(~waited):
+        latest = until[wait] + min(_SLICE_NS, int(until[wait] - begin[wait]))
+        following = by_end[place[wait] : np.searchsorted(end[by_end], latest, side="right")]
+        following = following[start[following] < until[wait]]
+        if following.size:
+            awaited[wait], waited[wait] = following[0], True
+    return awaited, waited
