@@ -77,6 +77,12 @@ def test_a_wait_for_gloo_whose_end_is_recorded_late(tmp_path: Path, recorded_lat
     assert fixed["gain_alone_ns"] == pytest.approx(50e6, rel=0.01)
 
 
+def test_without_collectives_there_are_no_buckets(tmp_path: Path) -> None:
+    alone = [event for event in events(0) if "nccl" not in event["name"]]
+    with pytest.raises(ConfigError, match="no all-reduces"):
+        opened(tmp_path, {0: alone}).whatif(buckets="2x")
+
+
 def test_a_run_has_one_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 

@@ -90,6 +90,8 @@ class Buckets:
                 hint="write 2x, 3x, …",
             )
         every = np.flatnonzero((graph.reduced > 0) & (graph.group >= 0))
+        if every.size < 2:
+            raise self._nothing_to_merge()
         order = every[np.lexsort((every, graph.group[every]))]
         opens = _opens(graph)[order]
         opens[:1] = True
@@ -103,11 +105,14 @@ class Buckets:
         closing = np.flatnonzero(closes)
         last[order] = order[closing[np.searchsorted(closing, np.arange(order.size))]]
         if (last == np.arange(last.size)).all():
-            raise ConfigError(
-                f"{self.option}: no all-reduces of known size follow each other without a wait for one of them",
-                hint="it is about DDP's gradient buckets: `rankscope analyze ddp_buckets RUN` lists them",
-            )
+            raise self._nothing_to_merge()
         return last
+
+    def _nothing_to_merge(self) -> ConfigError:
+        return ConfigError(
+            f"{self.option}: no all-reduces of known size follow each other without a wait for one of them",
+            hint="it is about DDP's gradient buckets: `rankscope analyze ddp_buckets RUN` lists them",
+        )
 
     def _latency(self, graph: Graph, merged: Bool) -> Float:
         """(collectives,) the latency of the transfers of each group with buckets, ns."""
