@@ -106,6 +106,12 @@ class LaunchError(RankscopeError):
     """A job that could not be started or that failed."""
 
 
+def near_names(name: str, known: Iterable[str], otherwise: str) -> str:
+    """A hint for a misspelled name: the known ones that are most like it; another hint if there are none."""
+    near = nearest(name, known)
+    return f"near names: {', '.join(near)}" if near else otherwise
+
+
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """The five known names that are most like a misspelled one, the nearest first."""
     names = sorted(set(known))

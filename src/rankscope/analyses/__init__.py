@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import entry_points
 
-from rankscope.errors import AnalysisError, nearest
+from rankscope.errors import AnalysisError, near_names
 from rankscope.results import Analysis, discovered
 
 ENTRY_POINT = "rankscope.analyses"
@@ -29,7 +29,6 @@ def get_analysis(name: str) -> Analysis:
     found = all_analyses()
     wanted = name.replace("-", "_")
     if wanted not in found:
-        near = nearest(wanted, found)
-        hint = f"near names: {', '.join(near)}" if near else "rankscope analyze lists them"
+        hint = near_names(wanted, found, "rankscope analyze lists them")
         raise AnalysisError(f"there is no analysis {name!r}", hint=hint)
     return found[wanted]

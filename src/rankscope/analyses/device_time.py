@@ -69,16 +69,15 @@ _DEVICE_EVENTS, _GLOO = "device_events", "gloo_ns"
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """Add up the windows of a rank."""
+    device = tables["device_events"].height
     if any(info.account.hides_work for info in inputs.traces):
         schema = schema_of(COLUMNS) | {_DEVICE_EVENTS: pl.Int64(), _GLOO: pl.Int64()}
-        device = tables["device_events"].height
         return pl.DataFrame([{"rank": inputs.rank, _DEVICE_EVENTS: device, _GLOO: 0}], schema=schema)
     totals: dict[str, int] = {column.name: 0 for column in COLUMNS[1:-1]}
     for window in by_window(tables, inputs):
         for name, value in _times_of(_activity_of(window, inputs)).items():
             totals[name] += value
     communication = totals["communication_ns"]
-    device = tables["device_events"].height
     row = {
         "rank": inputs.rank,
         **totals,

@@ -330,8 +330,8 @@ def _costing(found: Sequence[Straggler], run: ReplayedRun | None, logged: Set[in
 
 def _gained(found: Sequence[Straggler], run: ReplayedRun) -> dict[int, Saving | None]:
     """By id of a straggler what it costs, where the run can tell."""
-    told = run.told(list(map(_fix, found)))
-    by_scenario = dict(zip(told, savings(run, told), strict=True))
+    answerable = run.answerable(list(map(_fix, found)))
+    by_scenario = dict(zip(answerable, savings(run, answerable), strict=True))
     return {id(each): by_scenario[fix] for each in found if (fix := _fix(each)) in by_scenario}
 
 

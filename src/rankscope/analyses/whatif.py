@@ -46,7 +46,7 @@ from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Param
 from rankscope.results.replays import replayed
 from rankscope.rundir.ranges import named_ranks
 from rankscope.whatif.gains import Gain, candidates, in_order, waterfall
-from rankscope.whatif.options import FIX, scenarios_of
+from rankscope.whatif.options import FIX, command_of, scenarios_of
 from rankscope.whatif.scenarios import WITHOUT, AsPeers
 from rankscope.whatif.step_times import LARGEST_ERROR, Fidelity
 
@@ -110,7 +110,7 @@ def _table(replayed: Fidelity, gains: Sequence[Gain], note: str | None) -> pl.Da
             round(gain.alone_ns),
             round(gain.gain_alone_ns),
             gain.component or None,
-            f"whatif RUN {gain.scenario.option}",
+            command_of(gain.scenario),
         )
         for gain in gains
     ]

@@ -10,13 +10,12 @@ import polars as pl
 from rankscope.pipeline import Run
 from rankscope.results import Column, schema_of
 from rankscope.whatif.gains import in_order
-from rankscope.whatif.options import scenarios_in
+from rankscope.whatif.options import options_in, scenarios_in
 from rankscope.whatif.run import ReplayedRun
 from rankscope.whatif.scenarios import WITHOUT, AsPeers, GroupAsOthers, Overlapped, Scenario, Without
 
 SAVINGS = "savings"
 REMAINS = "what remains"
-_COMMAND = "whatif RUN "
 
 
 def savings(a: Run, b: Run, columns: tuple[Column, ...]) -> tuple[pl.DataFrame, str]:
@@ -46,8 +45,8 @@ def savings(a: Run, b: Run, columns: tuple[Column, ...]) -> tuple[pl.DataFrame, 
         runs.append(replayed)
         named += _named(table.frame)
     wanted = [*dict.fromkeys(named), *map(Without, WITHOUT), Overlapped()]
-    told = [run.told(wanted) for run in runs]
-    common = [each for each in wanted if all(each in known for known in told)]
+    answerable = [run.answerable(wanted) for run in runs]
+    common = [each for each in wanted if all(each in of_run for of_run in answerable)]
     gains = [[gain.gain_ns or 0.0 for gain in in_order(run, common)] for run in runs]
     ends = [run.step_ns - sum(of_run) for run, of_run in zip(runs, gains, strict=True)]
     rows = [(each.name, *pair) for each, *pair in zip(common, *gains, strict=True)]
@@ -71,7 +70,7 @@ def _named(table: pl.DataFrame) -> list[Scenario]:
     """The ranks and groups in a run's waterfall: of ranks the component that gains most, in all steps."""
     found: list[Scenario] = []
     for command, component in table.filter(pl.col("order") > 0).select("command", "component").iter_rows():
-        [scenario] = scenarios_in(command.removeprefix(_COMMAND))
+        [scenario] = scenarios_in(options_in(command))
         if isinstance(scenario, AsPeers):
             found.append(AsPeers(scenario.ranks, component or scenario.component))
         elif isinstance(scenario, GroupAsOthers):

@@ -106,8 +106,8 @@ class _Gains:
 
     def options(self, scenarios: Sequence[Scenario]) -> tuple[str, ...]:
         """Those of which the run can tell what they would give, as options of `rankscope whatif`."""
-        told = self.run.told(scenarios) if self.run is not None else []
-        return tuple(each.option for each in told if each.option)
+        answerable = self.run.answerable(scenarios) if self.run is not None else []
+        return tuple(each.option for each in answerable if each.option)
 
 
 def merge(

@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from rankscope.analyses import all_analyses
-from rankscope.errors import ConfigError, nearest
+from rankscope.errors import ConfigError, near_names
 from rankscope.pipeline.clock import AnalyzedRun, RunClock, clock_of, in_run_time
 from rankscope.pipeline.methods import AnalysisMethods
 from rankscope.query.engine import Request, Shift, TraceFiles
@@ -168,8 +168,7 @@ def prepare_query(
     statement = parse_statement(sql)
     known = tables_of(None if results is None else results.keys())
     for name in statement.tables - known.keys():
-        near = nearest(name, known)
-        hint = f"near names: {', '.join(near)}" if near else "rankscope query --tables lists the tables"
+        hint = near_names(name, known, "rankscope query --tables lists the tables")
         raise QueryError(f"there is no table {name!r}", hint=hint)
     named = statement.tables
     wanted = [name.removeprefix(PREFIX) for name in sorted(named) if known[name].kind == "result"]

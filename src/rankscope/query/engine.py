@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.errors import nearest
+from rankscope.errors import near_names
 from rankscope.query.statement import QueryError, duckdb
 from rankscope.query.tables import INSTANTS, trace_tables
 from rankscope.store.schema import TABLES
@@ -180,11 +180,10 @@ def _explained(message: str, request: Request) -> QueryError:
     what = re.sub(r"\s+", " ", first)[:_LONGEST].rstrip(" .!")
     named = {table: request.known[table] for table in (*request.tables, *request.frames) if table in request.known}
     name = _NAMED.search(what)
-    near = nearest(name[1].split(".")[-1], {each for columns in named.values() for each in columns}) if name else []
-    if near:
-        return QueryError(what, hint=f"near names: {', '.join(near)}")
     only = f" {next(iter(named))}" if len(named) == 1 else ""
-    return QueryError(what, hint=f"rankscope query --tables{only} lists the columns")
+    hint = f"rankscope query --tables{only} lists the columns"
+    columns = {each for of_table in named.values() for each in of_table}
+    return QueryError(what, hint=near_names(name[1].split(".")[-1], columns, hint) if name else hint)
 
 
 def _without_decimals(frame: pl.DataFrame) -> pl.DataFrame:

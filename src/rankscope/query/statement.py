@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from rankscope.errors import ConfigError
@@ -71,8 +72,7 @@ def parse_statement(sql: str) -> Statement:
             (text,) = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
         except module.Error as error:
             raise QueryError(f"the query cannot be read: {str(error)[:200]}", hint=_HINT) from None
-        never_values = {name for (name,) in connection.execute(_NEVER_VALUES).fetchall()}
-    names = _Names(never_values | _REFUSED)
+    names = _Names(_refused_functions())
     try:
         parsed = json.loads(text)
         if parsed["error"]:
@@ -86,6 +86,13 @@ def parse_statement(sql: str) -> Statement:
     # A table or its alias in the place of a column is a whole row.
     every_column = names.every_column or not names.columns.isdisjoint(names.tables | names.aliases)
     return Statement(sql, frozenset(names.tables), frozenset(names.columns), every_column)
+
+
+@cache
+def _refused_functions() -> frozenset[str]:
+    """Functions that a query may not call in the place of a value."""
+    with duckdb().connect(":memory:") as connection:
+        return _REFUSED | {name for (name,) in connection.execute(_NEVER_VALUES).fetchall()} - _TABLE_FUNCTIONS
 
 
 _NEVER_VALUES = (
@@ -107,7 +114,7 @@ class _Names:
         every_column: whether a part of the query has all columns of a table, under their names or others.
     """
 
-    refused: frozenset[str] | set[str]
+    refused: frozenset[str]
     tables: set[str] = field(default_factory=set)
     aliases: set[str] = field(default_factory=set)
     columns: set[str] = field(default_factory=set)
@@ -144,7 +151,7 @@ class _Names:
             function = str(node["function"]["function_name"]).lower()
             if function not in _TABLE_FUNCTIONS:
                 raise QueryError(f"{function} is not allowed: a query reads the run's tables alone", hint=_HINT)
-        elif function in self.refused - _TABLE_FUNCTIONS:
+        elif function in self.refused:
             raise QueryError(f"{function} is not allowed: a query reads the run's tables alone", hint=_HINT)
         elif kind == "BASE_TABLE":
             if node["schema_name"] or node["catalog_name"]:

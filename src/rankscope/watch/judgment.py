@@ -47,6 +47,7 @@ and 18 % in 50 (`python -m benchmarks plain`)."""
 _BY_CHANCE = 0.001
 """Long steps are no chance if it is less probable that so many are of one rank, and at such multiples of a number."""
 _HALF = 0.5
+"""Of an excess: a rank that is late at times and does so much itself does not wait for cores alone."""
 _FEW_STEPS = 0.34
 """Of all steps: a rank that is late in so few of them is not late in each …"""
 _MOST_OF_IT = 0.8
@@ -101,13 +102,14 @@ def _is_of_cores(late: Straggler, times: LocalTimes, compared: Comparison, alike
         compared: of the ranks.
         alike: by how much more equal ranks differ in what they do themselves, ns per step.
     """
-    if times.ready_ns is None or not alike:
+    if times.basis == BASIS or times.ready_ns is None:  # devices do not wait for cores
         return late.lasting and late.excess_ns < alike
     row, taken = times.ranks.index(late.ranks[0]), CORES_TAKEN * (CORES_STEPS / times.steps.size) ** 0.5
     seen = compared.seen
     itself = excess_over_peers(seen.steady, seen.role, np.arange(seen.ranks.size) == row)[row]
     if mean_known(itself) >= alike:
         return False
+    # What it does itself longer in its late steps, by all steps, as its excess is given.
     itself_ns = mean_known(np.where(late.lasting | np.isin(seen.steps, late.steps), itself, 0.0))
     if not late.lasting and itself_ns >= _HALF * late.excess_ns:
         return False

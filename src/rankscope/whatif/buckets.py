@@ -93,9 +93,7 @@ class Buckets:
         if every.size < 2:
             raise self._nothing_to_merge()
         order = every[np.lexsort((every, graph.group[every]))]
-        opens = _opens(graph)[order]
-        opens[:1] = True
-        opens |= np.diff(graph.group[order], prepend=-2) != 0
+        opens = _opens(graph)[order] | (np.diff(graph.group[order], prepend=-1) != 0)
         first = np.flatnonzero(opens)
         run = np.cumsum(opens) - 1
         bucket = (np.arange(order.size) - first[run]) // int(self.factor)

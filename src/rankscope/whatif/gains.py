@@ -69,7 +69,7 @@ def candidates(run: ReplayedRun, late: Sequence[AsPeers]) -> list[Scenario]:
     every: list[Scenario] = [
         Overlapped(), *(Without(what) for what in WITHOUT), Balanced("ranks"), Balanced("stages")
     ]  # fmt: skip
-    return run.told(found + every)
+    return run.answerable(found + every)
 
 
 def waterfall(run: ReplayedRun, scenarios: Sequence[Scenario]) -> list[Gain]:

@@ -24,6 +24,7 @@ from rankscope.whatif.scenarios import (
 
 FIX = "rank=RANKS[:COMPONENT][@STEPS] or group=RANKS"
 _MOST = 1 << 20
+_COMMAND = "whatif RUN "
 _WITH_VALUE = ("fix", "buckets", "network", "balance")
 _FLAGS = (*(f"no_{what}" for what in WITHOUT), "overlap")
 _NAMES = tuple(f"--{name.replace('_', '-')}" for name in (*_WITH_VALUE, *_FLAGS))
@@ -46,6 +47,16 @@ def scenarios_of(options: Mapping[str, str | int | bool | None]) -> list[Scenari
     if wrong:
         raise ConfigError(f"--balance cannot be {wrong[0]!r}", hint="write ranks, stages, or ranks,stages")
     return found
+
+
+def command_of(scenario: Scenario) -> str:
+    """The command that replays a run with a scenario, as tables have it: `whatif RUN --fix rank=1`."""
+    return f"{_COMMAND}{scenario.option}"
+
+
+def options_in(command: str) -> str:
+    """The options of such a command, as `scenarios_in` reads them."""
+    return command.removeprefix(_COMMAND)
 
 
 def scenarios_in(text: str) -> list[Scenario]:

@@ -61,7 +61,7 @@ class Predictions:
     def applicable(self) -> list[Scenario]:
         """Scenarios of which the run can tell what they would give, but for those of ranks."""
         network: list[Scenario] = [Network(2), Buckets(2)]
-        return [*self.run.told(network), *candidates(self.run, ())]
+        return [*self.run.answerable(network), *candidates(self.run, ())]
 
     @cached_property
     def comparable_ranks(self) -> list[int]:

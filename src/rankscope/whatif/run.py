@@ -124,7 +124,7 @@ class ReplayedRun:
         before, after = self.known_steps([given, [*given, *scenarios]])
         return None if before is None or after is None else before - after
 
-    def told(self, scenarios: Sequence[T]) -> list[T]:
+    def answerable(self, scenarios: Sequence[T]) -> list[T]:
         """Of some scenarios those of which the run can tell what each would give alone."""
         means = self.known_steps([[each] for each in scenarios])
         return [each for each, mean in zip(scenarios, means, strict=True) if mean is not None]

@@ -16,7 +16,7 @@ from rankscope.pipeline import Run
 from rankscope.report.embed.encoding import json_block
 from rankscope.rundir.ranges import as_ranges
 from rankscope.whatif.lanes import KINDS, LANES, Lanes
-from rankscope.whatif.options import scenarios_in
+from rankscope.whatif.options import options_in, scenarios_in
 from rankscope.whatif.predictions import Predictions
 from rankscope.whatif.scenarios import COMPONENTS, AsPeers, Scenario
 
@@ -24,7 +24,6 @@ MOST_BYTES = 60_000
 """Of a report's answers, compressed: beyond, they have the step time without its lanes."""
 MOST_NODES = 400_000
 """Of a graph that is asked; about 400 bytes each."""
-_COMMAND = "whatif RUN "
 
 
 def answer_of(asked: Predictions, scenarios: Sequence[Scenario], named: Sequence[int] = ()) -> dict[str, Any]:
@@ -115,6 +114,6 @@ def whatif_blocks(run: Run) -> dict[str, bytes]:
 def _sets(frame: pl.DataFrame) -> list[str]:
     """The options of each set of scenarios: none, the waterfall up to each place, each alone."""
     commands = frame.filter(pl.col("scenario") != AS_RECORDED).sort("order", nulls_last=True)
-    options = [command.removeprefix(_COMMAND) for command in commands["command"]]
+    options = list(map(options_in, commands["command"]))
     placed = options[: commands["order"].drop_nulls().len()]
     return list(dict.fromkeys(["", *(" ".join(placed[: n + 1]) for n in range(len(placed))), *options]))
