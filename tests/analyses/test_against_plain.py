@@ -84,7 +84,7 @@ def assert_sums(run: Run) -> None:
     assert (device["communication_ns"] == device["overlap_ns"] + device["exposed_communication_ns"]).all()
     categories = list(steps.columns[steps.columns.index("gap_before_ns") + 1 :])
     assert len(categories) == 8
-    if any(info.account.lacks_device for info in run.loaded.infos):
+    if any(info.account.hides_work for info in run.loaded.infos):
         assert steps[categories].null_count().row(0) == (steps.height,) * 8
         return
     assert steps.filter(pl.sum_horizontal(categories) != pl.col("window_ns")).is_empty()

@@ -70,7 +70,9 @@ def test_a_late_host(tmp_path: Path, serves: bool) -> None:
     mark = kineto.op("vllm::attention", 1, 1) if serves else kineto.op("autograd::engine::evaluate_function: X", 1, 1)
 
     def make(_: int, at: float) -> list[kineto.Event]:
-        late = [*work(at + 10, 300), kineto.op("my::slow", at + 20, 485), *work(at + 510, 300)]
+        # Many short operators: a long one alone would be named, whatever the job does.
+        short = [kineto.op("my::slow", at + 20 + 97 * number, 96) for number in range(5)]
+        late = [*work(at + 10, 300), *short, *work(at + 510, 300)]
         return [*late, mark] if at == 0 else late
 
     advice = diagnosed(tmp_path, make)["launch_bound"].advice

@@ -180,6 +180,14 @@ def test_the_doctor_counts_no_other_traces_than_it_reads(tmp_path: Path, name: s
     assert "0 failures" in printed.output
 
 
+def test_the_doctor_of_a_file_that_is_no_trace(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    printed = CliRunner().invoke(make_app(), ["doctor", str(tmp_path / "notes.txt")])
+    assert printed.exit_code == 1
+    assert "not JSON" in printed.output
+    assert "1 failure" in printed.output
+
+
 def test_a_directory_without_traces_is_not_well(tmp_path: Path) -> None:
     printed = CliRunner().invoke(make_app(), ["doctor", str(tmp_path)])
     assert "no trace in this directory" in printed.output

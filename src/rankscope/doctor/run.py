@@ -13,8 +13,8 @@ from rankscope.doctor.check import Check
 from rankscope.errors import ConfigError
 from rankscope.jobs.gather.complete import completeness, ranges
 from rankscope.jobs.gather.merge import STAGE, rank_manifests
-from rankscope.jobs.gather.traces import read_head
 from rankscope.rundir import fields
+from rankscope.rundir.archives import is_packed_run
 from rankscope.rundir.coverage import lost_by_reason, other_warnings
 from rankscope.rundir.manifest import RankManifest
 from rankscope.rundir.names import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
@@ -31,7 +31,7 @@ _KEPT = "make room where traces are written; what was kept is added by rankscope
 
 def checks(folder: Path) -> Iterator[Check]:
     """What is missing, what was lost, and settings that differ between ranks. A single trace has nothing of that."""
-    if folder.is_file() and read_head(folder).is_trace:
+    if folder.is_file() and not is_packed_run(folder):
         return
     try:
         found = completeness(folder)
