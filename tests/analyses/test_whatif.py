@@ -61,6 +61,25 @@ def gloo_steps(late: int, recorded_late: int, steps: int = 4) -> list[kineto.Eve
     return found
 
 
+def concurrent_gloo_steps(late: int, steps: int = 4) -> list[kineto.Event]:
+    """Steps of 80 ms on the CPU with three all-reduces, of which one rank sleeps 50.
+
+    Two are launched 140 µs apart, with Python in between. The third is queued: its thread runs the first until then.
+    """
+    found: list[kineto.Event] = []
+    for number in range(steps):
+        at, launch = 80_000 * number, 80_000 * number + 20_000 + late
+        found += [
+            kineto.step(number + 1, at, 80_000),
+            kineto.op("aten::mm", at + late, 20_000),
+            kineto.annotation("gloo:all_reduce", launch, at + 75_000 - launch, tid=9),
+            kineto.annotation("gloo:all_reduce", launch + 140, at + 75_040 - launch - 140, tid=8),
+            kineto.annotation("gloo:all_reduce", at + 75_050, 950, tid=9),
+            kineto.op("aten::copy_", at + 76_000, 4_000),
+        ]
+    return found
+
+
 def opened(folder: Path, by_rank: dict[int, Sequence[kineto.Event]]) -> rankscope.Run:
     return rankscope.open(kineto.write_ranks(folder, by_rank), executor="serial")
 
@@ -98,6 +117,35 @@ def test_a_run_has_one_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     run.diagnosis()
     assert run.replayed() is run.replayed()
     assert len(made) == 1
+
+
+def test_a_host_that_launches_does_not_wait_for_gloo(tmp_path: Path) -> None:
+    run = opened(tmp_path, {0: concurrent_gloo_steps(0), 1: concurrent_gloo_steps(50_000)})
+    recorded, fixed = run.whatif(fix="rank=1").rows(named=True)
+    assert recorded["note"] is None
+    assert recorded["explained"] == pytest.approx(1, abs=1e-3)
+    assert fixed["gain_alone_ns"] == pytest.approx(50e6, rel=0.01)
+
+
+def test_a_thread_without_a_core_ends_its_collective_later(tmp_path: Path) -> None:
+    """In every other step one rank's ends 30 ms after the other's, which goes on: the next one waits for it."""
+
+    def steps(noticed_late: int) -> list[kineto.Event]:
+        found: list[kineto.Event] = []
+        for number in range(6):
+            at = 100_000 * (number // 2) + (35_000 + noticed_late if number % 2 else 0)
+            late = 0 if number % 2 else noticed_late
+            until = at + 25_000 if not number % 2 else 100_000 * (number // 2) + 90_000
+            found += [
+                kineto.step(number + 1, at, until + late + 10_000 - at),
+                kineto.op("aten::mm", at, 20_000),
+                kineto.annotation("gloo:all_reduce", at + 20_000, until + late - at - 20_000, tid=9),
+                kineto.op("aten::copy_", until + late, 10_000),
+            ]
+        return found
+
+    recorded = as_recorded(opened(tmp_path, {0: steps(0), 1: steps(30_000)}))
+    assert recorded["explained"] == pytest.approx(1)
 
 
 def test_by_hand(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ _LEAST_VOTES, _VOTE_SHARE, _LEAST_SHARE, _AGAINST_SHARE = 3, 0.5, 0.05, 0.1
 _ALL_REDUCE = r"^all_reduce \d+ (\d+)$"
 _CLOCKS_NS = 5_000
 _SKEW_NS = 200_000
-"""A collective ends on all its ranks within this; what is more is the profiler's error."""
+"""A collective of devices ends on all its ranks within this; what is more is the profiler's error."""
 
 
 @dataclass(frozen=True)
@@ -482,7 +482,7 @@ def _graph(rows: pl.DataFrame, kind: Int64, line: Int64, nodes: _Nodes, lines: L
     of_bytes = rows["program"].str.extract(_ALL_REDUCE).cast(pl.Float64).fill_null(0).to_numpy()
     reduced[which[is_c]] = of_bytes[nodes.row[is_c]]
     group = _groups(which, node_line, size, lines)
-    skew = _skew(which, end[nodes.row], node_line, group)
+    skew = _skew(which, c_start, end[nodes.row], node_line, group, on_device)
     transfer = np.full(size, np.inf)
     np.minimum.at(transfer, which[is_c], np.maximum((end - start)[nodes.row[is_c]] - skew[is_c], 0))
     step_names, step = _steps(rows, nodes, node_line, lines)
@@ -592,22 +592,25 @@ def _needs(single: Int64, everything: Bool, is_c: Bool, line: Int64, stream: Int
     return np.searchsorted(owner[order], np.arange(is_c.size + 1)), need[order].astype(np.int64)
 
 
-def _skew(collective: Int64, end: Int64, line: Int64, group: Int64) -> Float:
-    """By how much later each collective ends on a line than on the first.
+def _skew(collective: Int64, start: Int64, end: Int64, line: Int64, group: Int64, on_device: Bool) -> Float:
+    """By how much later each collective ends on a line than on the first, once all have arrived.
 
-    What nearly all ends of a group have in common on a line is the error of its clock.
+    What nearly all ends of a group have in common on a line is the error of its clock. On hosts the rest is real: a
+    thread had no core to notice the end.
     """
     skew = np.zeros(collective.size)
     nodes = np.flatnonzero(collective >= 0)
     first = np.full(group.size, np.iinfo(np.int64).max)
     np.minimum.at(first, collective[nodes], end[nodes])
-    late = (end[nodes] - first[collective[nodes]]).astype(np.float64)
+    np.maximum.at(first, collective[nodes], start[nodes])
+    late = np.maximum(end[nodes] - first[collective[nodes]], 0).astype(np.float64)
     _, key = np.unique(np.stack([line[nodes], group[collective[nodes]]]), axis=1, return_inverse=True)
     order = np.lexsort((late, key.reshape(-1)))
-    start = np.flatnonzero(np.diff(key.reshape(-1)[order], prepend=-1))
-    size = np.diff(np.append(start, order.size))
-    usual = np.repeat(late[order][start + size // 10], size)
-    skew[nodes[order]] = np.clip(late[order] - usual, 0, _SKEW_NS)
+    start_of_key = np.flatnonzero(np.diff(key.reshape(-1)[order], prepend=-1))
+    size = np.diff(np.append(start_of_key, order.size))
+    usual = np.repeat(late[order][start_of_key + size // 10], size)
+    most = np.where(on_device[nodes[order]], _SKEW_NS, np.inf)
+    skew[nodes[order]] = np.clip(late[order] - usual, 0, most)
     return skew
 
 

@@ -296,34 +296,50 @@ def _woken(rows: pl.DataFrame) -> list[int | None]:
 
 
 def _on_host(tables: Mapping[str, pl.DataFrame], collectives: pl.DataFrame) -> pl.DataFrame:
-    """Of a host without a device: Gloo's ranges, and when nothing runs while one lasts, which is a wait for it."""
+    """Of a host without a device: Gloo's ranges, and when nothing runs while one lasts, which is a wait for it.
+
+    An idle thread of Gloo takes a collective when the host launches it: the host does not wait then. What a busy thread
+    starts was queued, and launched before the wait in which it starts.
+    """
     operators, annotations = tables["host_ops"], tables["annotations"]
     ranges = gloo_ranges(operators, annotations)
     computing = covered_time(computing_operators(operators, ranges, without_waits=True))
     exposed = covered_time(ranges) - computing - data_loading_time(annotations)
     collectives = collectives.filter(pl.col("end_ns").is_not_null()).sort("start_ns", "end_ns")
     start, end, stream = (collectives[name].to_numpy() for name in ("start_ns", "end_ns", "stream"))
-    begin, until = (
-        np.asarray(side)[exposed.ends - exposed.starts >= _LEAST_WAIT_NS] for side in (exposed.starts, exposed.ends)
-    )
-    awaited, waited = _awaited(start, end, begin, until)
-    begin, until, awaited = begin[waited], until[waited], awaited[waited]
     queued = np.zeros(start.size, dtype=np.bool_)
     for number in np.unique(stream):
         mine = np.flatnonzero(stream == number)
         between = start[mine[1:]] - end[mine[:-1]]
         queued[mine[1:]] = (between >= 0) & (between < _GLOO_QUEUED_NS)
-    inside = np.searchsorted(begin, start, side="left") - 1
-    queued |= (inside >= 0) & (start < until[np.maximum(inside, 0)]) if begin.size else False
+    begin, until = _divided(exposed, np.unique(start[~queued]))
+    awaited, waited = _awaited(start, end, begin, until)
+    begin, until, awaited = begin[waited], until[waited], awaited[waited]
+    at = start
+    if begin.size:
+        wait = np.maximum(np.searchsorted(begin, start, side="right") - 1, 0)
+        during = queued & (start >= begin[wait]) & (start < until[wait])
+        at = np.where(during, begin[wait], start)
     waits = pl.DataFrame({"at_ns": begin, "start_ns": begin, "end_ns": until, "awaits": awaited})
     latency = pl.select(pl.when(~pl.Series(queued, dtype=pl.Boolean)).then(0)).to_series()
+    launched = collectives.with_columns(pl.Series("launched_ns", at, dtype=pl.Int64))
     return pl.concat(
         [
-            _collective_moments(collectives, "start_ns").with_columns(latency.alias("latency_ns")),
+            _collective_moments(launched, "launched_ns").with_columns(latency.alias("latency_ns")),
             waits.with_columns(pl.lit(WAIT, pl.Int8).alias("kind")),
         ],
         how="diagonal_relaxed",
     )
+
+
+def _divided(exposed: IntervalSet, launches: Int64) -> tuple[Int64, Int64]:
+    """The beginnings and ends of intervals that are divided at launches within them."""
+    begun = np.searchsorted(exposed.starts, launches, side="left")
+    within = launches[begun > np.searchsorted(exposed.ends, launches, side="right")]
+    begin = np.sort(np.concatenate([exposed.starts, within]))
+    until = np.sort(np.concatenate([exposed.ends, within]))
+    long = until - begin >= _LEAST_WAIT_NS
+    return begin[long], until[long]
 
 
 def _awaited(start: Int64, end: Int64, begin: Int64, until: Int64) -> tuple[Int64, Bool]:
