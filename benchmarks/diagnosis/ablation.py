@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.diagnosis.replay import Prepared, Record, read, scores
+from benchmarks.diagnosis.replay import Record, read, said, scores
 from benchmarks.diagnosis.scoring import Case, Said, verdicts
 from rankscope.primitives import stragglers as engine
 from rankscope.primitives.stragglers import causes, detectors, measures, network, observations, stragglers
@@ -31,8 +31,6 @@ MOVED = (0.5, 2.0)
 LEAST = 0.05
 """Of a step: faults that cost less are counted apart."""
 SETS = ("simulated", "pairs", "pipelines", "real, perturbed", "real Gloo jobs")
-BEFORE_COMPARISON = (network, observations)
-"""A change there is seen only if the run is prepared again."""
 NOT_REPLAYED = ("paces", "timeline", "waits")
 """Modules whose work is in the records already, or that no finding depends on."""
 
@@ -100,11 +98,11 @@ def moved() -> Variants:
     return found
 
 
-_prepared: list[Prepared] = []
+_records: list[Record] = []
 
 
-def _prepare(folder: Path) -> None:
-    _prepared[:] = [Prepared.of(record) for record in read(folder) if _set_of(record)]
+def _read(folder: Path) -> None:
+    _records[:] = [record for record in read(folder) if _set_of(record)]
 
 
 def _set_of(record: Record) -> str:
@@ -117,14 +115,11 @@ def _set_of(record: Record) -> str:
 
 def _score(label: str) -> tuple[str, list[Case], list[tuple[Said, ...]]]:
     """The cases of a variant, and all findings."""
-    changes = (rules() | moved())[label]
-    again = any(owner in BEFORE_COMPARISON for owner, _, _ in changes)
     with ExitStack() as stack:
-        for owner, name, value in changes:
+        for owner, name, value in (rules() | moved())[label]:
             stack.enter_context(patch.object(owner, name, value))
-        runs = [Prepared.of(each.record) for each in _prepared] if again else _prepared
-        said = [each.said() for each in runs]
-        return label, scores(runs), said
+        findings = [said(each) for each in _records]
+        return label, scores(_records, findings), findings
 
 
 def ablation(folder: Path, workers: int = 2) -> Iterator[str]:
@@ -137,16 +132,16 @@ def ablation(folder: Path, workers: int = 2) -> Iterator[str]:
     usual: tuple[str, ...] = ()
     findings: list[tuple[Said, ...]] = []
     nothing: list[str] = []
-    with ProcessPoolExecutor(workers, get_context("spawn"), _prepare, (folder,)) as pool:
-        for label, cases, said in pool.map(_score, rules() | moved()):
+    with ProcessPoolExecutor(workers, get_context("spawn"), _read, (folder,)) as pool:
+        for label, cases, of_records in pool.map(_score, rules() | moved()):
             cells = tuple(_cell([case for case in cases if of_set[case.name] == name]) for name in SETS)
-            usual, findings = usual or cells, findings or said
-            other = sum(a != b for a, b in zip(said, findings, strict=True))
+            usual, findings = usual or cells, findings or of_records
+            other = sum(a != b for a, b in zip(of_records, findings, strict=True))
             if label != "as it is" and not other:
                 nothing.append(label)
                 continue
             told = (cell if cell != known or not other else "" for cell, known in zip(cells, usual, strict=True))
-            yield f"| {label} | {' | '.join(told)} | {other} of {len(said)} |"
+            yield f"| {label} | {' | '.join(told)} | {other} of {len(of_records)} |"
     yield ""
     yield f"No finding changes: {', '.join(nothing)}."
 

@@ -7,7 +7,7 @@ faults; the other parts write them to `records` under `--keep`. `ablation` score
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
@@ -19,7 +19,6 @@ import rankscope
 from benchmarks.diagnosis.scoring import Case, Done, Said, said_of
 from rankscope.analyses import get_analysis
 from rankscope.analyses import stragglers as analysis
-from rankscope.primitives.mesh import mesh_slices
 from rankscope.primitives.stragglers import stragglers
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import excess_over_peers
@@ -85,46 +84,22 @@ def read(folder: Path) -> Iterator[Record]:
         yield pickle.loads(path.read_bytes())
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """What remains to be judged of a record: the times of all ranks and steps.
+def said(record: Record) -> tuple[Said, ...]:
+    """The findings: of the whole analysis, as late ranks are judged by what they gain in the replay, too."""
+    return said_of(get_analysis("stragglers").reduce(record.parts, record.inputs)[1])
 
-    Attributes:
-        record: the record.
-        seen: its observations; None where ranks cannot be compared.
-        slices: of its mesh.
-        networks: its findings about networks, which no variant changes.
-    """
 
-    record: Record
-    seen: Observations | None
-    slices: tuple[tuple[str, frozenset[int]], ...]
-    networks: tuple[Said, ...]
+def observed(record: Record) -> Observations | None:
+    """The times of all ranks and steps; None where ranks cannot be compared."""
+    seen: list[Observations] = []
 
-    @classmethod
-    def of(cls, record: Record) -> Prepared:
-        """Prepare one."""
-        seen: list[Observations] = []
+    def comparison(observations: Observations) -> stragglers.Comparison:
+        seen.append(observations)
+        return stragglers.Comparison(observations)
 
-        def comparison(observations: Observations) -> stragglers.Comparison:
-            seen.append(observations)
-            return stragglers.Comparison(observations)
-
-        with patch.object(analysis, "Comparison", comparison):
-            findings = get_analysis("stragglers").reduce(record.parts, record.inputs)[1]
-        networks = said_of([each for each in findings if each.id == "slow-network"])
-        return cls(record, seen[0] if seen else None, tuple(mesh_slices(analysis.mesh_of(record.inputs))), networks)
-
-    def said(self) -> tuple[Said, ...]:
-        """The findings."""
-        if self.seen is None:
-            return self.networks
-        compared = stragglers.Comparison(self.seen)
-        found = [
-            Said(frozenset(each.ranks), each.cause.cause, 0 if each.once else each.saving_ns, each.once)
-            for each in compared.by_slice(compared.stragglers(), self.slices)
-        ]
-        return tuple(sorted([*found, *self.networks], key=lambda each: -each.saving_ns))
+    with patch.object(analysis, "Comparison", comparison):
+        said(record)
+    return seen[0] if seen else None
 
 
 def standard_error(seen: Observations, struck: Sequence[int], steps: int) -> float:
@@ -144,7 +119,7 @@ def standard_error(seen: Observations, struck: Sequence[int], steps: int) -> flo
 
 def with_errors(record: Record) -> tuple[Done, ...]:
     """A simulated run's faults with their standard errors; without for networks, whose transfers are judged."""
-    seen = Prepared.of(record).seen
+    seen = observed(record)
     struck = sorted(set().union(*(each.ranks for each in record.done)))
     if seen is None or not seen.enough:
         return record.done
@@ -156,16 +131,16 @@ def with_errors(record: Record) -> tuple[Done, ...]:
     )
 
 
-def scores(records: Iterable[Prepared]) -> list[Case]:
-    """The cases of all records; of perturbed ones those of ranks that are not late as recorded."""
-    every = [(each.record, each.said()) for each in records]
-    base = {record.name: said for record, said in every if not record.done and record.recorded == record.name}
+def scores(records: Sequence[Record], findings: Sequence[tuple[Said, ...]]) -> list[Case]:
+    """The cases of records with their findings; of perturbed ones those of ranks that are not late as recorded."""
+    every = list(zip(records, findings, strict=True))
+    base = {record.name: known for record, known in every if not record.done and record.recorded == record.name}
     found = []
-    for record, said in every:
+    for record, of_record in every:
         known = base.get(record.recorded, ())
         late = {rank for each in known for rank in each.ranks if each.cause != "slow_network"}
         if record.recorded != record.name and not any(done.ranks & late for done in record.done):
             ranks = [each.ranks for each in known]
-            new = tuple(each for each in said if each.ranks not in ranks)
+            new = tuple(each for each in of_record if each.ranks not in ranks)
             found.append(Case(record.name, record.done, new, record.note, steps=record.steps))
     return found
