@@ -59,7 +59,6 @@ def rules() -> Variants:
         ]
     found |= {
         "without ranks left out on trial": [(detectors, "TRIALS", 0)],
-        "any idle device counts": [(detectors, "caused_by_host", lambda *_: True)],
         "no rank against its own steps": [(stragglers.Comparison, "_late_alone", lambda _: [])],
         "no program against others": [(stragglers.Comparison, "_slow_programs", lambda _: [])],
         "slices are not merged": [(stragglers.Comparison, "by_slice", lambda _, found, slices: found)],

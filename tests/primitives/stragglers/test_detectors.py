@@ -268,56 +268,6 @@ def test_late_ranks_of_programs_of_two_do_not_hide_each_other() -> None:
     assert {each.row for each in find(own, [0, 1, 2, 3] * 2)} == {3, 5}
 
 
-def ahead(own: Int64, slower: float = 0.0, *, waits: bool = False) -> Observations:
-    """Ranks whose devices were idle for all of their local time but 6 ms; rank 5's host takes so much longer."""
-    draw = np.random.default_rng(3)
-    host = 2_000_000 + draw.normal(0, 20_000, own.shape)
-    host[5] *= 1 + slower
-    seen = observed(own, compute=np.full_like(own, 6_000_000))
-    return replace(seen, host_steady=host, host_pace=host, host_waits=np.full(8, waits))
-
-
-def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
-    own = chance(0, 8, 4)
-    own[5] += 2_000_000
-
-    def rows(seen: Observations) -> list[int]:
-        return [each.row for each in find_late_ranks(seen, LIMITS)]
-
-    # The hosts run ahead: the one that fell behind stays so, but is no slower than the others.
-    assert rows(ahead(own)) == []
-    assert rows(ahead(own, 0.4)) == [5]
-    # The same in some steps only.
-    at_times = chance(0, 8, 4)
-    at_times[5, [1, 3]] += 3_000_000
-    assert rows(ahead(at_times)) == []
-    assert rows(ahead(at_times, 0.6)) == [5]
-    # They wait for their devices in every step: the others waited for this one. In a pipeline they may be idle as long
-    # while they wait for another stage: seed 115 of the pipelines' evaluation.
-    assert rows(ahead(at_times, waits=True)) == [5]
-    stages = np.repeat([0, 1], 4)
-    assert rows(replace(ahead(at_times, waits=True), role=stages)) == []
-    # Waiting for data is no chance: seed 24096.
-    loading = np.zeros_like(own)
-    loading[5, [1, 3]] = 3_000_000
-    compute = np.full_like(own, 6_000_000)
-    loads = replace(ahead(at_times), parts=observed(at_times, compute=compute, data_loading=loading).parts)
-    assert rows(loads) == [5]
-    # A slow host costs nothing where its device never waits for it.
-    assert rows(ahead(np.full((8, 4), 8_000_000), 0.4)) == []
-
-
-def test_of_two_ranks_a_device_that_is_behind_needs_a_host_that_is_slow() -> None:
-    """Clean pairs (seeds 993037, 994014): the device is idle for 2 ms more per step, but the host is no slower."""
-    own = chance(0, 2, 8)
-    own[1] += 2_000_000
-    for slower, named in ((0.0, []), (0.02, []), (0.4, [1])):
-        host = np.full(own.shape, 2_000_000.0)
-        host[1] *= 1 + slower
-        seen = replace(observed(own, compute=np.full_like(own, 6_000_000)), host_steady=host, host_pace=host)
-        assert [each.row for each in find_late_ranks(seen, LIMITS)] == named
-
-
 def test_of_two_ranks_the_local_time_must_be_longer_than_its_own_spread() -> None:
     """A clean pair (seed 994026): the host is steadily slower, the local time is not."""
     own = np.array([[8.0] * 5, [7.822, 8.426, 7.673, 8.160, 8.320]]) * MS
@@ -335,22 +285,6 @@ def test_who_is_always_late_and_stalls_once_has_a_finding_for_each() -> None:
     # Without that step, the mean is that of the others: 1 ms, and not 12.
     assert (lasting.kind, lasting.steps.tolist()) == ("always_late", [True] * 3 + [False] + [True] * 3)
     assert np.nanmean(lasting.excess) / MS == pytest.approx(1.0, abs=0.3)
-
-
-def test_hosts_are_compared_by_the_mean_of_their_steps() -> None:
-    """The device is idle for 2 ms more; other hosts differ by ±0.3 ms in the mean of four steps."""
-    own = chance(0, 8, 4)
-    own[5] += 2_000_000
-    usual = np.repeat(2_000_000 + 300_000 * np.array([1, -1, 1, -1, 0, 0, 1, -1]), 4).reshape(8, 4)
-
-    def found(*more: int) -> list[int]:
-        host = usual + np.where(np.arange(8)[:, None] == 5, np.array(more), 0)
-        seen = replace(ahead(own), host_steady=host.astype(float))
-        return [each.row for each in find_late_ranks(seen, LIMITS)]
-
-    # 0.3 of the idle time are 0.6 ms, and the others differ by less. One short step does not matter.
-    assert found(0, 1_000_000, 1_000_000, 1_000_000) == [5]
-    assert found(500_000, 500_000, 500_000, 500_000) == []
 
 
 def test_a_single_step_tells_nothing_of_a_host() -> None:
@@ -418,20 +352,6 @@ def test_neither_finding_of_a_rank_is_lost_where_slices_are_merged() -> None:
     compared = Comparison(observed(own))
     found = compared.by_slice(compared.stragglers(), [("tp=2", frozenset([4, 5]))])
     assert sorted((each.ranks, each.kind) for each in found) == [((5,), "always_late"), ((5,), "stalled_once")]
-
-
-def test_calls_for_memory_make_a_rank_late_though_its_host_is_no_slower() -> None:
-    # 0.2 ms of calls that no other rank makes, after which the device waits 0.3 ms for launches, in all of four steps.
-    calls, waits = (np.zeros((4, 4), dtype=np.int64) for _ in range(2))
-    calls[2], waits[2] = 200_000, 300_000
-    host: dict[str, Any] = {
-        "host_steady": np.array([[0.0, 10e3, 0, 10e3]] * 4),
-        "host_waits": np.zeros(4, dtype=np.bool_),
-    }
-    seen = replace(Observations.of({"allocation": calls, "runtime": waits}, STEP), **host)
-    assert [(each.row, each.measure) for each in find_late_ranks(seen, LIMITS)] == [(2, "allocation")]
-    without = replace(Observations.of({"runtime": calls + waits}, STEP), **host)
-    assert find_late_ranks(without, LIMITS) == []
 
 
 def test_a_rank_whose_peer_has_hiccups_is_late_by_what_it_loses_in_the_other_steps() -> None:

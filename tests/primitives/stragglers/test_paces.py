@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.stragglers.paces import COLUMNS, StepBounds, device_places, step_paces
+from rankscope.primitives.stragglers.paces import StepBounds, device_places, step_paces
 
 Step = list[tuple[int, int]]
 
@@ -22,14 +22,6 @@ def paces(steps: list[Step]) -> pl.DataFrame:
 
 def steady(*steps: Step) -> list[int | None]:
     return paces(list(steps))["steady_ns"].to_list()
-
-
-def test_what_is_not_own_time_was_waited() -> None:
-    # Of 50 and 60 ns the rank waited 7 and 20.
-    bounds = StepBounds(*(np.array(each) for each in ([0, 1], [0, 50], [0, 43], [50, 110], [43, 83])))
-    found = step_paces(np.array([20, 70]), np.array([1, 1]), np.array([20, 63]), bounds)
-    assert found.columns == list(COLUMNS)
-    assert found.select("step", "elapsed_ns", "waited_ns").rows() == [(0, 50, 7), (1, 60, 20)]
 
 
 def test_a_hiccup_is_cut_off_at_twice_the_usual_time_of_its_place() -> None:
@@ -59,13 +51,6 @@ def test_threads_may_take_turns() -> None:
     # The same pieces in another order.
     one, other = [(1, 10), (2, 10), (3, 10)], [(2, 10), (1, 10), (3, 10)]
     assert steady(one, other) == [30, 30]
-
-
-def test_how_fast_each_step_went() -> None:
-    """The geometric mean over the places that usually take 1 µs and more, times their number."""
-    steps = [[(1, 2000), (2, 8000), (3, 10)], [(1, 2000), (2, 32_000), (3, 10)], [(1, 4000), (2, 16_000), (3, 9000)]]
-    # Usually 2,000, 16,000 and 10 ns: √(2,000 · 8,000) = 4,000 and so on.
-    assert paces(steps)["pace_ns"].to_list() == [2 * 4000, 2 * 8000, 2 * 8000]
 
 
 def test_where_steps_begin_and_end() -> None:

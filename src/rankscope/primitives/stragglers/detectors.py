@@ -10,7 +10,8 @@
 5. The local time as a whole must be longer, too: an excess that another part compensates delays no rank.
 6. Two late ranks add to each other's random variation. So if no rank stands out, the rank with the greatest excess is
    left out on trial, and the others are judged without it (B. Rosner, Technometrics 25, 1983: many-outlier procedure).
-7. Idle time of a device counts only if its host caused it: `caused_by_host`.
+7. How far a host runs ahead of its device is a matter of chance, and one that falls behind stays behind, although it is
+   no slower. Whether a rank whose device waits longer costs anything is for the replay to tell (`rankscope.whatif`).
 
 In: measures, as matrices of ranks and steps. Out: the ranks that stand out, in which steps and by how much.
 """
@@ -23,7 +24,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from rankscope.primitives.statistics import student_quantile
-from rankscope.primitives.stragglers.hosts import caused_by_host
 from rankscope.primitives.stragglers.measures import ALLOCATION, LOCAL, Measure, measures
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import (
@@ -248,9 +248,5 @@ def _judge_rank(
                 continue
             late, score = result
             lost = mean_known(excess[row, late]) if measure.name == "steady" else 0.0
-            each = Late(row, measure.name, late, detector.__name__, own, score, lost)
-            # Calls for memory that no other rank makes stop the device, which then waits for launches.
-            known = measure.of_host or measure.name == ALLOCATION or detector is stalled_once
-            if known or caused_by_host(each, seen, out, limits):
-                found.append((-order, score, each))
+            found.append((-order, score, Late(row, measure.name, late, detector.__name__, own, score, lost)))
     return [each[2] for each in sorted(found, key=lambda each: each[:2], reverse=True)]

@@ -47,8 +47,6 @@ class Observations:
         slower: how much longer it took.
         steady: the local time without the hiccups of single places (`paces`).
         host_steady: the same of the host's own time, where a device keeps the time.
-        host_pace: what that would be if each place took the geometric mean of all places.
-        host_waits: (ranks,) whether the host waits for its device in most steps, so that it starts each one even.
         launched: rank, step, work, ranged, pieces, work_ns: what the steps launched.
     """
 
@@ -64,8 +62,6 @@ class Observations:
     slower: Int64
     steady: Float
     host_steady: Float
-    host_pace: Float
-    host_waits: Bool
     launched: pl.DataFrame
 
     @classmethod
@@ -83,7 +79,7 @@ class Observations:
         return cls(
             np.arange(ranks), np.arange(steps), np.zeros(ranks, dtype=np.int64), step_ns, on_host, every, every,
             {name: np.asarray(value, dtype=np.int64) for name, value in parts.items()}, none, none,
-            unknown, unknown, unknown, np.ones(ranks, dtype=np.bool_), pl.DataFrame(schema=LAUNCHED),
+            unknown, unknown, pl.DataFrame(schema=LAUNCHED),
         )  # fmt: skip
 
     @property
@@ -169,10 +165,6 @@ def observe(
         how="semi",
     )
     host = paces.filter(pl.col("of_host") & (not on_host))
-    waited = matrix(host, "waited_ns")
-    some = np.isfinite(waited).any(axis=1)
-    waits: Bool = np.ones(ranks.size, dtype=np.bool_)
-    waits[some] = np.nanmedian(waited[some], axis=1) > 0
     ranged = (pl.col("ranged") == 1) & pl.col("rank").is_in(ranks) & pl.col("step").is_in(steps)
     program = pl.DataFrame({"rank": ranks, "role": programs}, schema={"rank": pl.Int64, "role": pl.Int64})
     work, slower = _work(launched.filter(ranged).join(program, on="rank"), matrix, known, programs)
@@ -184,7 +176,7 @@ def observe(
         ranks, steps, programs, step_ns, on_host, known, whole,
         {part: np.nan_to_num(value).astype(np.int64) for part, value in parts.items()}, work, slower,
         np.where(known, matrix(own, "steady_ns"), np.nan),
-        matrix(host, "steady_ns"), matrix(host, "pace_ns"), waits, launched,
+        matrix(host, "steady_ns"), launched,
     )  # fmt: skip
 
 

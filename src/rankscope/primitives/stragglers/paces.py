@@ -7,12 +7,10 @@ piece belongs to it: the gap in which the device waited for its launch, and the 
 same pieces,
 
     steady time of a step = Σ over places min(time there, `HICCUP` · the usual time there)
-    pace of a step        = number of places · geometric mean of the times there
+where the usual time is the median over the steps. A hiccup is cut off, while a fault that recurs at the same place is
+not, nor is a host that is slow everywhere.
 
-where the usual time is the median over the steps. A hiccup is cut off from the first and weighs as one place of many in
-the second, while a fault that recurs at the same place is in the first, and a host that is slow everywhere in both.
-
-In: one rank's steps and pieces of work. Out: the steady time and the pace of each step.
+In: one rank's steps and pieces of work. Out: the steady time of each step.
 """
 
 from __future__ import annotations
@@ -41,9 +39,7 @@ ALIKE = 2
 """So many steps must do the same for the usual time to be known."""
 COMMON = 0.9
 """Two steps do the same if they share so many of their pieces: some events are lost, and some steps also log."""
-SHORT_NS = 1_000
-"""Places shorter than that are left out of the geometric mean: clocks are too coarse for them."""
-COLUMNS = ("step", "elapsed_ns", "waited_ns", "steady_ns", "pace_ns")
+COLUMNS = ("step", "elapsed_ns", "steady_ns")
 
 
 @dataclass(frozen=True)
@@ -129,7 +125,7 @@ def _places(found: pl.DataFrame) -> tuple[Int64, Int64]:
 
 
 def step_paces(at: Int64, code: Int64, own: Int64, bounds: StepBounds) -> pl.DataFrame:
-    """Steady time and pace of each step of a trace.
+    """The steady time of each step of a trace.
 
     Args:
         at: ends of pieces, ns, ascending.
@@ -138,8 +134,7 @@ def step_paces(at: Int64, code: Int64, own: Int64, bounds: StepBounds) -> pl.Dat
         bounds: of the steps.
 
     Returns:
-        step, elapsed_ns, waited_ns (what is not own time), steady_ns and pace_ns (null where no other step does the
-        same; the pace also where no place is long enough).
+        step, elapsed_ns, and steady_ns (null where no other step does the same).
     """
     first = np.searchsorted(at, bounds.begin, side="right")
     last = np.maximum(np.searchsorted(at, bounds.end, side="right"), first)
@@ -148,22 +143,15 @@ def step_paces(at: Int64, code: Int64, own: Int64, bounds: StepBounds) -> pl.Dat
         for i, j, *each in zip(first, last, bounds.begin_own, bounds.end_own, strict=True)
     ]
     steady: list[int | None] = [None] * len(cuts)
-    pace: list[int | None] = [None] * len(cuts)
     for same in _alike(cuts):
         if len(same) < ALIKE:
             continue
         places = functools.reduce(np.intersect1d, [cuts[i].keys for i in same])
         held = np.stack([cuts[i].times(places) for i in same])
         usual = np.sort(held, axis=0)[(len(same) - 1) // 2]
-        counts = usual >= SHORT_NS
         for i, times in zip(same, held, strict=True):
             steady[i] = int(np.minimum(times, HICCUP * np.maximum(usual, 0)).sum())
-            if counts.any():
-                mean = np.log(np.maximum(times[counts], 1)).mean()
-                pace[i] = round(float(np.exp(mean)) * int(counts.sum()))
-    elapsed = bounds.end - bounds.begin
-    waited = elapsed - bounds.end_own + bounds.begin_own
-    columns = (bounds.step.tolist(), elapsed.tolist(), waited.tolist(), steady, pace)
+    columns = (bounds.step.tolist(), (bounds.end - bounds.begin).tolist(), steady)
     return pl.DataFrame([pl.Series(name, each, pl.Int64) for name, each in zip(COLUMNS, columns, strict=True)])
 
 

@@ -38,11 +38,6 @@ class Thresholds:
     floor_host: float = 0.004  # seeds 0–99; doubled, one of 71 small faults less is found (21000–22109)
     floor_few: float = 0.01  # … with fewer than `FEW` values of others; seeds 0–99
     floor_few_hosts: float = 0.03  # … likewise, where the hosts compute (Gloo sets: up to 0.05)
-    # Whether a rank's host caused the idle time of its device.
-    of_idle: float = 0.3  # of the time its device was idle, so much must its host take longer; at 0.2 a clean pair more
-    host_chance: float = 1.5  # … and so many times what hosts differ by on average; doubled, 1 of 26 faults less (H100)
-    beyond_idle: float = 2.0  # times the longest idle time of any peer's device in a step; convention
-    slow_and_behind: float = 4.0  # times what hosts differ by, of the pace of a host that is always late; seeds 0–99
     # Stalls.
     stall: float = 0.1  # shorter ones are not reported; convention
     stall_share: float = 0.25  # … nor those shorter than this share of a step and …
