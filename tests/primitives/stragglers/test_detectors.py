@@ -268,6 +268,20 @@ def test_late_ranks_of_programs_of_two_do_not_hide_each_other() -> None:
     assert {each.row for each in find(own, [0, 1, 2, 3] * 2)} == {3, 5}
 
 
+def test_of_two_ranks_a_device_that_is_behind_needs_a_host_that_is_slow() -> None:
+    """Clean pairs (seeds 993037, 994014): the device is idle for 2 ms more per step, but the host is no slower."""
+    own = chance(0, 2, 8)
+    own[1] += 2_000_000
+    for slower, named in ((0.0, []), (0.02, []), (0.4, [1])):
+        host = np.full(own.shape, 2_000_000.0)
+        host[1] *= 1 + slower
+        seen = replace(observed(own, compute=np.full_like(own, 6_000_000)), host_steady=host)
+        assert [each.row for each in find_late_ranks(seen, LIMITS)] == named
+    # The work is longer: what the host does says nothing of that.
+    seen = replace(observed(own, compute=own), host_steady=np.full(own.shape, 2_000_000.0))
+    assert [each.row for each in find_late_ranks(seen, LIMITS)] == [1]
+
+
 def test_of_two_ranks_the_local_time_must_be_longer_than_its_own_spread() -> None:
     """A clean pair (seed 994026): the host is steadily slower, the local time is not."""
     own = np.array([[8.0] * 5, [7.822, 8.426, 7.673, 8.160, 8.320]]) * MS

@@ -11,7 +11,8 @@
 6. Two late ranks add to each other's random variation. So if no rank stands out, the rank with the greatest excess is
    left out on trial, and the others are judged without it (B. Rosner, Technometrics 25, 1983: many-outlier procedure).
 7. How far a host runs ahead of its device is a matter of chance, and one that falls behind stays behind, although it is
-   no slower. Whether a rank whose device waits longer costs anything is for the replay to tell (`rankscope.whatif`).
+   no slower. Whether a rank whose device waits longer costs anything is for the replay to tell (`rankscope.whatif`). Of
+   two ranks, nothing shows by how much that differs: there the host itself must take longer.
 
 In: measures, as matrices of ranks and steps. Out: the ranks that stand out, in which steps and by how much.
 """
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from rankscope.primitives.statistics import student_quantile
-from rankscope.primitives.stragglers.measures import ALLOCATION, LOCAL, Measure, measures
+from rankscope.primitives.stragglers.measures import ALLOCATION, HOST_PARTS, LOCAL, Measure, measures
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import (
     Bool,
@@ -248,5 +249,20 @@ def _judge_rank(
                 continue
             late, score = result
             lost = mean_known(excess[row, late]) if measure.name == "steady" else 0.0
-            found.append((-order, score, Late(row, measure.name, late, detector.__name__, own, score, lost)))
+            each = Late(row, measure.name, late, detector.__name__, own, score, lost)
+            known = measure.of_host or measure.name == ALLOCATION or detector is stalled_once
+            if known or not suspect.of_two or _host_takes_longer(each, seen, out, limits):
+                found.append((-order, score, each))
     return [each[2] for each in sorted(found, key=lambda each: each[:2], reverse=True)]
+
+
+def _host_takes_longer(late: Late, seen: Observations, out: Bool, limits: Thresholds) -> bool:
+    """Whether the host takes longer where its device was idle for longer; true where something else made it late."""
+    waits = [seen.parts[part] for part in HOST_PARTS if part in seen.parts]
+    idle = np.where(seen.known, np.sum(waits, axis=0), np.nan) if waits else np.full(seen.known.shape, np.nan)
+    longer, slower = (
+        mean_known(excess_over_peers(value, seen.role, out)[late.row, late.steps]) for value in (idle, seen.host_steady)
+    )
+    if not longer >= limits.left * mean_known(late.excess[late.steps]):
+        return True
+    return not math.isfinite(slower) or slower > limits.of_idle * longer

@@ -38,6 +38,7 @@ class Thresholds:
     floor_host: float = 0.004  # seeds 0–99; doubled, one of 71 small faults less is found (21000–22109)
     floor_few: float = 0.01  # … with fewer than `FEW` values of others; seeds 0–99
     floor_few_hosts: float = 0.03  # … likewise, where the hosts compute (Gloo sets: up to 0.05)
+    of_idle: float = 0.3  # of two ranks: of what a device is idle for longer, so much must its host take longer; pairs
     # Stalls.
     stall: float = 0.1  # shorter ones are not reported; convention
     stall_share: float = 0.25  # … nor those shorter than this share of a step and …
