@@ -15,7 +15,7 @@ import typer
 from rankscope.cli.options import DEFAULTS, opened
 from rankscope.doctor import run_checks
 from rankscope.doctor.__main__ import report
-from rankscope.doctor.check import Check, Status
+from rankscope.doctor.check import Check
 from rankscope.errors import RankscopeError, describe_error
 from rankscope.report.formatting import plain, sentence
 from rankscope.store.cache import cache_root
@@ -50,9 +50,7 @@ def _account(run: Path) -> Iterator[Check]:
         with opened([str(run)], DEFAULTS) as opened_run:
             result = opened_run.analyze("account")["account"]
     except RankscopeError as error:
-        # A directory without traces is judged as a run; of a file nothing else is.
-        status: Status = "fail" if run.is_file() else "warn"
-        yield Check("traces", "read", status, describe_error(error), error.hint or "")
+        yield Check("traces", "read", "warn", describe_error(error), error.hint or "")
         return
     incomplete = result.frame.filter(~result.frame["clean"])
     if result.headline is not None:

@@ -35,7 +35,8 @@ _ENDINGS = (
 _HEAD_BYTES = 4096
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 _BLOCK_BYTES = 1 << 20
-_TRACE = (b'"traceEvents"', b'"schemaVersion"', b'{"rankscope"')
+_TRACE = (b'"traceEvents"', b'"schemaVersion"', b'{"rankscope"', b'"ph"')
+A_TRACE = "is a trace, not a run directory"
 _DATABASE = b"SQLite format 3"
 
 
@@ -77,7 +78,7 @@ def describe_file(path: Path) -> tuple[str, str]:
         hint = f"rankscope gather DIR {path} copies what is in the archive into a directory"
         return "is a file, not a directory", hint
     if found or any(key in head for key in _TRACE):
-        return "is a trace, not a run directory", "name the directory that it is in"
+        return A_TRACE, "name the directory that it is in"
     hint = "name the directory that traces were written to"
     return ("is an archive without a trace" if is_archive else "is a file, not a directory"), hint
 
