@@ -6,17 +6,14 @@ In: events. Out: the rows of each group, by first appearance of its category, th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
 
 from rankscope.ingest import event_types as ev
-from rankscope.ingest.typed_events import category_of, is_range
 from rankscope.primitives.intervals import Int64
 
 T = TypeVar("T")
-_PHASE = attrgetter("ph")
 
 
 def grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64]:
@@ -24,16 +21,6 @@ def grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64
     category, categories = _numbered([event.cat for event in events])
     phase, phases = _numbered([event.ph for event in events])
     return _by_both(category, categories, phase, phases)
-
-
-def grouped_typed(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64]:
-    """The same for events decoded by category: their class has the category, and mostly the phase too."""
-    kind, kinds = _numbered(list(map(type, events)))
-    categories = [category_of(event_class) for event_class in kinds]
-    if all(map(is_range, kinds)):
-        return _by_both(kind, categories, np.zeros_like(kind), ["X"])
-    phase, phases = _numbered(list(map(_PHASE, events)))
-    return _by_both(kind, categories, phase, phases)
 
 
 def _by_both(

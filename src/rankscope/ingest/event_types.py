@@ -198,6 +198,34 @@ TABLE_OF_CATEGORY = {
     "gpu_user_annotation": "annotations",
 }
 
+# As 2020–21 files and newer ones write them.
+_CAPITALIZED = {
+    "kernel": "Kernel",
+    "memcpy": "Memcpy",
+    "memset": "Memset",
+    "operator": "Operator",
+    "runtime": "Runtime",
+}
+_RANGES: dict[str, tuple[type[Struct], ...]] = {
+    **dict.fromkeys(DEVICE_KINDS, (DeviceArgs, CollectiveArgs)),
+    **dict.fromkeys(RUNTIME_CATEGORIES | DRIVER_CATEGORIES, (RuntimeArgs,)),
+    "cpu_op": (OperatorArgs, CollectiveArgs),
+    "operator": (OperatorArgs, CollectiveArgs),
+    "python_function": (FrameArgs,),
+    "user_annotation": (AnnotationArgs,),
+    "gpu_user_annotation": (AnnotationArgs,),
+}
+CATEGORIES: dict[str, tuple[type[Struct], ...] | type[Raw] | None] = {
+    **_RANGES,
+    **{_CAPITALIZED[category]: kinds for category, kinds in _RANGES.items() if category in _CAPITALIZED},
+    **dict.fromkeys(("ac2g", "fwdbwd", "async", "async_gpu", "async_cpu_to_gpu"), None),
+    **dict.fromkeys(
+        ("cpu_instant_event", "overhead", "cuda_sync", "Trace", "cuda_profiler_range", "xpu_profiler_range"), Raw
+    ),
+}
+"""What determines the arguments of most events: their categories, with the arguments of ranges, `Raw` for those of
+instants and other ranges, and None for arrows, whose arguments are not needed."""
+
 # In 2020–21 named ranges share the category of operators.
 ANNOTATION_2020 = re.compile(r"ProfilerStep#|enumerate\(Data(Loader|Pipe)\)#|Optimizer\.|DistributedDataParallel\.")
 # How torch's Python tracer names a garbage collection (`record_python_gc_info`): a range, no function.

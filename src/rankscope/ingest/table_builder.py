@@ -20,7 +20,7 @@ from msgspec.json import Decoder
 from rankscope.ingest import event_types as ev
 from rankscope.ingest.chunks import Chunk
 from rankscope.ingest.event_columns import DecodedEvents, Events, is_absent
-from rankscope.ingest.event_groups import grouped, grouped_typed
+from rankscope.ingest.event_groups import grouped
 from rankscope.ingest.event_types import ANNOTATION_2020, MEMORY_NAME, PROFILER_STEP, PYTHON_GC, table_of
 from rankscope.ingest.native import ARROW, INSTANT, MEMORY, OTHER, RANGE, Piece
 from rankscope.ingest.native_columns import NativeEvents, NativePiece
@@ -85,21 +85,13 @@ class TableBuilder:
         """Append a chunk's events to their tables."""
         if chunk.piece is not None:
             if not self._add_piece(chunk.piece):
-                self.add(chunk.untyped())
+                self.add(chunk.decoded())
             return
         events = chunk.events
-        groups = (grouped_typed if chunk.typed else grouped)(events)
-        events_of = {key: [events[row] for row in rows.tolist()] for key, rows in groups.items()} if chunk.typed else {}
-        start, duration = event_times(
-            chunk, [(groups[key], in_group) for key, in_group in events_of.items()] if events_of else None
-        )
+        groups = grouped(events)
+        start, duration = event_times(chunk)
         self._clear_far_starts(start, groups)
-        if chunk.typed and (start == NO_TIME).any():
-            # Only the untyped events know the size of the lost text.
-            self.add(chunk.untyped())
-            return
         tables: dict[tuple[str, str | None], list[Int64]] = {}
-        ready: dict[tuple[str, str | None], list[ev.Event]] = {}
         for (phase, category), rows in groups.items():
             self.counts[phase, category] += rows.size
             table = table_of(phase, category)
@@ -115,15 +107,11 @@ class TableBuilder:
             # These tables have columns for phase and category, so their groups are added together.
             in_columns = table in ("other_events", "flows", "tracks", "counters", "half")
             tables.setdefault((table, None if in_columns else category), []).append(at)
-            if at is rows and events_of:
-                ready[table, None if in_columns else category] = events_of[phase, category]
         for (table, category), parts in tables.items():
             at = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
             if not at.size:
                 continue
-            chosen = ready.get((table, category), [])
-            if len(chosen) != at.size:
-                chosen = events if at.size == len(events) else [events[row] for row in at.tolist()]
+            chosen = events if at.size == len(events) else [events[row] for row in at.tolist()]
             if table == "half":
                 self._pair(chosen, start[at])
                 continue
@@ -355,8 +343,6 @@ class TableBuilder:
 
     def args(self, decoder: Decoder[list[Any]], kind: type[Struct], events: list[ev.Event]) -> list[Any]:
         """The arguments of events of one kind, decoded together; separately if some are invalid."""
-        if events and not isinstance(events[0].args, Raw):
-            return [event.args for event in events]
         text = b"[" + b",".join([event.args for event in events]) + b"]"
         try:
             return decoder.decode(text)
