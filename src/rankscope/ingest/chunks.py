@@ -11,6 +11,7 @@ In: the bytes of a trace. Out: chunks of complete events, the metadata around th
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -27,6 +28,7 @@ from rankscope.ingest.event_types import CATEGORIES, EVENTS, Event
 from rankscope.ingest.native import Piece
 from rankscope.ingest.repair import repair
 from rankscope.ingest.salvage import UNREADABLE, Losses, Salvage, closes_array, decode_object, first_keys, trailing_byte
+from rankscope.primitives.intervals import Int64
 
 # Small enough that a decoded chunk fits the processor's caches, large enough that there are few chunks.
 CHUNK_BYTES = 4 << 20
@@ -54,6 +56,7 @@ class Chunk:
     """Decoded events, and the JSON array that they come from.
 
     Attributes:
+        times: starts and durations, ns, of events that do not come from JSON.
         piece: what the compiled reader has made of them (`native`) instead of `events`.
         known: whether the categories of all are known (`event_types.CATEGORIES`).
     """
@@ -62,6 +65,7 @@ class Chunk:
     events: list[Event]
     piece: Piece | None = None
     known: bool = False
+    times: tuple[Int64, Int64] | None = None
 
     def decoded(self) -> Chunk:
         """The same events, decoded in Python."""
@@ -77,8 +81,8 @@ class EventStream:
         path: the file's name, for errors.
         chunk_bytes: how much is decoded at once.
 
-    Iterate once; then `metadata` (the top-level keys other than the events) and `losses` are complete. Files that were
-    merged by hand may have the key `traceEvents` more than once: all arrays are read, and `arrays` counts them.
+    Iterate once; then `metadata` (the top-level keys other than the events), `losses` and `odd` are complete. Files
+    that were merged by hand may have the key `traceEvents` more than once: all arrays are read.
 
     Raises:
         NotATraceError: while iterating, if the file is not JSON, or JSON without events.
@@ -89,8 +93,8 @@ class EventStream:
     chunk_bytes: int = CHUNK_BYTES
     metadata: dict[str, object] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
+    odd: Counter[str] = field(default_factory=Counter)
     bytes_read: int = 0
-    arrays: int = 0
     _buffer: bytes = b""
     _ended: bool = False
     _begun: bool = False
@@ -102,9 +106,12 @@ class EventStream:
         """Yield the chunks in the file's order."""
         more = self._open_array()
         while more:
-            self.arrays += 1
             yield from self._array()
             more = self._open_next_array()
+            if more:
+                self.odd["further arrays called traceEvents"] += 1
+        if self.losses.retyped:
+            self.odd["events with a field of an unexpected type"] += self.losses.retyped
 
     def _array(self) -> Iterator[Chunk]:
         """The chunks of one array, up to the bracket that closes it."""

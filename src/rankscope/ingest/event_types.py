@@ -10,6 +10,7 @@ In: an event's phase and category. Out: its struct and its table.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
@@ -30,6 +31,12 @@ class Event(Struct, gc=False):
     tid: Number = None
     id: Number = None
     args: Raw = NO_ARGS
+
+
+class StructEvent(Event, gc=False):
+    """An event that does not come from JSON: its arguments are the struct of its category."""
+
+    args: Any = None
 
 
 class ExactTime(Struct, gc=False):

@@ -98,7 +98,8 @@ class TableBuilder:
             at = rows
             if table != "tracks" and (timeless := start[at] == NO_TIME).any():
                 # Its time is not known, and time zero would extend every span.
-                size = sum(len(events[row].args) for row in at[timeless])
+                lost = (events[row].args for row in at[timeless])
+                size = sum(len(args) for args in lost if isinstance(args, Raw))
                 self._losses.lose(size, f"events {account.NO_TIME}", int(timeless.sum()))
                 self.no_time[phase, category] += int(timeless.sum())
                 at = at[~timeless]
@@ -343,6 +344,8 @@ class TableBuilder:
 
     def args(self, decoder: Decoder[list[Any]], kind: type[Struct], events: list[ev.Event]) -> list[Any]:
         """The arguments of events of one kind, decoded together; separately if some are invalid."""
+        if isinstance(events[0], ev.StructEvent):
+            return [event.args for event in events]
         text = b"[" + b",".join([event.args for event in events]) + b"]"
         try:
             return decoder.decode(text)

@@ -39,6 +39,10 @@ def event_times(chunk: Chunk) -> tuple[Int64, Int64]:
 
     A start that is absent or out of range is `NO_TIME`; a duration that is absent or absurd is −1.
     """
+    if chunk.times is not None:
+        start, spent = chunk.times
+        spent[(spent < 0) | (spent >= FAR_NS)] = -1
+        return start, spent
     written = [event.ts for event in chunk.events]
     try:
         stamps = _floats(written)
