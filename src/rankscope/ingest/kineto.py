@@ -20,7 +20,6 @@ from rankscope.ingest.event_types import LAUNCH_ARROWS
 from rankscope.ingest.imported import Imported
 from rankscope.ingest.known_categories import timed, unknown_categories
 from rankscope.ingest.links import linked_columns
-from rankscope.ingest.perfetto import PerfettoReader
 from rankscope.ingest.recorded_calls import recorded_calls
 from rankscope.ingest.salvage import Losses
 from rankscope.ingest.source import open_trace
@@ -174,8 +173,6 @@ def read_kineto(
         others = opened.count_unread()
         if error := opened.checksum_error():
             stream.losses.fail_checksum(error)
-        if isinstance(trace, PerfettoReader):
-            builder.odd += trace.skipped
     builder.odd += stream.odd
     if builder.counts and not any(phase for phase, _ in builder.counts):
         raise NotATraceError(

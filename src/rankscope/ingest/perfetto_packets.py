@@ -3,7 +3,7 @@
 A packet refers to names, defaults and clocks that earlier packets of its sequence defined. Interned names, sequences
 and nesting are bounded: the input is untrusted.
 
-In: packets. Out: their events, with the text of their JSON, and the tracks that they are on.
+In: packets. Out: their events, with their arguments as JSON, and the tracks that they are on.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class Found:
 
     Attributes:
         kind: `BEGIN`, `END`, `INSTANT` or `COUNTER`.
-        head: the JSON of its category and name.
         args: the JSON of its arguments, without the brackets.
         flows: the ids of its flows.
     """
@@ -45,12 +44,14 @@ class Found:
     kind: int
     track: int
     time_ns: int
-    head: bytes = b""
+    category: str | None = None
+    name: str = ""
     args: bytes = b""
     flows: tuple[int, ...] = ()
-    category: str | None = None
 
 
+Place = tuple["int | str | None", "int | str | None"]
+"""Process and thread."""
 Clocks = dict[int, list[int]]
 """By id: unit in ns, whether it counts on, where it is, and the offset of the trace's clock."""
 
@@ -113,7 +114,7 @@ class PacketReader:
         elif number and not parts.keys() & _STATE:
             self.skipped["packets of other kinds"] += 1
 
-    def place(self, track: int) -> tuple[int | str | None, int | str | None]:
+    def place(self, track: int) -> Place:
         """The process and the thread of a track; a track that is not a thread has its name instead."""
         info = self.tracks.get(track)
         if info is None:
@@ -263,11 +264,10 @@ class PacketReader:
             yield Found(kind, track, time_ns, args=_joined(args))
         elif kind in (pf.BEGIN, pf.INSTANT):
             category = ",".join(categories) or category_of(name or "", args, self.tracks.get(track))
-            head = b'"cat": %b, "name": %b' % (_json(category), _json(name or ""))
-            yield Found(kind, track, time_ns, head, _joined(args), tuple(flows), category)
+            yield Found(kind, track, time_ns, category, name or "", _joined(args), tuple(flows))
         elif kind == pf.COUNTER:
             info = self.tracks.get(track)
-            yield Found(kind, track, time_ns, b'"name": %b' % _json(info.name if info else ""), b'"": ' + value)
+            yield Found(kind, track, time_ns, None, info.name if info else "", b'"": ' + value)
         else:
             self.skipped["events of other kinds"] += 1
 

@@ -20,7 +20,7 @@ from typing import BinaryIO, cast
 from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.decompress import BLOCK_BYTES, Checked, ChecksumError, Gunzip, Prefixed, Reader, Unzstd, bomb
 from rankscope.ingest.imported import Imported
-from rankscope.ingest.perfetto import PerfettoReader, is_perfetto
+from rankscope.ingest.perfetto import is_perfetto, read_perfetto
 from rankscope.ingest.run_files import HEAD_BYTES, is_run_file, starts_a_trace
 from rankscope.ingest.titan_log import MAGIC as TITAN_LOG
 from rankscope.ingest.titan_log import read_titan_log
@@ -123,7 +123,7 @@ def _opened(raw: BinaryIO, path: str, stack: ExitStack) -> Opened:
 
 def _trace(head: bytes, reader: Reader, path: str) -> Trace:
     """A decompressed trace, by its first bytes."""
-    return PerfettoReader(reader, path) if is_perfetto(head) else reader
+    return read_perfetto(reader, path) if is_perfetto(head) else reader
 
 
 def _read_full(reader: Reader, size: int) -> bytes:
