@@ -26,8 +26,16 @@ from rankscope.ingest.boundaries import last_boundary, pieces
 from rankscope.ingest.decompress import ChecksumError
 from rankscope.ingest.event_types import CATEGORIES, EVENTS, Event
 from rankscope.ingest.native import Piece
-from rankscope.ingest.repair import repair
-from rankscope.ingest.salvage import UNREADABLE, Losses, Salvage, closes_array, decode_object, first_keys, trailing_byte
+from rankscope.ingest.salvage import (
+    UNREADABLE,
+    Losses,
+    Salvage,
+    closes_array,
+    decode_object,
+    first_keys,
+    repair,
+    trailing_byte,
+)
 from rankscope.primitives.intervals import Int64
 
 # Small enough that a decoded chunk fits the processor's caches, large enough that there are few chunks.

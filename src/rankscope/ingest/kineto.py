@@ -15,10 +15,10 @@ import numpy as np
 import polars as pl
 
 from rankscope.errors import NotATraceError
+from rankscope.ingest.categories import timed, unknown_categories
 from rankscope.ingest.chunks import CHUNK_BYTES, EventStream
 from rankscope.ingest.event_types import LAUNCH_ARROWS
 from rankscope.ingest.imported import Imported
-from rankscope.ingest.known_categories import timed, unknown_categories
 from rankscope.ingest.links import linked_columns
 from rankscope.ingest.recorded_calls import recorded_calls
 from rankscope.ingest.salvage import Losses

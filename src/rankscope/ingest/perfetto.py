@@ -30,8 +30,7 @@ from rankscope.ingest import perfetto_schema as pf
 from rankscope.ingest.decompress import BLOCK_BYTES, ChecksumError, Reader
 from rankscope.ingest.event_types import Event
 from rankscope.ingest.imported import Imported, Timed
-from rankscope.ingest.perfetto_packets import Found, PacketReader, Place
-from rankscope.ingest.perfetto_tracks import TrackInfo
+from rankscope.ingest.perfetto_packets import Found, PacketReader, Place, TrackInfo
 from rankscope.ingest.protobuf import BYTES, WireError, read_fields, read_varint
 from rankscope.primitives.intervals import Int64
 

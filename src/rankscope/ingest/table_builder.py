@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -18,23 +18,22 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from rankscope.ingest import event_types as ev
+from rankscope.ingest.categories import categorized, known_processes
 from rankscope.ingest.chunks import Chunk
 from rankscope.ingest.event_columns import DecodedEvents, Events, is_absent
-from rankscope.ingest.event_groups import grouped
 from rankscope.ingest.event_types import ANNOTATION_2020, MEMORY_NAME, PROFILER_STEP, PYTHON_GC, table_of
 from rankscope.ingest.native import ARROW, INSTANT, MEMORY, OTHER, RANGE, Piece
 from rankscope.ingest.native_columns import NativeEvents, NativePiece
-from rankscope.ingest.repair import text_then_repaired
-from rankscope.ingest.salvage import UNREADABLE, Losses
+from rankscope.ingest.salvage import UNREADABLE, Losses, text_then_repaired
 from rankscope.ingest.table_columns import GROUPS
 from rankscope.ingest.timestamps import FAR_NS, NO_TIME, event_times, median_start
-from rankscope.ingest.track_categories import categorized, known_processes
 from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import Int64
 from rankscope.store import account
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool
 
+T = TypeVar("T")
 _MEMO_LIMIT = 200_000
 _SEPARATOR = b"\0"
 _INTEGER = re.compile(r"-?\d{1,20}")
@@ -61,7 +60,7 @@ class TableBuilder:
     """Takes chunks and appends their rows to a spool.
 
     Attributes:
-        counts: events seen, by phase and category as written; of known processes, as `track_categories` has it.
+        counts: events seen, by phase and category as written; of known processes, as `categories` has it.
         odd: counts of oddities that did not prevent reading (unfinished ranges, values that do not fit, …).
         no_time: events that are in no table, as their time is not known, by phase and category.
         no_duration: ranges that end when they begin, as their duration is not known.
@@ -88,7 +87,7 @@ class TableBuilder:
                 self.add(chunk.decoded())
             return
         events = chunk.events
-        groups = grouped(events)
+        groups = _grouped(events)
         start, duration = event_times(chunk)
         self._clear_far_starts(start, groups)
         tables: dict[tuple[str, str | None], list[Int64]] = {}
@@ -377,6 +376,31 @@ class TableBuilder:
         if text != b"null":
             self.odd["arguments that cannot be read"] += 1
         return kind()
+
+
+def _grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64]:
+    """The rows of the events of each phase and category, by first appearance of its category, then of its phase."""
+    category, categories = _numbered([event.cat for event in events])
+    phase, phases = _numbered([event.ph for event in events])
+    return _by_both(category, categories, phase, phases)
+
+
+def _by_both(
+    category: Int64, categories: Sequence[str | None], phase: Int64, phases: Sequence[str | None]
+) -> dict[tuple[str | None, str | None], Int64]:
+    both = category * len(phases) + phase
+    present = np.flatnonzero(np.bincount(both)).tolist()
+    return {
+        (phases[number % len(phases)], categories[number // len(phases)]): np.flatnonzero(both == number)
+        for number in present
+    }
+
+
+def _numbered(values: list[T]) -> tuple[Int64, list[T]]:
+    """Each value as the number of its first appearance, and the values by number."""
+    distinct = list(dict.fromkeys(values))
+    numbers = {value: number for number, value in enumerate(distinct)}
+    return np.fromiter(map(numbers.__getitem__, values), dtype=np.int64, count=len(values)), distinct
 
 
 class _Compacted(dict[str, str | None]):
