@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -33,7 +33,6 @@ from rankscope.store import account
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool
 
-T = TypeVar("T")
 _MEMO_LIMIT = 200_000
 _SEPARATOR = b"\0"
 _INTEGER = re.compile(r"-?\d{1,20}")
@@ -380,27 +379,16 @@ class TableBuilder:
 
 def _grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64]:
     """The rows of the events of each phase and category, by first appearance of its category, then of its phase."""
-    category, categories = _numbered([event.cat for event in events])
-    phase, phases = _numbered([event.ph for event in events])
-    return _by_both(category, categories, phase, phases)
-
-
-def _by_both(
-    category: Int64, categories: Sequence[str | None], phase: Int64, phases: Sequence[str | None]
-) -> dict[tuple[str | None, str | None], Int64]:
-    both = category * len(phases) + phase
-    present = np.flatnonzero(np.bincount(both)).tolist()
-    return {
-        (phases[number % len(phases)], categories[number // len(phases)]): np.flatnonzero(both == number)
-        for number in present
-    }
-
-
-def _numbered(values: list[T]) -> tuple[Int64, list[T]]:
-    """Each value as the number of its first appearance, and the values by number."""
-    distinct = list(dict.fromkeys(values))
-    numbers = {value: number for number, value in enumerate(distinct)}
-    return np.fromiter(map(numbers.__getitem__, values), dtype=np.int64, count=len(values)), distinct
+    rows: dict[tuple[str | None, str | None], list[int]] = {}
+    for row, event in enumerate(events):
+        key = event.ph, event.cat
+        if key in rows:
+            rows[key].append(row)
+        else:
+            rows[key] = [row]
+    phases = dict.fromkeys(phase for phase, _ in rows)
+    keys = ((phase, category) for category in dict.fromkeys(category for _, category in rows) for phase in phases)
+    return {key: np.array(rows[key], dtype=np.int64) for key in keys if key in rows}
 
 
 class _Compacted(dict[str, str | None]):
