@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.ingest.native_cases import toolchain
-from tests.ingest.test_typed_events import REAL
+from tests.ingest.test_boundaries import REAL
 from tests.kineto import trace, write
 
 pytestmark = pytest.mark.slow

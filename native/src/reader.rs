@@ -1,7 +1,7 @@
 //! Reads a JSON array of events into columns by table, or declines it (`None`).
 //!
-//! It takes what the Python reader takes together with its arguments (`typed_events.decode_typed`), and not all of
-//! that: whatever is unusual is declined, and Python decides what it means. So what it takes has one meaning.
+//! It takes events of the categories that Python describes (`event_types.CATEGORIES`), and not all of them: whatever is
+//! unusual is declined, and Python decides what it means. So what it takes has one meaning.
 //!
 //! In: the text of an array. Out: `Output`.
 

@@ -17,6 +17,7 @@ import pytest
 from tests import kineto
 from tests.conftest import SHARED_TRACES
 from tests.export.trace_processor import needs_trace_processor, query
+from tests.ingest.test_nsight import export
 
 import rankscope
 from rankscope.errors import ConfigError, NotATraceError
@@ -222,6 +223,22 @@ def test_archive_places_every_file_on_one_clock(run: Run, tmp_path: Path) -> Non
                     slices.append((file["machine"]["name"], event["name"], time, round(event["dur"] * 1000)))
     assert b"alice" not in (tmp_path / "run.zip").read_bytes()
     assert shifted(slices, [])[0] == expected(run)[0]
+
+
+def test_archive_has_other_formats_as_json(tmp_path: Path, shared_cache: Path) -> None:
+    """From their tables, on the file's clock."""
+    for rank in (0, 1):
+        export(tmp_path / f"report{rank}.sqlite", pid=100 + rank, rank=rank, late=rank * 50_000)
+    run = rankscope.open(tmp_path, executor="serial")
+    write_archive(run, tmp_path / "run.zip")
+    with zipfile.ZipFile(tmp_path / "run.zip") as archive:
+        for rank in (0, 1):
+            events = json.loads(archive.read(f"rank{rank}.json"))["traceEvents"]
+            kernels = [event for event in events if event["name"].startswith("void gemm")]
+            assert [(event["ts"], event["dur"]) for event in kernels] == [
+                (round(1_000_150 + step * 1_000.003 + rank * 50, 3), 200.007) for step in (0, 1)
+            ]
+            assert {event["args"]["grid"] for event in kernels} == {"[8,2,1]"}
 
 
 def test_paths_are_kept_if_asked_for(run: Run, tmp_path: Path) -> None:

@@ -72,9 +72,9 @@ def base_runs() -> list[dict[str, kineto.Trace]]:
             smallest[file.parent] = file
     for _, file in sorted(smallest.items()):
         try:
-            with open_trace(str(file)) as reader:
-                content = json.loads(reader.read(64 << 20), strict=False)
-        except (ValueError, TraceError):
+            with open_trace(str(file)) as opened:
+                content = json.loads(opened.trace.read(64 << 20), strict=False)
+        except (AttributeError, ValueError, TraceError):
             continue
         if isinstance(content, dict) and isinstance(content.get("traceEvents"), list):
             found.append({"rank0.json": {**content, "traceEvents": _thinned(content["traceEvents"])}})

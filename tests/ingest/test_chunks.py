@@ -73,7 +73,7 @@ def read(text: bytes, chunk_bytes: int, piece: int = 1 << 20) -> tuple[list[dict
     stream = EventStream(lambda size: source.read(min(size, piece)), "a trace", chunk_bytes)
     found = []
     for chunk in stream:
-        for event in chunk.untyped().events:
+        for event in chunk.decoded().events:
             seen = {name: getattr(event, name) for name in FIELDS if getattr(event, name) is not None}
             args = json.loads(bytes(event.args))
             found.append({**seen, **({"args": args} if args else {})})

@@ -11,9 +11,9 @@ from msgspec import Raw
 from tests.kineto import event
 
 import rankscope
+from rankscope.ingest.categories import categorized, known_processes
 from rankscope.ingest.event_types import Event
 from rankscope.ingest.kineto import KinetoTrace, read_kineto
-from rankscope.ingest.track_categories import categorized, known_processes
 from rankscope.store.spool import Spool
 
 HOST, DEVICE = "CPU functions", "CUDA functions"

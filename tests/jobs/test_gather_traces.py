@@ -105,6 +105,15 @@ def test_archives_of_traces_by_their_content(tmp_path, how):
     assert not completeness(tmp_path).whole
 
 
+def test_a_short_trace_that_is_cut_is_incomplete_and_not_unknown(tmp_path):
+    text = json.dumps({"schemaVersion": 1, "distributedInfo": {"rank": 1, "world_size": 2}, "traceEvents": [{}] * 900})
+    whole = gzip.compress(text.encode())
+    (tmp_path / "a.json.gz").write_bytes(whole[:-12])
+    found = completeness(tmp_path)
+    assert (found.present, found.missing) == ((1,), (0,))
+    assert found.broken == (("a.json.gz", "it is truncated: its compressed data ends too early"),)
+
+
 def ours(folder: Path, rank: int, *, run_id: str = "r1", world_size: int = 2) -> Path:
     """A trace of rankscope's, without its manifest."""
     metadata = TraceMetadata(run_id=run_id, rank=rank, world_size=world_size, host=f"h{rank}")

@@ -11,20 +11,32 @@ In: the bytes of a trace. Out: chunks of complete events, the metadata around th
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
+from msgspec import defstruct
+from msgspec.json import Decoder
 
 from rankscope.errors import NotATraceError
 from rankscope.ingest import native
-from rankscope.ingest.boundaries import last_boundary
+from rankscope.ingest.boundaries import last_boundary, pieces
 from rankscope.ingest.decompress import ChecksumError
-from rankscope.ingest.event_types import EVENTS, Event
+from rankscope.ingest.event_types import CATEGORIES, EVENTS, Event
 from rankscope.ingest.native import Piece
-from rankscope.ingest.repair import repair
-from rankscope.ingest.salvage import UNREADABLE, Losses, Salvage, closes_array, decode_object, first_keys, trailing_byte
-from rankscope.ingest.typed_events import decode_typed, pieces
+from rankscope.ingest.salvage import (
+    UNREADABLE,
+    Losses,
+    Salvage,
+    closes_array,
+    decode_object,
+    first_keys,
+    repair,
+    trailing_byte,
+)
+from rankscope.primitives.intervals import Int64
 
 # Small enough that a decoded chunk fits the processor's caches, large enough that there are few chunks.
 CHUNK_BYTES = 4 << 20
@@ -38,10 +50,11 @@ _OPENED = b'{"traceEvents":['
 # Real metadata has no other key of this name: give up after this many.
 _MAX_KEYS = 64
 _EXECUTION_TRACE = re.compile(rb'"nodes"\s*:\s*\[')
-# After this many chunks in a row with unknown categories, typed decoding is not tried again.
+# After this many chunks in a row with unknown categories, the compiled reader is not tried again.
 _TRIES = 3
 # Blocks of events without a category at the edges of a file are mostly shorter.
 _EDGE_BYTES = 64 << 10
+_KNOWN = Decoder(list[defstruct("Known", [("cat", Literal[tuple(CATEGORIES)])])])  # type: ignore[misc]  # made at run time
 _CUT_EARLY = "the file ends before its first event"
 _WANTED = "rankscope reads the traces that torch.profiler exports (a JSON object with `traceEvents`)"
 
@@ -51,18 +64,20 @@ class Chunk:
     """Decoded events, and the JSON array that they come from.
 
     Attributes:
-        typed: whether they were read together with their arguments: decoded (`typed_events`), or as a piece.
+        times: starts and durations, ns, of events that do not come from JSON.
         piece: what the compiled reader has made of them (`native`) instead of `events`.
+        known: whether the categories of all are known (`event_types.CATEGORIES`).
     """
 
     text: bytes
     events: list[Event]
-    typed: bool = False
     piece: Piece | None = None
+    known: bool = False
+    times: tuple[Int64, Int64] | None = None
 
-    def untyped(self) -> Chunk:
-        """The same events with their arguments as text."""
-        return Chunk(self.text, EVENTS.decode(self.text)) if self.typed or self.piece else self
+    def decoded(self) -> Chunk:
+        """The same events, decoded in Python."""
+        return Chunk(self.text, EVENTS.decode(self.text)) if self.piece else self
 
 
 @dataclass
@@ -74,8 +89,8 @@ class EventStream:
         path: the file's name, for errors.
         chunk_bytes: how much is decoded at once.
 
-    Iterate once; then `metadata` (the top-level keys other than the events) and `losses` are complete. Files that were
-    merged by hand may have the key `traceEvents` more than once: all arrays are read, and `arrays` counts them.
+    Iterate once; then `metadata` (the top-level keys other than the events), `losses` and `odd` are complete. Files
+    that were merged by hand may have the key `traceEvents` more than once: all arrays are read.
 
     Raises:
         NotATraceError: while iterating, if the file is not JSON, or JSON without events.
@@ -86,8 +101,8 @@ class EventStream:
     chunk_bytes: int = CHUNK_BYTES
     metadata: dict[str, object] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
+    odd: Counter[str] = field(default_factory=Counter)
     bytes_read: int = 0
-    arrays: int = 0
     _buffer: bytes = b""
     _ended: bool = False
     _begun: bool = False
@@ -99,9 +114,12 @@ class EventStream:
         """Yield the chunks in the file's order."""
         more = self._open_array()
         while more:
-            self.arrays += 1
             yield from self._array()
             more = self._open_next_array()
+            if more:
+                self.odd["further arrays called traceEvents"] += 1
+        if self.losses.retyped:
+            self.odd["events with a field of an unexpected type"] += self.losses.retyped
 
     def _array(self) -> Iterator[Chunk]:
         """The chunks of one array, up to the bracket that closes it."""
@@ -277,39 +295,43 @@ class EventStream:
             return [Chunk(text, EVENTS.decode(text))]
         # Events without a category are at the edges: there they are cut off first.
         chunks = self._in_pieces(text, _EDGE_BYTES if at_edge else 0)
-        if not any(chunk.typed for chunk in chunks):
+        if not any(chunk.known for chunk in chunks):
             chunks = self._in_pieces(text)
-        self._tries = _TRIES if any(chunk.typed for chunk in chunks) else self._tries - 1
+        self._tries = _TRIES if any(chunk.known for chunk in chunks) else self._tries - 1
         return chunks or [Chunk(text, EVENTS.decode(text))]
 
     def _in_pieces(self, text: bytes, reach: int | None = None) -> list[Chunk]:
-        """The events of a text, with arguments where possible; empty if it is not an array, or was cut wrongly."""
+        """The events of a text; empty if it is not an array, or was cut wrongly.
+
+        Both readers get the same pieces: in which order rows of the same time stand depends on them.
+        """
         chunks = []
         for piece in pieces(text, reach):
-            found = self._typed(piece)
-            if found is not None:
-                chunks.append(found)
-            elif reach is not None and 2 * len(piece) > len(text):
-                return []  # not worth decoding: try another cut
-            else:
-                try:
-                    chunks.append(self._untyped(piece))
-                except UNREADABLE:
-                    return []
+            try:
+                chunk = self._read(piece, only_known=reach is not None and 2 * len(piece) > len(text))
+            except UNREADABLE:
+                return []
+            if chunk is None:
+                return []  # try another cut
+            chunks.append(chunk)
         return chunks
 
-    def _untyped(self, text: bytes) -> Chunk:
-        """The events of a text with their arguments as text, or those of memory without a category as a piece."""
-        piece = native.read_piece(text, only_memory=True) if self._native else None
-        return Chunk(text, [] if piece else EVENTS.decode(text), piece=piece)
+    def _read(self, text: bytes, *, only_known: bool) -> Chunk | None:
+        """The events of an array, from the compiled reader if it takes them.
 
-    def _typed(self, text: bytes) -> Chunk | None:
-        """The events of a text with their arguments; None if not all have known categories."""
-        piece = native.read_piece(text) if self._native else None
-        if piece is not None:
-            return Chunk(text, [], typed=True, piece=piece)
-        events = decode_typed(text)
-        return None if events is None else Chunk(text, events, typed=True)
+        Args:
+            only_known: return None if not all have known categories.
+        """
+        if self._native:
+            if (piece := native.read_piece(text)) is not None:
+                return Chunk(text, [], piece, known=True)
+            if only_known and not _are_known(text):
+                return None
+            if (piece := native.read_piece(text, only_memory=True)) is not None:
+                return Chunk(text, [], piece)
+        events = EVENTS.decode(text)
+        known = CATEGORIES.keys() >= {event.cat for event in events}
+        return Chunk(text, events, known=known) if known or not only_known else None
 
     def _closed_inside(self, array: bytes, cut: int) -> tuple[list[Chunk], bool]:
         """The array ended inside the chunk: what follows is metadata."""
@@ -375,6 +397,15 @@ class EventStream:
 
 def _without_events(found: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in found.items() if key != "traceEvents"}
+
+
+def _are_known(text: bytes) -> bool:
+    """Whether all events have known categories, found without decoding those after the first that has not."""
+    try:
+        _KNOWN.decode(text)
+    except UNREADABLE:
+        return False
+    return True
 
 
 def _decode_repaired(text: bytes) -> Chunk | None:

@@ -10,6 +10,7 @@ In: an event's phase and category. Out: its struct and its table.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
@@ -30,6 +31,12 @@ class Event(Struct, gc=False):
     tid: Number = None
     id: Number = None
     args: Raw = NO_ARGS
+
+
+class StructEvent(Event, gc=False):
+    """An event that does not come from JSON: its arguments are the struct of its category."""
+
+    args: Any = None
 
 
 class ExactTime(Struct, gc=False):
@@ -197,6 +204,34 @@ TABLE_OF_CATEGORY = {
     "user_annotation": "annotations",
     "gpu_user_annotation": "annotations",
 }
+
+# As 2020–21 files and newer ones write them.
+_CAPITALIZED = {
+    "kernel": "Kernel",
+    "memcpy": "Memcpy",
+    "memset": "Memset",
+    "operator": "Operator",
+    "runtime": "Runtime",
+}
+_RANGES: dict[str, tuple[type[Struct], ...]] = {
+    **dict.fromkeys(DEVICE_KINDS, (DeviceArgs, CollectiveArgs)),
+    **dict.fromkeys(RUNTIME_CATEGORIES | DRIVER_CATEGORIES, (RuntimeArgs,)),
+    "cpu_op": (OperatorArgs, CollectiveArgs),
+    "operator": (OperatorArgs, CollectiveArgs),
+    "python_function": (FrameArgs,),
+    "user_annotation": (AnnotationArgs,),
+    "gpu_user_annotation": (AnnotationArgs,),
+}
+CATEGORIES: dict[str, tuple[type[Struct], ...] | type[Raw] | None] = {
+    **_RANGES,
+    **{_CAPITALIZED[category]: kinds for category, kinds in _RANGES.items() if category in _CAPITALIZED},
+    **dict.fromkeys(("ac2g", "fwdbwd", "async", "async_gpu", "async_cpu_to_gpu"), None),
+    **dict.fromkeys(
+        ("cpu_instant_event", "overhead", "cuda_sync", "Trace", "cuda_profiler_range", "xpu_profiler_range"), Raw
+    ),
+}
+"""What determines the arguments of most events: their categories, with the arguments of ranges, `Raw` for those of
+instants and other ranges, and None for arrows, whose arguments are not needed."""
 
 # In 2020–21 named ranges share the category of operators.
 ANNOTATION_2020 = re.compile(r"ProfilerStep#|enumerate\(Data(Loader|Pipe)\)#|Optimizer\.|DistributedDataParallel\.")

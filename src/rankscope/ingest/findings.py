@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from rankscope.errors import OtherTraceError, RankscopeError, describe_error
-from rankscope.ingest.known_categories import READ, named
+from rankscope.ingest.categories import READ, named
 from rankscope.results import NOT_ANALYZED, Evidence, Finding, Severity
 from rankscope.rundir.names import DATABASE_SUFFIXES, split_process
 from rankscope.rundir.plurals import counted, plural

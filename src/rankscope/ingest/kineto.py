@@ -15,14 +15,14 @@ import numpy as np
 import polars as pl
 
 from rankscope.errors import NotATraceError
+from rankscope.ingest.categories import timed, unknown_categories
 from rankscope.ingest.chunks import CHUNK_BYTES, EventStream
 from rankscope.ingest.event_types import LAUNCH_ARROWS
-from rankscope.ingest.known_categories import timed, unknown_categories
+from rankscope.ingest.imported import Imported
 from rankscope.ingest.links import linked_columns
-from rankscope.ingest.perfetto import PerfettoReader
 from rankscope.ingest.recorded_calls import recorded_calls
 from rankscope.ingest.salvage import Losses
-from rankscope.ingest.source import Archived, HoldsMore, open_trace
+from rankscope.ingest.source import open_trace
 from rankscope.ingest.table_builder import TableBuilder
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.incomplete_steps import FileWork, StepContents
@@ -118,7 +118,7 @@ class KinetoTrace:
         losses: what could not be read.
         odd: counts of oddities that did not prevent reading.
         account: what became of its events.
-        json_bytes: size of the decompressed text.
+        json_bytes: size of the decompressed file.
         extent: its first and last step and instant.
         others: further traces in the same archive, which are not read.
     """
@@ -162,21 +162,18 @@ def read_kineto(
         TraceError: the file cannot be opened.
         NotATraceError: it is something else, or nothing in it can be read.
     """
-    with open_trace(path) as reader:
-        stream = EventStream(reader.read, path, chunk_bytes)
+    with open_trace(path) as opened:
+        trace = opened.trace
+        stream = trace if isinstance(trace, Imported) else EventStream(trace.read, path, chunk_bytes)
         spool = Spool(spool_folder)
         builder = TableBuilder(stream.losses, spool)
         for chunk in stream:
             builder.add(chunk)
             del chunk  # else it stays in memory while the next one is decoded
-        others = 0
-        if isinstance(reader, HoldsMore):
-            others = reader.count_unread()
-            if error := reader.checksum_error():
-                stream.losses.fail_checksum(error)
-        trace = reader.trace if isinstance(reader, Archived) else reader
-        if isinstance(trace, PerfettoReader):
-            builder.odd += trace.skipped
+        others = opened.count_unread()
+        if error := opened.checksum_error():
+            stream.losses.fail_checksum(error)
+    builder.odd += stream.odd
     if builder.counts and not any(phase for phase, _ in builder.counts):
         raise NotATraceError(
             "JSON, but not a trace: an array of something other than events (none has a `ph`)",
@@ -196,10 +193,6 @@ def read_kineto(
     launches = sorted({category for _, category in builder.counts if category and LAUNCH_ARROWS.match(category)})
     extent = _deliver(spool, sink or (lambda name, rows: kept[name].append(rows)), metadata, launches)
     tables = {} if sink else {name: pl.concat([TABLES[name].empty(), *frames]) for name, frames in kept.items()}
-    if stream.losses.retyped:
-        builder.odd["events with a field of an unexpected type"] += stream.losses.retyped
-    if stream.arrays > 1:
-        builder.odd["further arrays called traceEvents"] += stream.arrays - 1
     return KinetoTrace(
         path=path,
         tables=tables,

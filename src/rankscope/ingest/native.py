@@ -1,8 +1,8 @@
 """The compiled reader: a JSON array of events becomes columns, without an object per event.
 
-The library (`native/` in the repository, Rust) takes what `typed_events.decode_typed` takes, and declines whatever is
-unusual in it (an argument of another type, a key that appears twice, a number with an exponent): that is decoded in
-Python. Where the library is not there, everything is. Both ways give the same rows.
+The library (`native/` in the repository, Rust) takes events of known categories, and declines whatever is unusual in
+them (an argument of another type, a key that appears twice, a number with an exponent): that is decoded in Python.
+Where the library is not there, everything is. Both ways give the same rows.
 
 ``RANKSCOPE_READER`` chooses: ``native`` insists on the library, ``python`` does without.
 
@@ -25,7 +25,7 @@ from msgspec import Raw, Struct
 
 from rankscope.errors import ConfigError
 from rankscope.ingest import event_types as ev
-from rankscope.ingest.typed_events import CATEGORIES, arguments_of, category_of
+from rankscope.ingest.event_types import CATEGORIES
 from rankscope.primitives.intervals import Int64
 
 VARIABLE = "RANKSCOPE_READER"
@@ -218,34 +218,41 @@ def _library() -> _Library | None:
     reader = functions.rankscope_reader(description, len(description))
     if not reader:
         return None
-    known = {kind: _numbers(kind) for kind in kinds}
-    arguments = {category_of(each): arguments_of(each) for each in CATEGORIES}
+    numbers = {kind: _numbers(kind) for kind in kinds}
     return _Library(
         functions,
         reader,
-        [*arguments, None],
-        {category: known[kind] for category, kind in arguments.items() if kind in known},
-        known[ev.MemoryArgs],
+        [*CATEGORIES, None],
+        {category: numbers[kind] for category, kind in CATEGORIES.items() if isinstance(kind, tuple)},
+        numbers[kinds[0]],
     )
 
 
-def _description() -> tuple[bytes, list[type[Struct]]]:
-    """The categories and their arguments for `rankscope_reader`, and the classes of arguments in their order."""
-    kinds: list[type[Struct]] = [ev.MemoryArgs]
+Kind = tuple[type[Struct], ...]
+"""Classes of arguments whose fields events have together."""
+
+
+def _description() -> tuple[bytes, list[Kind]]:
+    """The categories and their arguments for `rankscope_reader`, and the kinds of arguments in their order."""
+    kinds: list[Kind] = [(ev.MemoryArgs,)]
     lines = []
-    for each in CATEGORIES:
-        arguments = arguments_of(each)
-        if isinstance(arguments, type) and issubclass(arguments, Struct) and arguments not in kinds:
-            kinds.append(arguments)
-        how = "skipped" if arguments is None else "json" if arguments is Raw else str(kinds.index(arguments))
-        lines.append(f"category\t{category_of(each)}\t{how}")
+    for category, kind in CATEGORIES.items():
+        if isinstance(kind, tuple) and kind not in kinds:
+            kinds.append(kind)
+        how = "skipped" if kind is None else kinds.index(kind) if isinstance(kind, tuple) else "json"
+        lines.append(f"category\t{category}\t{how}")
     lines.append(f"memory\t{ev.MEMORY_NAME}\t0")
     fields = []
     for kind in kinds:
         fields.append("kind")
-        fields += [f"field\t{_TYPES[field.type]}\t{field.encode_name}" for field in msgspec.structs.fields(kind)]
+        fields += [f"field\t{_TYPES[field.type]}\t{field.encode_name}" for field in _fields(kind)]
     return "\n".join(fields + lines).encode(), kinds
 
 
-def _numbers(kind: type[Struct]) -> dict[str, int]:
-    return {field.name: FIRST_ARGUMENT + index for index, field in enumerate(msgspec.structs.fields(kind))}
+def _fields(kind: Kind) -> list[msgspec.structs.FieldInfo]:
+    """The fields of a kind, each once."""
+    return list({field.name: field for args in kind for field in msgspec.structs.fields(args)}.values())
+
+
+def _numbers(kind: Kind) -> dict[str, int]:
+    return {field.name: FIRST_ARGUMENT + index for index, field in enumerate(_fields(kind))}

@@ -15,15 +15,15 @@ import polars as pl
 
 from rankscope.ingest import event_types as ev
 from rankscope.ingest.event_columns import Values
+from rankscope.ingest.event_types import CATEGORIES
 from rankscope.ingest.native import AS_WRITTEN, PHASES, Column, Piece, Table
-from rankscope.ingest.typed_events import CATEGORIES, category_of
 from rankscope.primitives.intervals import Int64
 
 _START, _DURATION, _NAME, _CATEGORY, _PHASE, _ARGUMENTS = 0, 1, 2, 9, 10, 11
 _IDS = {"pid": 3, "tid": 5, "id": 7}
 _INTEGERS, _FLOATS, _CODES, _FLAGS = range(4)
 _PHASES = pl.Series([None, *PHASES], dtype=pl.String)
-_CATEGORIES = pl.Series([None, *map(category_of, CATEGORIES), None], dtype=pl.String)
+_CATEGORIES = pl.Series([None, *CATEGORIES, None], dtype=pl.String)
 
 
 class Converter(Protocol):

@@ -14,8 +14,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rankscope.ingest.event_types import PROFILER_STEP
-from rankscope.ingest.sqlite_tables import Database, Process, Translation, event, whole
+from msgspec import Struct
+
+from rankscope.ingest.event_types import PROFILER_STEP, AnnotationArgs, DeviceArgs, OperatorArgs, RuntimeArgs
+from rankscope.ingest.imported import Timed
+from rankscope.ingest.sqlite_tables import Database, Process, Translation, range_event, raw, whole
 
 _KINDS = "CUPTI_ACTIVITY_KIND_"
 _KERNEL, _GRAPH, _COPY, _FILL, _RUNTIME = (
@@ -114,31 +117,33 @@ def _pid(identifier: object) -> int | None:
     return identifier >> 24 & _ID_BITS if isinstance(identifier, int) else None
 
 
-def _events(database: Database, strings: dict[Any, str], process: object) -> Iterator[str]:
+def _events(database: Database, strings: dict[Any, str], process: object) -> Iterator[Timed]:
     for row in _of(database, process, _KERNEL, "globalPid", "demangledName", "shortName", *_LAUNCH):
         shared = [size for key in _SHARED if (size := whole(row[key])) is not None]
-        args = _device_args(row) | {
-            "grid": _triple(row, "grid"),
-            "block": _triple(row, "block"),
-            "registers per thread": whole(row["registersPerThread"]),
-            "shared memory": sum(shared) if shared else None,
-            "graph id": whole(row["graphId"]),
-            "graph node id": whole(row["graphNodeId"]),
-        }
         name = strings.get(row["demangledName"]) or strings.get(row["shortName"])
-        yield _on_device("kernel", name, row, args)
+        yield _on_device(
+            "kernel",
+            name,
+            row,
+            grid=raw(_triple(row, "grid")),
+            block=raw(_triple(row, "block")),
+            registers=whole(row["registersPerThread"]),
+            shared_memory=sum(shared) if shared else None,
+            graph_id=whole(row["graphId"]),
+            graph_node_id=whole(row["graphNodeId"]),
+        )
     for row in _of(database, process, _GRAPH, "globalPid", "graphId", *_ACTIVITY):
         graph = whole(row["graphId"])
-        yield _on_device("kernel", f"CUDA graph {graph}", row, _device_args(row) | {"graph id": graph})
+        yield _on_device("kernel", f"CUDA graph {graph}", row, graph_id=graph)
     for row in _of(database, process, _COPY, "globalPid", "copyKind", "bytes", *_ACTIVITY):
         kind = _COPIES.get(row["copyKind"], "of an unknown kind")
-        yield _on_device("gpu_memcpy", f"Memcpy {kind}", row, _device_args(row) | {"bytes": whole(row["bytes"])})
+        yield _on_device("gpu_memcpy", f"Memcpy {kind}", row, bytes=whole(row["bytes"]))
     for row in _of(database, process, _FILL, "globalPid", "bytes", *_ACTIVITY):
-        yield _on_device("gpu_memset", "Memset", row, _device_args(row) | {"bytes": whole(row["bytes"])})
+        yield _on_device("gpu_memset", "Memset", row, bytes=whole(row["bytes"]))
     for row in _of(database, process, _RUNTIME, "globalTid", "start", "end", "correlationId", "nameId"):
         name = _VERSION.sub("", strings.get(row["nameId"], ""))
         category = "cuda_driver" if _DRIVER.match(name) else "cuda_runtime"
-        yield _on_host(category, name, row, {"correlation": whole(row["correlationId"])})
+        yield _on_host(category, name, row, RuntimeArgs(correlation=whole(row["correlationId"])))
     yield from _ranges(database, strings, process)
 
 
@@ -162,32 +167,25 @@ def _of(database: Database, process: object, table: str, identifier: str, *colum
     yield from map(dict, found)
 
 
-def _device_args(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "device": whole(row["deviceId"]),
-        "context": whole(row["contextId"]),
-        "stream": whole(row["streamId"]),
-        "correlation": whole(row["correlationId"]),
-    }
-
-
 def _triple(row: dict[str, Any], name: str) -> list[int] | None:
     values = [size for axis in "XYZ" if (size := whole(row[name + axis])) is not None]
     return values if len(values) == 3 else None
 
 
-def _on_device(category: str, name: str | None, row: dict[str, Any], args: dict[str, Any]) -> str:
-    track = {"pid": whole(row["deviceId"]), "tid": whole(row["streamId"])}
-    return event(category, name, row["start"], row["end"], **track, args=args)
+def _on_device(category: str, name: str | None, row: dict[str, Any], **arguments: Any) -> Timed:
+    device, stream = whole(row["deviceId"]), whole(row["streamId"])
+    context, correlation = raw(whole(row["contextId"])), whole(row["correlationId"])
+    args = DeviceArgs(device=device, context=context, stream=stream, correlation=correlation, **arguments)
+    return range_event(category, name, (row["start"], row["end"]), (device, stream), args)
 
 
-def _on_host(category: str, name: str, row: dict[str, Any], args: dict[str, Any]) -> str:
+def _on_host(category: str, name: str, row: dict[str, Any], args: Struct) -> Timed:
     thread = row["globalTid"]
-    track = {"pid": _pid(thread), "tid": thread & _ID_BITS if isinstance(thread, int) else None}
-    return event(category, name, row["start"], row["end"], **track, args=args)
+    track = _pid(thread), thread & _ID_BITS if isinstance(thread, int) else None
+    return range_event(category, name, (row["start"], row["end"]), track, args)
 
 
-def _ranges(database: Database, strings: dict[Any, str], process: object) -> Iterator[str]:
+def _ranges(database: Database, strings: dict[Any, str], process: object) -> Iterator[Timed]:
     """NVTX ranges as operators, steps and annotations."""
     named = [
         (row, row["text"] if isinstance(row["text"], str) else strings.get(row["textId"], ""))
@@ -201,9 +199,10 @@ def _ranges(database: Database, strings: dict[Any, str], process: object) -> Ite
         operator = _OPERATOR.fullmatch(name)
         if operator is not None:
             sequence = operator["sequence"]
-            yield _on_host("cpu_op", operator["name"], row, {"Sequence number": int(sequence) if sequence else None})
+            args = OperatorArgs(sequence=int(sequence) if sequence else None)
+            yield _on_host("cpu_op", operator["name"], row, args)
         else:
-            yield _on_host("user_annotation", counted_step(name, word), row, {})
+            yield _on_host("user_annotation", counted_step(name, word), row, AnnotationArgs())
 
 
 def step_word(ranges: Sequence[tuple[object, str]]) -> str | None:

@@ -1,14 +1,14 @@
-"""Read a Perfetto trace (`.pftrace`) as the JSON that the same recording would be, so that all of the reader applies.
+"""Read a Perfetto trace (`.pftrace`) as the events that Kineto's JSON of the same recording would have.
 
-The slices of a track need not be in the order of time, and an end names no begin: the packets are read once, the text
-of each event goes to a temporary file, and the times stay in memory (about 30 bytes per packet). Then ends are paired
-with begins, and the JSON is written event by event.
+The slices of a track need not be in the order of time, and an end names no begin: the packets are read once, the
+arguments of each event go to a temporary file, and the times stay in memory (about 30 bytes per packet), as does each
+distinct name. Then ends are paired with begins.
 
 A slice ends at the next end of its track that no later slice takes, in the order of time. PyTorch's export writes all
 begins of one kind of events and then all ends in the same order, with slices of one track back to back: there the
 n-th end is that of the n-th begin.
 
-In: the decompressed bytes of a trace. Out: JSON in the Chrome format, times on the trace's clock.
+In: the decompressed bytes of a trace. Out: events, times on the trace's clock.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from __future__ import annotations
 import re
 import tempfile
 from array import array
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Raw
+from msgspec.json import encode as _json
 
 from rankscope.errors import NotATraceError
 from rankscope.ingest import perfetto_schema as pf
 from rankscope.ingest.decompress import BLOCK_BYTES, ChecksumError, Reader
-from rankscope.ingest.perfetto_packets import Found, PacketReader
+from rankscope.ingest.event_types import Event
+from rankscope.ingest.imported import Imported, Timed
+from rankscope.ingest.perfetto_packets import Found, PacketReader, Place, TrackInfo
 from rankscope.ingest.protobuf import BYTES, WireError, read_fields, read_varint
 from rankscope.primitives.intervals import Int64
 
@@ -39,8 +41,6 @@ _LAUNCHES = {"cuda_runtime", "cuda_driver"}
 _MAX_PACKET_FIELD = 1000
 _JSON = re.compile(rb'\s*(?:\{\s*["}]|\[\s*[\]{])')
 _TAG = pf.TRACE_PACKET << 3 | BYTES
-
-_json = msgspec.json.encode
 
 
 def is_perfetto(head: bytes) -> bool:
@@ -64,7 +64,7 @@ def is_perfetto(head: bytes) -> bool:
 
 @dataclass
 class _Recording:
-    """The events of a file: columns with a row per event, and their texts in a temporary file.
+    """The events of a file: columns with a row per event, and their arguments in a temporary file.
 
     Attributes:
         flows: id and row of each flow of an event.
@@ -80,13 +80,18 @@ class _Recording:
     flow: array[int] = field(default_factory=lambda: array("Q"))
     flow_row: array[int] = field(default_factory=lambda: array("q"))
     ends: dict[int, bytes] = field(default_factory=dict)
-    categories: dict[int, str] = field(default_factory=dict)
+    _heads: dict[tuple[str | None, str], int] = field(default_factory=dict)
     _numbers: dict[int, int] = field(default_factory=dict)
 
     @property
     def uuids(self) -> list[int]:
         """The tracks by their numbers in `track`."""
         return list(self._numbers)
+
+    @property
+    def heads(self) -> list[tuple[str | None, str]]:
+        """Categories and names by their numbers in `head`."""
+        return list(self._heads)
 
     def add(self, found: Found) -> None:
         """Add an event."""
@@ -100,134 +105,104 @@ class _Recording:
             if found.args:
                 self.ends[row] = found.args
             return
-        self.head.append(len(found.head))
+        self.head.append(self._heads.setdefault((found.category, found.name), len(self._heads)))
         self.args.append(len(found.args))
-        self.texts.write(found.head)
         self.texts.write(found.args)
         for each in found.flows:
             self.flow.append(each)
             self.flow_row.append(row)
-        if found.flows:
-            self.categories[row] = found.category or ""
 
 
-class PerfettoReader:
-    """A reader of the JSON of a Perfetto trace.
+def read_perfetto(reader: Reader, path: str) -> Imported:
+    """The events of a Perfetto trace.
+
+    Iterating raises `NotATraceError` if none of its packets can be read. What comes before damage is read.
 
     Args:
         reader: the decompressed file.
         path: its name, for errors.
-
-    Attributes:
-        skipped: what has no place in the JSON, and why: with the numbers of events; complete after the last byte.
     """
+    found = Imported((), {"schemaVersion": 1})
+    found.events = _read(reader, path, found)
+    return found
 
-    def __init__(self, reader: Reader, path: str) -> None:
-        self._reader, self._path = reader, path
-        self._json: Iterator[bytes] | None = None
-        self._rest = b""
-        self._failed: Exception | None = None
-        self.skipped: Counter[str] = Counter()
 
-    def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes of JSON.
-
-        Raises:
-            NotATraceError: none of its packets can be read.
-            ValueError: it is damaged; what comes before the damage was returned.
-        """
-        if self._json is None:
-            self._json = self._written()
-        parts, have = [self._rest], len(self._rest)
-        while have < size:
-            part = next(self._json, None)
-            if part is None:
-                break
-            parts.append(part)
-            have += len(part)
-        content = b"".join(parts)
-        self._rest = content[size:]
-        if not content and self._failed is not None:
-            raise self._failed
-        return content[:size]
-
-    def _written(self) -> Iterator[bytes]:
-        packets = PacketReader()
-        self.skipped = packets.skipped
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as texts:
-            recording = _Recording(texts)
-            self._fill(recording, packets)
-            if not recording.kind and not packets.tracks:
-                reason = f" ({self._failed})" if self._failed else ", nor a track"
-                raise NotATraceError(
-                    f"a Perfetto trace without an event of a program{reason}",
-                    path=self._path,
-                    hint="rankscope reads track events, as PyTorch and Perfetto's SDK write them",
-                )
-            texts.seek(0)
-            base = b"" if packets.base_ns is None else b'"baseTimeNanoseconds": %d, ' % packets.base_ns
-            # The first keys of Kineto's files, by which other parts recognize a trace.
-            yield b'{"schemaVersion": 1, %b"traceEvents": [\n' % base
-            lines = self._lines(recording, packets)
-            yield next(lines, b"").removeprefix(b",\n")
-            yield from lines
-            if self._failed is None:
-                yield b"\n]}\n"
-
-    def _fill(self, recording: _Recording, packets: PacketReader) -> None:
-        """Read all packets, up to the first that is damaged."""
-        data, begins = b"", 0
-        more = True
-        while more:
-            try:
-                block = self._reader.read(BLOCK_BYTES)
-            except NotATraceError:
-                raise
-            except ChecksumError as error:
-                self._failed, block = error, b""
-            except (EOFError, OSError, ValueError, ArithmeticError) as error:
-                self._failed, block = ValueError(str(error) or type(error).__name__), b""
-            more = bool(block)
-            data += block
-            at = 0
-            try:
-                for place, end in _packets(data, last=not more):
-                    for found in packets.read(data, place, end):
-                        recording.add(found)
-                    at = end
-            except WireError as error:
-                self._failed = self._failed or ValueError(f"damaged at byte {begins + error.at:,}: {error}")
-                return
-            data, begins = data[at:], begins + at
-
-    def _lines(self, recording: _Recording, packets: PacketReader) -> Iterator[bytes]:
-        """The events as JSON, each after a comma."""
-        columns = (recording.kind, recording.track, recording.time)
-        kind, track, time = (np.frombuffer(column, dtype=column.typecode) for column in columns)
-        partner = pair(kind, track, time)
-        unmatched = (kind == pf.END) & (partner < 0)
-        if unmatched.any():
-            self.skipped["ends without a begin"] += int(unmatched.sum())
-        places = [_place(*packets.place(uuid)) for uuid in recording.uuids]
+def _read(reader: Reader, path: str, found: Imported) -> Iterator[Timed]:
+    packets = PacketReader()
+    found.odd = packets.skipped
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as texts:
+        recording = _Recording(texts)
+        _fill(recording, packets, reader, found)
+        if not recording.kind and not packets.tracks:
+            reason = f" ({found.losses.reason})" if found.losses.reason else ", nor a track"
+            raise NotATraceError(
+                f"a Perfetto trace without an event of a program{reason}",
+                path=path,
+                hint="rankscope reads track events, as PyTorch and Perfetto's SDK write them",
+            )
+        texts.seek(0)
+        if packets.base_ns is not None:
+            found.metadata["baseTimeNanoseconds"] = packets.base_ns
         for uuid, info in packets.tracks.items():
-            yield from _track_lines(info.name, info.labels, info.sort_index, packets.place(uuid), info.is_process)
-        for row, (number, head, args) in enumerate(zip(recording.kind, recording.head, recording.args, strict=True)):
-            if number == pf.END:
-                continue
-            text, arguments = recording.texts.read(head), recording.texts.read(args)
-            begins = recording.time[row]
-            where = places[recording.track[row]]
-            if number == pf.BEGIN:
-                end = int(partner[row])
-                arguments = b", ".join(filter(None, (arguments, recording.ends.get(end, b""))))
-                phase = b"X" if end >= 0 else b"B"
-                length = b', "dur": %b' % _microseconds(recording.time[end] - begins) if end >= 0 else b""
-            else:
-                phase, length = (b"i", b', "s": "t"') if number == pf.INSTANT else (b"C", b"")
-            yield b',\n{"ph": "%b", %b, %b, "ts": %b%b, "args": {%b}}' % (
-                phase, text, where, _microseconds(begins), length, arguments,
-            )  # fmt: skip
-        yield from _flow_lines(recording, places)
+            yield from _names(info, packets.place(uuid))
+        places = [packets.place(uuid) for uuid in recording.uuids]
+        yield from _events(recording, places, found)
+        yield from _flows(recording, places)
+
+
+def _fill(recording: _Recording, packets: PacketReader, reader: Reader, found: Imported) -> None:
+    """Read all packets, up to the first that is damaged."""
+    data, begins = b"", 0
+    more = True
+    while more:
+        try:
+            block = reader.read(BLOCK_BYTES)
+        except NotATraceError:
+            raise
+        except ChecksumError as error:
+            found.losses.fail_checksum(str(error))
+            block = b""
+        except (EOFError, OSError, ValueError, ArithmeticError) as error:
+            found.losses.cut(str(error) or type(error).__name__)
+            block = b""
+        more = bool(block)
+        found.bytes_read += len(block)
+        data += block
+        at = 0
+        try:
+            for place, end in _packets(data, last=not more):
+                for event in packets.read(data, place, end):
+                    recording.add(event)
+                at = end
+        except WireError as error:
+            found.losses.cut(f"damaged at byte {begins + error.at:,}: {error}")
+            return
+        data, begins = data[at:], begins + at
+
+
+def _events(recording: _Recording, places: list[Place], found: Imported) -> Iterator[Timed]:
+    """Slices, instants and counters."""
+    columns = (recording.kind, recording.track, recording.time)
+    kind, track, time = (np.frombuffer(column, dtype=column.typecode) for column in columns)
+    partner = pair(kind, track, time)
+    if unmatched := int(np.count_nonzero((kind == pf.END) & (partner < 0))):
+        found.odd["ends without a begin"] += unmatched
+    heads = recording.heads
+    for row, (number, head, size) in enumerate(zip(recording.kind, recording.head, recording.args, strict=True)):
+        if number == pf.END:
+            continue
+        args, duration = recording.texts.read(size), None
+        if number == pf.BEGIN:
+            end = int(partner[row])
+            args = b", ".join(filter(None, (args, recording.ends.get(end, b""))))
+            phase = "X" if end >= 0 else "B"
+            duration = recording.time[end] - recording.time[row] if end >= 0 else None
+        else:
+            phase = "i" if number == pf.INSTANT else "C"
+        category, name = heads[head]
+        pid, tid = places[recording.track[row]]
+        event = Event(phase, category, name, pid=pid, tid=tid, args=Raw(b"{%b}" % args))
+        yield event, recording.time[row], duration
 
 
 def _packets(data: bytes, *, last: bool) -> Iterator[tuple[int, int]]:
@@ -312,31 +287,19 @@ def _grouped_runs(kind: npt.NDArray[np.int8]) -> Iterator[tuple[int, int, int]]:
         yield int(changes[place]), int(changes[place + 1]), int(changes[place + 2])
 
 
-def _place(pid: int | str | None, tid: int | str | None) -> bytes:
-    return b'"pid": %b, "tid": %b' % (_json(pid), _json(tid))
-
-
-def _microseconds(nanoseconds: int) -> bytes:
-    return b"%d.%03d" % divmod(nanoseconds, 1000)
-
-
-def _track_lines(
-    name: str, labels: tuple[str, ...], sort_index: int | None, place: tuple[int | str | None, ...], is_process: bool
-) -> Iterator[bytes]:
+def _names(track: TrackInfo, place: Place) -> Iterator[Timed]:
     """The metadata events that name a track."""
-    kind = "process" if is_process else "thread"
-    fields: list[tuple[str, str, object]] = [(f"{kind}_name", "name", name)] if name else []
-    if labels:
-        fields.append(("process_labels", "labels", ", ".join(labels)))
-    if sort_index is not None:
-        fields.append((f"{kind}_sort_index", "sort_index", sort_index))
-    for field_name, key, value in fields:
-        yield b',\n{"ph": "M", "name": %b, %b, "ts": 0, "args": {%b: %b}}' % (
-            _json(field_name), _place(*place), _json(key), _json(value),
-        )  # fmt: skip
+    kind = "process" if track.is_process else "thread"
+    fields: list[tuple[str, str, object]] = [(f"{kind}_name", "name", track.name)] if track.name else []
+    if track.labels:
+        fields.append(("process_labels", "labels", ", ".join(track.labels)))
+    if track.sort_index is not None:
+        fields.append((f"{kind}_sort_index", "sort_index", track.sort_index))
+    for name, key, value in fields:
+        yield Event("M", None, name, pid=place[0], tid=place[1], args=Raw(_json({key: value}))), 0, None
 
 
-def _flow_lines(recording: _Recording, places: list[bytes]) -> Iterator[bytes]:
+def _flows(recording: _Recording, places: list[Place]) -> Iterator[Timed]:
     """The flows. Those of launches end at the device's events; of others the earliest event of an id is the start."""
     ids = np.frombuffer(recording.flow, dtype=np.uint64)
     rows = np.frombuffer(recording.flow_row, dtype=np.int64)
@@ -345,16 +308,15 @@ def _flow_lines(recording: _Recording, places: list[bytes]) -> Iterator[bytes]:
     times = np.frombuffer(recording.time, dtype=np.int64)[rows]
     order = np.lexsort((rows, times, ids))
     bounds = np.flatnonzero(np.diff(ids[order], prepend=ids[order][:1] + np.uint64(1)))
+    heads = recording.heads
     for low, high in zip(bounds.tolist(), [*bounds[1:].tolist(), order.size], strict=True):
         members = rows[order[low:high]].tolist()
-        categories = [recording.categories[row] for row in members]
+        categories = [heads[recording.head[row]][0] or "" for row in members]
         launches = not _DEVICE.isdisjoint(categories) or _LAUNCHES.issuperset(categories)
         if len(members) < 2 and not launches:
             continue
-        category = b"ac2g" if launches else b"fwdbwd" if set(categories) == {"cpu_op"} else b"flow"
+        category = "ac2g" if launches else "fwdbwd" if set(categories) == {"cpu_op"} else "flow"
         for number, (row, kind) in enumerate(zip(members, categories, strict=True)):
-            ends = kind in _DEVICE if launches else number > 0
-            yield b',\n{"ph": "%b", "id": %d, "cat": "%b", "name": "%b", %b, "ts": %b%b}' % (
-                b"f" if ends else b"s", int(ids[order[low]]), category, category, places[recording.track[row]],
-                _microseconds(recording.time[row]), b', "bp": "e"' if ends else b"",
-            )  # fmt: skip
+            phase = "f" if (kind in _DEVICE if launches else number > 0) else "s"
+            pid, tid = places[recording.track[row]]
+            yield Event(phase, category, category, pid=pid, tid=tid, id=int(ids[order[low]])), recording.time[row], None

@@ -3,13 +3,14 @@
 A packet refers to names, defaults and clocks that earlier packets of its sequence defined. Interned names, sequences
 and nesting are bounded: the input is untrusted.
 
-In: packets. Out: their events, with the text of their JSON, and the tracks that they are on.
+In: packets. Out: their events, with their arguments as JSON, and the tracks that they are on.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from zlib import decompressobj
 
@@ -17,7 +18,6 @@ import msgspec
 
 from rankscope.ingest import perfetto_schema as pf
 from rankscope.ingest.perfetto_schema import Annotation, Event, Packet
-from rankscope.ingest.perfetto_tracks import TrackInfo, category_of
 from rankscope.ingest.protobuf import BYTES, WireError, as_double, read_fields, read_varint, signed
 from rankscope.rundir.archives import MAX_RATIO
 
@@ -29,6 +29,25 @@ _MAX_NS = 1 << 62
 _FREE_BYTES = 1 << 20
 
 _json = msgspec.json.encode
+_DRIVER_CALL = re.compile(r"cu[A-Z]")
+_STREAM = re.compile(r"stream \d+")
+_OPERATOR = re.compile(r"Backward\d*$|^record_param_comms$")
+_OPERATOR_KEYS = {"Sequence number", "Fwd thread id", "kernel_backend"}
+_RANGE_KEYS = {"External id", "Record function id", "Ev Idx"}
+_OVERHEAD_PID = -1
+
+
+@dataclass
+class TrackInfo:
+    """What a track is, as far as its descriptor says."""
+
+    name: str = ""
+    parent: int = 0
+    pid: int | None = None
+    tid: int | None = None
+    is_process: bool = False
+    labels: tuple[str, ...] = ()
+    sort_index: int | None = None
 
 
 @dataclass(frozen=True)
@@ -37,7 +56,6 @@ class Found:
 
     Attributes:
         kind: `BEGIN`, `END`, `INSTANT` or `COUNTER`.
-        head: the JSON of its category and name.
         args: the JSON of its arguments, without the brackets.
         flows: the ids of its flows.
     """
@@ -45,12 +63,14 @@ class Found:
     kind: int
     track: int
     time_ns: int
-    head: bytes = b""
+    category: str | None = None
+    name: str = ""
     args: bytes = b""
     flows: tuple[int, ...] = ()
-    category: str | None = None
 
 
+Place = tuple["int | str | None", "int | str | None"]
+"""Process and thread."""
 Clocks = dict[int, list[int]]
 """By id: unit in ns, whether it counts on, where it is, and the offset of the trace's clock."""
 
@@ -113,7 +133,7 @@ class PacketReader:
         elif number and not parts.keys() & _STATE:
             self.skipped["packets of other kinds"] += 1
 
-    def place(self, track: int) -> tuple[int | str | None, int | str | None]:
+    def place(self, track: int) -> Place:
         """The process and the thread of a track; a track that is not a thread has its name instead."""
         info = self.tracks.get(track)
         if info is None:
@@ -262,12 +282,11 @@ class PacketReader:
         if kind == pf.END:
             yield Found(kind, track, time_ns, args=_joined(args))
         elif kind in (pf.BEGIN, pf.INSTANT):
-            category = ",".join(categories) or category_of(name or "", args, self.tracks.get(track))
-            head = b'"cat": %b, "name": %b' % (_json(category), _json(name or ""))
-            yield Found(kind, track, time_ns, head, _joined(args), tuple(flows), category)
+            category = ",".join(categories) or _category_of(name or "", args, self.tracks.get(track))
+            yield Found(kind, track, time_ns, category, name or "", _joined(args), tuple(flows))
         elif kind == pf.COUNTER:
             info = self.tracks.get(track)
-            yield Found(kind, track, time_ns, b'"name": %b' % _json(info.name if info else ""), b'"": ' + value)
+            yield Found(kind, track, time_ns, None, info.name if info else "", b'"": ' + value)
         else:
             self.skipped["events of other kinds"] += 1
 
@@ -321,6 +340,30 @@ class PacketReader:
                 self._memo.clear()
             self._memo[text] = name, value
         return name, value
+
+
+def _category_of(name: str, args: Collection[str], track: TrackInfo | None) -> str | None:
+    """The category of an event that has none, by what Kineto's categories have; PyTorch's export writes none."""
+    if "cuda_sync_kind" in args:
+        return "cuda_sync"
+    if "cbid" in args or "cid" in args or ("correlation" in args and "stream" not in args):
+        return "cuda_driver" if _DRIVER_CALL.match(name) else "cuda_runtime"
+    if "correlation" in args and "stream" in args:
+        if "copy kind" in args or name.startswith("Memcpy"):
+            return "gpu_memcpy"
+        return "gpu_memset" if "memory kind" in args or name.startswith("Memset") else "kernel"
+    if "Python id" in args:
+        return "python_function"
+    if "Total Allocated" in args:
+        return "cpu_instant_event"
+    if track is not None and track.pid == _OVERHEAD_PID:
+        return "overhead"
+    if "External id" in args and track is not None and _STREAM.match(track.name):
+        return "gpu_user_annotation"
+    if _RANGE_KEYS.isdisjoint(args):
+        return None
+    is_operator = "::" in name or not _OPERATOR_KEYS.isdisjoint(args) or _OPERATOR.search(name) is not None
+    return "cpu_op" if is_operator else "user_annotation"
 
 
 def _is_of_sequence(clock: int) -> bool:

@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from rankscope.errors import LauncherError, NotATraceError
-from rankscope.ingest.event_types import PROFILER_STEP
+from rankscope.ingest.event_types import PROFILER_STEP, AnnotationArgs, DeviceArgs, RuntimeArgs
+from rankscope.ingest.imported import Timed
 from rankscope.ingest.nsight import counted_step, step_word
-from rankscope.ingest.sqlite_tables import Database, Process, Translation, event, whole
+from rankscope.ingest.sqlite_tables import Database, Process, Translation, range_event, raw, whole
 from rankscope.rundir.launcher import Identity, identify
 
 _DISPATCH = "rocpd_kernel_dispatch"
@@ -117,7 +118,7 @@ class _Process:
             if row["type"] == "GPU"
         ]
 
-    def events(self) -> Iterator[str]:
+    def events(self) -> Iterator[Timed]:
         """The events of all tables."""
         # One number an event: what it was called by, and for regions what it is and says.
         called: dict[Any, int | None] = {}
@@ -130,7 +131,7 @@ class _Process:
         yield from self._copies(called)
         yield from self._regions(called, about)
 
-    def _kernels(self, called: dict[Any, int | None]) -> Iterator[str]:
+    def _kernels(self, called: dict[Any, int | None]) -> Iterator[Timed]:
         symbols = {
             row["id"]: row["display_name"] or row["kernel_name"]
             for row in self._rows("rocpd_info_kernel_symbol", "id", "display_name", "kernel_name")
@@ -142,12 +143,19 @@ class _Process:
         for row in self._rows(_DISPATCH, *columns, *sizes):
             work, block = ([whole(row[size]) or 0 for size in part] for part in (sizes[:3], sizes[3:]))
             grid = [total // size if size else total for total, size in zip(work, block, strict=True)]
-            args = {"grid": grid, "block": block, "shared memory": whole(row["group_segment_size"])}
             stream = whole(row["stream_id" if streams else "queue_id"])
             device = self._agents.get(row["agent_id"], (None, None))[1]
-            yield _on_device("kernel", symbols.get(row["kernel_id"]), row, device, stream, called, args)
+            args = DeviceArgs(
+                device=device,
+                stream=stream,
+                correlation=called.get(row["event_id"]),
+                grid=raw(grid),
+                block=raw(block),
+                shared_memory=whole(row["group_segment_size"]),
+            )
+            yield _on_device("kernel", symbols.get(row["kernel_id"]), row, args)
 
-    def _copies(self, called: dict[Any, int | None]) -> Iterator[str]:
+    def _copies(self, called: dict[Any, int | None]) -> Iterator[Timed]:
         columns = ("start", "end", "name_id", "dst_agent_id", "src_agent_id", "size", "queue_id", "stream_id")
         for row in self._rows(_COPY, *columns, "event_id"):
             written = self._strings.get(row["name_id"], "")
@@ -156,9 +164,11 @@ class _Process:
             device = next((index for kind_, index in ends if kind_ == "GPU"), None)
             stream = whole(row["stream_id"]) or whole(row["queue_id"])
             name = written if kind is None else f"Memcpy {kind}"
-            yield _on_device("gpu_memcpy", name, row, device, stream, called, {"bytes": whole(row["size"])})
+            correlation, size = called.get(row["event_id"]), whole(row["size"])
+            args = DeviceArgs(device=device, stream=stream, correlation=correlation, bytes=size)
+            yield _on_device("gpu_memcpy", name, row, args)
 
-    def _regions(self, called: dict[Any, int | None], about: dict[Any, tuple[str, str | None]]) -> Iterator[str]:
+    def _regions(self, called: dict[Any, int | None], about: dict[Any, tuple[str, str | None]]) -> Iterator[Timed]:
         columns = ("start", "end", "name_id", "pid", "tid", "event_id")
         messages = [
             (row["start"], about.get(row["event_id"], ("", None))[1] or "") for row in self._rows(_REGION, *columns)
@@ -166,21 +176,18 @@ class _Process:
         word = None if any(PROFILER_STEP.match(name) for _, name in messages) else step_word(messages)
         for row in self._rows(_REGION, *columns):
             category, message = about.get(row["event_id"], ("", None))
-            track = {"pid": self._pids.get(row["pid"]), "tid": self._tids.get(row["tid"])}
+            track = self._pids.get(row["pid"]), self._tids.get(row["tid"])
             name = message or self._strings.get(row["name_id"], "")
             kind = "hip_runtime" if category.startswith("HIP") else "driver" if category.startswith("HSA") else None
-            args = {"correlation": called.get(row["event_id"])} if kind is not None else {}
+            span = row["start"], row["end"]
             if kind is None:
-                name = counted_step(name, word)
-            yield event(kind or "user_annotation", name, row["start"], row["end"], **track, args=args)
+                yield range_event("user_annotation", counted_step(name, word), span, track, AnnotationArgs())
+            else:
+                yield range_event(kind, name, span, track, RuntimeArgs(correlation=called.get(row["event_id"])))
 
 
-def _on_device(
-    category: str, name: object, row: dict[str, Any], device: int | None, stream: int | None,
-    called: dict[Any, int | None], args: dict[str, Any],
-) -> str:  # fmt: skip
-    more = {"device": device, "stream": stream, "correlation": called.get(row["event_id"])}
-    return event(category, name, row["start"], row["end"], pid=device, tid=stream, args=args | more)
+def _on_device(category: str, name: object, row: dict[str, Any], args: DeviceArgs) -> Timed:
+    return range_event(category, name, (row["start"], row["end"]), (args.device, args.stream), args)
 
 
 def _message(extdata: object) -> str | None:

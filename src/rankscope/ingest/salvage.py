@@ -1,8 +1,9 @@
 """Recover events from text that is not a valid array of events.
 
 A chunk that does not decode is walked event by event. The parser's error gives the end of each event (the first
-trailing byte), so commas, nested objects and strings need no guessing. What does not parse is repaired and tried again;
-what is still broken is counted as lost, and reading continues at the next text that is an event.
+trailing byte), so commas, nested objects and strings need no guessing. What does not parse is repaired (invalid UTF-8,
+bad escapes, raw control characters and bare NaN, which real producers write) and tried again; what is still broken is
+counted as lost, and reading continues at the next text that is an event.
 
 In: text that does not decode as an array of events. Out: its events, and the number of those that were lost.
 """
@@ -18,7 +19,6 @@ import msgspec
 from msgspec import Raw
 
 from rankscope.ingest.event_types import EVENT, Event
-from rankscope.ingest.repair import repair, text_then_repaired
 
 # What a decoder raises on untrusted text; RecursionError if it is nested too deeply.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -40,6 +40,17 @@ _TAIL_KEY = re.compile(
     rb'\]\s*,\s*"(?:traceName|displayTimeUnit|baseTimeNanoseconds|deviceProperties|distributedInfo|schemaVersion'
     rb'|record_shapes|with_stack|profile_memory|rankscope|trace_id)"\s*:'
 )
+# Complete strings, so that nothing inside them is taken for a bare word; then the words that C++ prints for floats
+# that JSON does not have.
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:nan|inf|infinity)\b', re.IGNORECASE | re.DOTALL)
+_IN_STRING = re.compile(
+    rb"(?P<pair>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    rb'|(?P<good>\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))'
+    rb"|(?P<bad>\\)"
+    rb"|(?P<control>[\x00-\x1f])"
+)
+_SUSPECT = re.compile(rb"[\\\x00-\x1f]")
 
 
 @dataclass
@@ -267,3 +278,44 @@ def _retyped(text: bytes, losses: Losses) -> Event | None:
         good[key] = value
     losses.retyped += 1
     return EVENT.decode(msgspec.json.encode(good))
+
+
+def repair(text: bytes) -> bytes | None:
+    """The repaired text; None if there was nothing to repair.
+
+    Names keep what can be shown: undecodable bytes become U+FFFD, a backslash that escapes nothing is kept as a
+    backslash. NaN and Infinity become null.
+    """
+    try:
+        text.decode("utf-8")
+        valid = text
+    except UnicodeDecodeError:
+        valid = text.decode("utf-8", "replace").encode()
+    repaired = _TOKEN.sub(_repair_token, valid)
+    return None if repaired == text else repaired
+
+
+def text_then_repaired(text: bytes) -> Iterator[bytes]:
+    """The text; then, if the caller asks for more, the repaired text if that differs."""
+    yield text
+    repaired = repair(text)
+    if repaired is not None:
+        yield repaired
+
+
+def _repair_token(match: re.Match[bytes]) -> bytes:
+    token = match.group()
+    if not token.startswith(b'"'):
+        return b"null"
+    return _IN_STRING.sub(_repair_escape, token) if _SUSPECT.search(token) else token
+
+
+def _repair_escape(match: re.Match[bytes]) -> bytes:
+    kind = match.lastgroup
+    if kind == "bad":
+        return b"\\\\"
+    if kind == "lone":
+        return b"\\ufffd"
+    if kind == "control":
+        return b"\\u%04x" % match.group()[0]
+    return match.group()

@@ -1,8 +1,8 @@
 """Open a trace from a path or URL in any compression, detected by content and not by name.
 
-In: a path or URL. Out: a reader of the decompressed JSON. Plain JSON, gzip (also with several members), zstandard, and
-archives (tar in either, zip) with the trace as a member. Archives are read as streams and nothing is extracted to disk,
-so paths in them have no effect. A Perfetto trace in any of these is read as the JSON of the same events.
+In: a path or URL. Out: a reader of the decompressed JSON, or the events that an importer finds. Plain, gzip (also with
+several members), zstandard, and archives (tar in either, zip) with the trace as a member. Archives are read as streams
+and nothing is extracted to disk, so paths in them have no effect. A Perfetto trace may be in any of these.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import io
 import os
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast, runtime_checkable
+from typing import BinaryIO, cast
 
 from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.decompress import BLOCK_BYTES, Checked, ChecksumError, Gunzip, Prefixed, Reader, Unzstd, bomb
-from rankscope.ingest.perfetto import PerfettoReader, is_perfetto
+from rankscope.ingest.imported import Imported
+from rankscope.ingest.perfetto import is_perfetto, read_perfetto
 from rankscope.ingest.run_files import HEAD_BYTES, is_run_file, starts_a_trace
 from rankscope.ingest.titan_log import MAGIC as TITAN_LOG
 from rankscope.ingest.titan_log import read_titan_log
@@ -36,6 +37,7 @@ _OTHER_FORMATS = {b"\xfd7zX": "xz", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4",
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 # An archive member shorter than this is read completely first: it may be a settings file.
 _SETTINGS_BYTES = 64 << 10
+Trace = Reader | Imported
 
 
 def is_url(path: str) -> bool:
@@ -55,8 +57,8 @@ def local_path(source: str) -> Path:
 
 
 @contextmanager
-def open_trace(path: str) -> Iterator[Reader]:
-    """The decompressed bytes of a trace.
+def open_trace(path: str) -> Iterator[Opened]:
+    """A trace, decompressed.
 
     Raises:
         TraceError: if the file cannot be opened.
@@ -70,10 +72,10 @@ def open_trace(path: str) -> Iterator[Reader]:
         except Exception as error:
             raise TraceError(f"cannot be opened: {error}", path=path, hint="check its permissions") from error
         try:
-            reader = _decompressed(raw, path, stack)
+            opened = _opened(raw, path, stack)
         except (OSError, ValueError, EOFError) as error:
             raise TraceError(f"cannot be read: {error}", path=path, hint="copy it again") from error
-        yield reader
+        yield opened
 
 
 def open_raw(path: str) -> AbstractContextManager[BinaryIO]:
@@ -87,7 +89,7 @@ def open_raw(path: str) -> AbstractContextManager[BinaryIO]:
     return cast("AbstractContextManager[BinaryIO]", open_object(path))
 
 
-def _decompressed(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
+def _opened(raw: BinaryIO, path: str, stack: ExitStack) -> Opened:
     start = _read_full(raw, 4)
     if start.startswith(ZIP):
         raw.seek(0)
@@ -97,7 +99,8 @@ def _decompressed(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
     if start == _SQLITE:
         from rankscope.ingest.sqlite_trace import open_sqlite  # few workers need it
 
-        return open_sqlite(path, stack)
+        database = open_sqlite(path, stack)
+        return Opened(database, others=database.others)
     reader: Reader
     if start.startswith(GZIP):
         reader = Gunzip(Prefixed(start, raw), path)
@@ -114,8 +117,13 @@ def _decompressed(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
     if head[257:262] == b"ustar":
         return _tar_member(start_again, path, stack)
     if head.startswith(TITAN_LOG):
-        return read_titan_log(start_again)
-    return PerfettoReader(start_again, path) if is_perfetto(head) else start_again
+        return Opened(read_titan_log(start_again))
+    return Opened(_trace(head, start_again, path))
+
+
+def _trace(head: bytes, reader: Reader, path: str) -> Trace:
+    """A decompressed trace, by its first bytes."""
+    return read_perfetto(reader, path) if is_perfetto(head) else reader
 
 
 def _read_full(reader: Reader, size: int) -> bytes:
@@ -137,7 +145,7 @@ def _is_trace_name(name: str) -> bool:
     return not is_hidden and any(suffix in name.lower() for suffix in (".json", *PERFETTO_SUFFIXES))
 
 
-def _tar_member(reader: Reader, path: str, stack: ExitStack) -> Reader:
+def _tar_member(reader: Reader, path: str, stack: ExitStack) -> Opened:
     seen = _Members(path)
     file = _AsFile(reader)
     try:
@@ -149,17 +157,17 @@ def _tar_member(reader: Reader, path: str, stack: ExitStack) -> Reader:
                 trace = found and seen.trace(cast("Reader", found), member.name)
                 if trace:
                     names = (other.name if other.isreg() else "" for other in members)
-                    return Archived(trace, names, seen.skipped, file)
+                    return Opened(trace, names, seen.skipped, file)
             if count >= MAX_MEMBERS:
                 break
     except NotATraceError:
         raise
     except (tarfile.TarError, EOFError, ValueError, OSError) as error:
         raise TraceError(f"the archive cannot be read: {error}", path=path, hint="copy it again") from error
-    return seen.first_skipped()
+    return Opened(seen.first_skipped())
 
 
-def _zip_member(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
+def _zip_member(raw: BinaryIO, path: str, stack: ExitStack) -> Opened:
     seen = _Members(path)
     try:
         archive = stack.enter_context(zipfile.ZipFile(raw))
@@ -176,13 +184,13 @@ def _zip_member(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
             opened = Checked(cast("Reader", stack.enter_context(archive.open(member))), checksum)
             trace = seen.trace(opened, member.filename)
             if trace:
-                return Archived(trace, (other.filename for other in members[number + 1 :]), seen.skipped)
+                return Opened(trace, (other.filename for other in members[number + 1 :]), seen.skipped)
     except NotImplementedError as error:
         hint = "extract it, or write it with the default settings of zip"
         raise TraceError(f"the archive cannot be read: {error}", path=path, hint=hint) from error
     except (zipfile.BadZipFile, RuntimeError, EOFError, OSError) as error:
         raise TraceError(f"the archive cannot be read: {error}", path=path, hint="copy it again") from error
-    return seen.first_skipped()
+    return Opened(seen.first_skipped())
 
 
 class _Members:
@@ -198,7 +206,7 @@ class _Members:
         self._has_run_files = False
         self.skipped = 0
 
-    def trace(self, opened: Reader, name: str) -> Reader | None:
+    def trace(self, opened: Reader, name: str) -> Trace | None:
         """A member, unless rankscope wrote it next to traces, or it is small and certainly something else."""
         member = _Member(opened)
         head = _read_full(member, _SETTINGS_BYTES)
@@ -230,37 +238,23 @@ def _is_not_a_trace(text: bytes) -> bool:
     return not begin or (begin == b"{" and b'"traceEvents"' not in text)
 
 
-@runtime_checkable
-class HoldsMore(Protocol):
-    """A trace in a file that may hold more than it: an archive, or a database of several processes."""
-
-    def count_unread(self) -> int:
-        """How many other traces the file may hold; to be called after this one is read."""
-        ...
-
-    def checksum_error(self) -> str | None:
-        """The error if the file's checksum does not match."""
-        ...
-
-
-class Archived:
-    """A trace in an archive, which may contain further traces.
+class Opened:
+    """A trace, and the file around it, which may hold further ones.
 
     Args:
-        trace: the reader of the trace.
-        names: the names of the members after it.
-        skipped: how many members before it have the name of a trace but are not one.
+        trace: the reader of its JSON, or its events.
+        names: the names of the archive's members after it.
+        others: how many other traces are known that are not read, such as members before it.
         file: the complete archive, if its checksum comes after all members.
     """
 
-    def __init__(self, trace: Reader, names: Iterator[str], skipped: int = 0, file: Reader | None = None) -> None:
-        self._names, self._skipped, self._file = names, skipped, file
+    def __init__(self, trace: Trace, names: Iterable[str] = (), others: int = 0, file: Reader | None = None) -> None:
+        self._names, self._others, self._file = names, others, file
         self.trace = trace
-        self.read = trace.read
 
     def count_unread(self) -> int:
-        """How many other files in the archive are named like a trace; call it after reading this one."""
-        number = self._skipped
+        """How many other traces the file may hold; call it after reading this one."""
+        number = self._others
         # What comes after the trace may be damaged, or a decompression bomb: it is not needed.
         with suppress(Exception):
             for name in islice(self._names, MAX_MEMBERS):
@@ -304,7 +298,7 @@ class _Member:
             raise self.failed from error
 
 
-def _decompressed_member(member: Reader, path: str) -> Reader:
+def _decompressed_member(member: Reader, path: str) -> Trace:
     """A member that may be compressed itself; archives in archives are not opened."""
     start = _read_full(member, 4)
     start_again = Prefixed(start, member)
@@ -317,7 +311,7 @@ def _decompressed_member(member: Reader, path: str) -> Reader:
         reader = Unzstd(start_again, path)
     head = _read_full(reader, 512)
     start_again = Prefixed(head, reader)
-    return PerfettoReader(start_again, path) if is_perfetto(head) else start_again
+    return _trace(head, start_again, path)
 
 
 def _pickle(path: str) -> NotATraceError:

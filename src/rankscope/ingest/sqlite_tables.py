@@ -1,25 +1,31 @@
-"""The tables of an SQLite file that another profiler wrote, and the rows of them as Kineto's events.
+"""The tables of an SQLite file that another profiler wrote, and rows of them as ranges.
 
 Only ordinary tables are read: no view, trigger or join of the file is run.
 
-In: a connection to the file. Out: rows, and events as JSON.
+In: a connection to the file. Out: rows, and events.
 """
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Raw, Struct, json
+
+from rankscope.ingest.event_types import StructEvent
+from rankscope.ingest.imported import Timed
+from rankscope.ingest.timestamps import MAX_NS
 
 _MAX_TABLES = 10_000
 # Kernel symbols and strings: names are cut later, when they are read as events.
 _MAX_NAME = 1 << 16
 
 Row = Mapping[str, Any]
-Translation = tuple[dict[str, Any], Iterable[str]]
-"""The keys of the trace, and its events as JSON."""
+Track = tuple["int | None", "int | None"]
+Translation = tuple[dict[str, Any], Iterable[Timed]]
+"""The keys of the trace, and its events."""
 
 
 @dataclass(frozen=True)
@@ -96,28 +102,23 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def event(category: str, name: object, start: object, end: object, **fields: Any) -> str:
-    """A range as JSON, in Kineto's form.
+def range_event(category: str, name: object, span: tuple[object, object], track: Track, args: Struct) -> Timed:
+    """A range of a category.
 
     Args:
-        start: ns. What is not a whole number becomes null: the reader counts events without a time.
-        end: ns.
-        fields: ``pid``, ``tid`` and ``args``; arguments that are None are left out.
+        span: its begin and end, ns. What is not a whole number is not known: events without a time are counted.
+        track: process and thread.
+        args: the arguments of the category.
     """
-    since, until = (time if isinstance(time, int) and abs(time) < 1 << 62 else None for time in (start, end))
+    since, until = (time if isinstance(time, int) and abs(time) < MAX_NS else None for time in span)
     duration = None if since is None or until is None else until - since
-    args = {key: value for key, value in fields.pop("args", {}).items() if value is not None}
-    text = json.dumps(
-        {"ph": "X", "cat": category, "name": name if isinstance(name, str) else "", **fields, "args": args}
-    )
-    return f'{text[:-1]}, "ts": {_microseconds(since)}, "dur": {_microseconds(duration)}}}'
+    found = StructEvent("X", category, name if isinstance(name, str) else "", pid=track[0], tid=track[1], args=args)
+    return found, since, duration
 
 
-def _microseconds(nanoseconds: int | None) -> str:
-    """Nanoseconds as JSON's microseconds, exactly, which a float is not."""
-    if nanoseconds is None:
-        return "null"
-    return f"{'-' if nanoseconds < 0 else ''}{abs(nanoseconds) // 1000}.{abs(nanoseconds) % 1000:03}"
+def raw(value: object) -> Raw:
+    """A value as an argument that is kept as JSON; None is none."""
+    return Raw(b"" if value is None else json.encode(value))
 
 
 def whole(value: object) -> int | None:

@@ -4,26 +4,25 @@ The database is opened read-only and immutable, and only ordinary tables are rea
 is run. Each row becomes one event of a Kineto trace, so that all tables and analyses follow from it. A database may
 hold several processes. Those with kernels are ranks: each is read by itself, under a path of its own (`rundir.names`).
 
-In: the path of an SQLite file. Out: how many ranks it holds, and a reader of JSON text for each.
+In: the path of an SQLite file. Out: how many ranks it holds, and the events of each.
 """
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import lru_cache
 from pathlib import Path, PurePath
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import quote
 
 from rankscope.errors import NotATraceError, OtherTraceError, RankscopeError, TraceError
-from rankscope.ingest.decompress import Pieces, Reader
+from rankscope.ingest.imported import Imported, Timed
+from rankscope.ingest.salvage import Losses
 from rankscope.ingest.sqlite_tables import Database, Process, Translation
 from rankscope.rundir.names import parse_trace_name, split_process
 
-_ROWS = 2_000
 # Of one file: a node has no more processes with kernels, and each is a task that reads the file.
 _MAX_RANKS = 1_024
 
@@ -71,8 +70,8 @@ def _ranks(processes: Sequence[Process]) -> list[Process]:
     return sorted((each for each in processes if each.kernels), key=lambda each: each.order)[:_MAX_RANKS]
 
 
-def open_sqlite(path: str, stack: ExitStack) -> Reader:
-    """The events of a database as the JSON of a trace: of the process that the path names, else of the busiest.
+def open_sqlite(path: str, stack: ExitStack) -> Imported:
+    """The events of a database: of the process that the path names, else of the busiest.
 
     Raises:
         TraceError: it cannot be read.
@@ -82,7 +81,8 @@ def open_sqlite(path: str, stack: ExitStack) -> Reader:
     if "://" in file and not file.lower().startswith("file://"):
         raise TraceError("an SQLite database cannot be read from a URL", path=path, hint="copy it to a disk first")
     try:
-        database, importer = _open(file.removeprefix("file://"), stack)
+        file = file.removeprefix("file://")
+        database, importer = _open(file, stack)
         found = importer.processes(database)
         chosen, others = max(found, key=lambda each: each.kernels, default=None), max(len(found) - 1, 0)
         if place is not None:
@@ -96,7 +96,8 @@ def open_sqlite(path: str, stack: ExitStack) -> Reader:
         raise TraceError(f"the database cannot be read: {error}", path=path, hint="export or copy it again") from error
     if chosen is not None and chosen.rank is not None:
         head["distributedInfo"] = {"rank": chosen.rank, "world_size": chosen.world_size}
-    return Translated(head, events, others)
+    losses = Losses()
+    return Imported(_read(events, losses), head, losses, bytes_read=Path(file).stat().st_size, others=others)
 
 
 def _open(path: str, stack: ExitStack) -> tuple[Database, Importer]:
@@ -136,46 +137,9 @@ def _decoded(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-class Translated:
-    """The JSON of a trace, made from a database while it is read.
-
-    Args:
-        head: the keys of the trace.
-        events: its events.
-        others: further processes with device events in the file, which are not read.
-    """
-
-    def __init__(self, head: Mapping[str, Any], events: Iterable[str], others: int = 0) -> None:
-        self._others = others
-        self._pieces = Pieces(self._encoded(head, events))
-
-    def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes.
-
-        Raises:
-            ValueError: the database is damaged.
-        """
-        try:
-            return self._pieces.read(size)
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"the database is damaged: {error}") from error
-
-    def count_unread(self) -> int:
-        """Further processes in the file."""
-        return self._others
-
-    def checksum_error(self) -> str | None:
-        """None: the file has no checksum."""
-        return None
-
-    @staticmethod
-    def _encoded(head: Mapping[str, Any], events: Iterable[str]) -> Iterator[bytes]:
-        yield json.dumps(head).encode()[:-1] + b', "traceEvents": ['
-        batch: list[str] = []
-        first = True
-        for each in events:
-            batch.append(each)
-            if len(batch) == _ROWS:
-                yield (("" if first else ",\n") + ",\n".join(batch)).encode()
-                batch, first = [], False
-        yield (("" if first or not batch else ",\n") + ",\n".join(batch) + "]}").encode()
+def _read(events: Iterable[Timed], losses: Losses) -> Iterator[Timed]:
+    """The events up to the first damage."""
+    try:
+        yield from events
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        losses.cut(f"the database is damaged: {error}")

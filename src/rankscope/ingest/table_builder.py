@@ -18,17 +18,15 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from rankscope.ingest import event_types as ev
+from rankscope.ingest.categories import categorized, known_processes
 from rankscope.ingest.chunks import Chunk
 from rankscope.ingest.event_columns import DecodedEvents, Events, is_absent
-from rankscope.ingest.event_groups import grouped, grouped_typed
 from rankscope.ingest.event_types import ANNOTATION_2020, MEMORY_NAME, PROFILER_STEP, PYTHON_GC, table_of
 from rankscope.ingest.native import ARROW, INSTANT, MEMORY, OTHER, RANGE, Piece
 from rankscope.ingest.native_columns import NativeEvents, NativePiece
-from rankscope.ingest.repair import text_then_repaired
-from rankscope.ingest.salvage import UNREADABLE, Losses
+from rankscope.ingest.salvage import UNREADABLE, Losses, text_then_repaired
 from rankscope.ingest.table_columns import GROUPS
 from rankscope.ingest.timestamps import FAR_NS, NO_TIME, event_times, median_start
-from rankscope.ingest.track_categories import categorized, known_processes
 from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import Int64
 from rankscope.store import account
@@ -61,7 +59,7 @@ class TableBuilder:
     """Takes chunks and appends their rows to a spool.
 
     Attributes:
-        counts: events seen, by phase and category as written; of known processes, as `track_categories` has it.
+        counts: events seen, by phase and category as written; of known processes, as `categories` has it.
         odd: counts of oddities that did not prevent reading (unfinished ranges, values that do not fit, …).
         no_time: events that are in no table, as their time is not known, by phase and category.
         no_duration: ranges that end when they begin, as their duration is not known.
@@ -85,28 +83,21 @@ class TableBuilder:
         """Append a chunk's events to their tables."""
         if chunk.piece is not None:
             if not self._add_piece(chunk.piece):
-                self.add(chunk.untyped())
+                self.add(chunk.decoded())
             return
         events = chunk.events
-        groups = (grouped_typed if chunk.typed else grouped)(events)
-        events_of = {key: [events[row] for row in rows.tolist()] for key, rows in groups.items()} if chunk.typed else {}
-        start, duration = event_times(
-            chunk, [(groups[key], in_group) for key, in_group in events_of.items()] if events_of else None
-        )
+        groups = _grouped(events)
+        start, duration = event_times(chunk)
         self._clear_far_starts(start, groups)
-        if chunk.typed and (start == NO_TIME).any():
-            # Only the untyped events know the size of the lost text.
-            self.add(chunk.untyped())
-            return
         tables: dict[tuple[str, str | None], list[Int64]] = {}
-        ready: dict[tuple[str, str | None], list[ev.Event]] = {}
         for (phase, category), rows in groups.items():
             self.counts[phase, category] += rows.size
             table = table_of(phase, category)
             at = rows
             if table != "tracks" and (timeless := start[at] == NO_TIME).any():
                 # Its time is not known, and time zero would extend every span.
-                size = sum(len(events[row].args) for row in at[timeless])
+                lost = (events[row].args for row in at[timeless])
+                size = sum(len(args) for args in lost if isinstance(args, Raw))
                 self._losses.lose(size, f"events {account.NO_TIME}", int(timeless.sum()))
                 self.no_time[phase, category] += int(timeless.sum())
                 at = at[~timeless]
@@ -115,15 +106,11 @@ class TableBuilder:
             # These tables have columns for phase and category, so their groups are added together.
             in_columns = table in ("other_events", "flows", "tracks", "counters", "half")
             tables.setdefault((table, None if in_columns else category), []).append(at)
-            if at is rows and events_of:
-                ready[table, None if in_columns else category] = events_of[phase, category]
         for (table, category), parts in tables.items():
             at = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
             if not at.size:
                 continue
-            chosen = ready.get((table, category), [])
-            if len(chosen) != at.size:
-                chosen = events if at.size == len(events) else [events[row] for row in at.tolist()]
+            chosen = events if at.size == len(events) else [events[row] for row in at.tolist()]
             if table == "half":
                 self._pair(chosen, start[at])
                 continue
@@ -355,7 +342,7 @@ class TableBuilder:
 
     def args(self, decoder: Decoder[list[Any]], kind: type[Struct], events: list[ev.Event]) -> list[Any]:
         """The arguments of events of one kind, decoded together; separately if some are invalid."""
-        if events and not isinstance(events[0].args, Raw):
+        if isinstance(events[0], ev.StructEvent):
             return [event.args for event in events]
         text = b"[" + b",".join([event.args for event in events]) + b"]"
         try:
@@ -388,6 +375,20 @@ class TableBuilder:
         if text != b"null":
             self.odd["arguments that cannot be read"] += 1
         return kind()
+
+
+def _grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64]:
+    """The rows of the events of each phase and category, by first appearance of its category, then of its phase."""
+    rows: dict[tuple[str | None, str | None], list[int]] = {}
+    for row, event in enumerate(events):
+        key = event.ph, event.cat
+        if key in rows:
+            rows[key].append(row)
+        else:
+            rows[key] = [row]
+    phases = dict.fromkeys(phase for phase, _ in rows)
+    keys = ((phase, category) for category in dict.fromkeys(category for _, category in rows) for phase in phases)
+    return {key: np.array(rows[key], dtype=np.int64) for key in keys if key in rows}
 
 
 class _Compacted(dict[str, str | None]):

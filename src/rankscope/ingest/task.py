@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 
 from rankscope.errors import NotATraceError, OtherTraceError, TraceError, without_credentials
+from rankscope.ingest.categories import READ, named
 from rankscope.ingest.kineto import read_kineto
-from rankscope.ingest.known_categories import READ, named
 from rankscope.ingest.source import is_url
 from rankscope.ingest.trace_metadata import trace_info
 from rankscope.rundir.plurals import counted

@@ -14,11 +14,10 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.ingest.chunks import Chunk
-from rankscope.ingest.event_types import EXACT_TIMES, Event
+from rankscope.ingest.event_types import EXACT_TIMES
 from rankscope.primitives.intervals import Int64
 
 Float64 = npt.NDArray[np.float64]
-Group = tuple["Int64 | slice", list[Event]]
 
 # Below 2^43 µs (101 days) neighboring float64 are less than 1 ns apart, so a number with three decimals is the
 # nearest float of exactly one integer of nanoseconds, and rounding its fraction finds it. (Rounding a thousand times
@@ -35,25 +34,22 @@ NO_TIME = -(1 << 63)
 FAR_NS = 1 << 52
 
 
-def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[Int64, Int64]:
+def event_times(chunk: Chunk) -> tuple[Int64, Int64]:
     """Start and duration of every event of a chunk, ns.
 
     A start that is absent or out of range is `NO_TIME`; a duration that is absent or absurd is −1.
-
-    Args:
-        groups: its events by class, with their rows: events of one class are read in half the time.
     """
-    stamps, durations = np.empty((2, len(chunk.events)))
-    texts: list[Sequence[int | float | None]] = []
-    for rows, events in [(slice(None), chunk.events)] if groups is None else groups:
-        written = [event.ts for event in events]
-        try:
-            stamps[rows] = _floats(written)
-        except OverflowError:  # an integer beyond the range of floats is not a time
-            written = [ts if ts is None or abs(ts) < MAX_US else None for ts in written]
-            stamps[rows] = _floats(written)
-        durations[rows] = _floats([event.dur for event in events])
-        texts.append(written)
+    if chunk.times is not None:
+        start, spent = chunk.times
+        spent[(spent < 0) | (spent >= FAR_NS)] = -1
+        return start, spent
+    written = [event.ts for event in chunk.events]
+    try:
+        stamps = _floats(written)
+    except OverflowError:  # an integer beyond the range of floats is not a time
+        written = [ts if ts is None or abs(ts) < MAX_US else None for ts in written]
+        stamps = _floats(written)
+    durations = _floats([event.dur for event in chunk.events])
     absent = ~((durations >= 0) & (durations < FAR_NS / 1000))
     durations[absent] = 0.0
     spent = _rounded(durations)
@@ -61,7 +57,7 @@ def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[In
     timeless = ~(np.abs(stamps) < MAX_US)
     stamps[timeless] = 0.0
     # Integers are decoded as such, and a float64 holds them up to 2^53.
-    if stamps.size and np.abs(stamps).max() >= EXACT_FLOAT_US and any(map(_has_fractions, texts)):
+    if stamps.size and np.abs(stamps).max() >= EXACT_FLOAT_US and _has_fractions(written):
         start = _exact(chunk)
     else:
         start = _rounded(stamps)

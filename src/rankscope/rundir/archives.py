@@ -41,7 +41,9 @@ _DATABASE = b"SQLite format 3"
 
 
 @dataclass(frozen=True)
-class _Member:
+class Member:
+    """A file in an archive."""
+
     path: PurePosixPath
     file: Any
     """Its content: an object with ``read``."""
@@ -51,8 +53,8 @@ def is_packed_run(path: Path) -> bool:
     """Whether a file is an archive with several traces, or with one and a rank's manifest; not if it is damaged before
     the second."""
     found = 0
-    with suppress(Exception), closing(_members(path)) as members:
-        for member in members:
+    with suppress(Exception), closing(members(path)) as inside:
+        for member in inside:
             found += _is_part_of_a_run(member.file.read(_HEAD_BYTES), member.path)
             if found > 1:
                 return True
@@ -65,13 +67,12 @@ def describe_file(path: Path) -> tuple[str, str]:
     try:
         if path.stat().st_size == 0:
             return "is empty", "copy it again: a copy, or an export, was interrupted"
-        with closing(_members(path)) as members:
-            found = sum(_is_part_of_a_run(member.file.read(_HEAD_BYTES), member.path) for member in members)
+        with closing(members(path)) as inside:
+            found = sum(_is_part_of_a_run(member.file.read(_HEAD_BYTES), member.path) for member in inside)
     except Exception as error:
         damage = str(error)
-    head = _head(path)
-    is_archive = head.startswith(ZIP) or head[_TAR_MAGIC_AT:].startswith(_TAR_MAGIC)
-    if is_archive and damage:
+    head = head_of(path)
+    if is_archive(head) and damage:
         hint = "copy it again; or unpack it with tar or unzip, as far as that goes, and name the directory"
         return f"is a damaged archive: {damage}", hint
     if found and is_packed_run(path):
@@ -80,18 +81,26 @@ def describe_file(path: Path) -> tuple[str, str]:
     if found or any(key in head for key in _TRACE):
         return A_TRACE, "name the directory that it is in"
     hint = "name the directory that traces were written to"
-    return ("is an archive without a trace" if is_archive else "is a file, not a directory"), hint
+    return ("is an archive without a trace" if is_archive(head) else "is a file, not a directory"), hint
 
 
-def _head(path: Path) -> bytes:
-    """The beginning of a file, decompressed where that is possible."""
+def head_of(path: Path, size: int = _HEAD_BYTES) -> bytes:
+    """The beginning of a file, decompressed where that is possible; what precedes damage."""
+    found = b""
     with ExitStack() as stack, suppress(Exception):
         raw = stack.enter_context(path.open("rb"))
         start = raw.read(4)
         raw.seek(0)
         stream = decompressed(raw, start, stack)
-        return bytes(getattr(stream, "read1", stream.read)(_HEAD_BYTES))
-    return b""
+        read = getattr(stream, "read1", stream.read)
+        while len(found) < size and (block := read(size - len(found))):
+            found += block
+    return found
+
+
+def is_archive(head: bytes) -> bool:
+    """Whether a file with this beginning is an archive."""
+    return head.startswith(ZIP) or head[_TAR_MAGIC_AT:].startswith(_TAR_MAGIC)
 
 
 def decompressed(raw: IO[bytes], start: bytes, stack: ExitStack) -> Any:
@@ -112,8 +121,8 @@ def unpack_run(archive: Path, into: Path) -> list[str]:
     """
     written: list[str] = []
     try:
-        with closing(_members(archive)) as members:
-            for member in members:
+        with closing(members(archive)) as inside:
+            for member in inside:
                 target = into / member.path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with target.open("xb") as file:
@@ -126,7 +135,7 @@ def unpack_run(archive: Path, into: Path) -> list[str]:
     return written
 
 
-def _members(path: Path) -> Generator[_Member]:
+def members(path: Path) -> Generator[Member]:
     """The files of an archive that are worth unpacking; none if it is not an archive."""
     seen: set[PurePosixPath] = set()
     with ExitStack() as stack:
@@ -138,7 +147,7 @@ def _members(path: Path) -> Generator[_Member]:
             if any(inside in other.parents for other in seen):
                 continue
             seen.add(inside)
-            yield _Member(inside, file)
+            yield Member(inside, file)
             if len(seen) >= MAX_MEMBERS:
                 raise ValueError(f"it has more than {MAX_MEMBERS:,} files")
 

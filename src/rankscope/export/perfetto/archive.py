@@ -8,7 +8,7 @@ same, and each file the offset of its clock from that of the file with the run's
 Perfetto drops events before zero, so that file is the reference. A manifest knows no drift: the offset is that of the
 middle of each file. Perfetto reads neither zip64 nor names beyond ASCII, so members are called `rank3.json` and are
 limited to 4 GiB. They are stored as plain JSON in the archive's own compression: an override for a compressed member
-would be one for an archive.
+would be one for an archive. Traces of other formats are written as JSON from their tables.
 
 In: a run. Out: a zip file.
 """
@@ -27,7 +27,10 @@ import numpy as np
 
 from rankscope import __version__
 from rankscope.errors import ConfigError, RankscopeError
+from rankscope.export.perfetto.merged import write_trace
 from rankscope.export.perfetto.ranks import first_instant, rank_name
+from rankscope.ingest.decompress import Reader
+from rankscope.ingest.imported import Imported
 from rankscope.ingest.source import open_trace
 from rankscope.pipeline import Run
 from rankscope.pipeline.clock import RankClock, clock_of
@@ -96,8 +99,11 @@ def write_archive(run: Run, output: Path, *, keep_paths: bool = False) -> Archiv
         with atomic_file(output) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(_entry(MANIFEST), _manifest(files, run, clock.residual_ns if clock.aligned else None))
             for rank, _, name, trace in members:
-                with archive.open(_entry(name), "w") as member:
-                    for part in _content(trace.info.path, b"" if keep_paths else name.encode(), rank, cut):
+                with open_trace(trace.info.path) as opened, archive.open(_entry(name), "w") as member:
+                    if isinstance(opened.trace, Imported):
+                        write_trace(trace, rank_name(rank, trace.info.mesh), member.write)
+                        continue
+                    for part in _content(opened.trace, b"" if keep_paths else name.encode(), rank, cut):
                         member.write(part)
     except OSError as error:
         raise RankscopeError(f"cannot be written: {error.strerror}", path=output, hint="choose another -o") from error
@@ -139,21 +145,20 @@ def _entry(name: str) -> zipfile.ZipInfo:
     return entry
 
 
-def _content(path: str, name: bytes, rank: int, cut: list[int]) -> Iterator[bytes]:
+def _content(reader: Reader, name: bytes, rank: int, cut: list[int]) -> Iterator[bytes]:
     """The JSON of a trace, with a name instead of the path that it was written to."""
     held = b""
-    with open_trace(path) as reader:
-        while True:
-            try:
-                block = reader.read(_BLOCK_BYTES)
-            except (EOFError, OSError, ValueError, ArithmeticError):
-                cut.append(rank)
-                block = b""
-            if not block:
-                break
-            held += block
-            if name:
-                held = _TRACE_NAME.sub(b'"traceName": "' + name + b'"', held)
-            yield held[:-_HELD_BYTES]
-            held = held[-_HELD_BYTES:]
+    while True:
+        try:
+            block = reader.read(_BLOCK_BYTES)
+        except (EOFError, OSError, ValueError, ArithmeticError):
+            cut.append(rank)
+            block = b""
+        if not block:
+            break
+        held += block
+        if name:
+            held = _TRACE_NAME.sub(b'"traceName": "' + name + b'"', held)
+        yield held[:-_HELD_BYTES]
+        held = held[-_HELD_BYTES:]
     yield held

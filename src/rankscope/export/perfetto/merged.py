@@ -10,7 +10,7 @@ In: a run. Out: a `.pftrace`, or JSON in Chrome's format.
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,6 +115,20 @@ def write_merged(run: Run, output: Path) -> Merged:
     except OSError as error:
         raise RankscopeError(f"cannot be written: {error.strerror}", path=output, hint="choose another -o") from error
     return written
+
+
+def write_trace(trace: CachedTrace, name: str, write: Callable[[bytes], object]) -> None:
+    """Write one file on its own clock, as JSON.
+
+    Args:
+        name: of its process.
+        write: takes bytes.
+    """
+    writer, written = JsonWriter(write), Merged()
+    writer.process(1, name)
+    clock = RankClock(bases=(0,), drift=0.0, at=0, offset_ns=0, residual_ns=None)
+    _write_file(writer, _RankFile(trace, 0, clock, {}), _Tracks(writer, 1, written), written)
+    writer.close()
 
 
 # -- one file -------------------------------------------------------------------------------------------------------

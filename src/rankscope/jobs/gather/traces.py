@@ -13,14 +13,13 @@ import gzip
 import io
 import os
 import re
-import tarfile
-import zipfile
 from collections.abc import Container
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from rankscope.rundir.archives import GZIP, ZIP, decompressed
+from rankscope.rundir.archives import GZIP, head_of, is_archive, members
 from rankscope.rundir.fields import MAX_RANKS
 from rankscope.rundir.hang_dump import HANG_FOLDER
 from rankscope.rundir.names import ENDINGS, PERFETTO_ENDINGS, RANKS_FOLDER, parse_trace_name
@@ -106,17 +105,12 @@ def _text(name: str, block: bytes) -> str | None:
 
 def _first_bytes(path: Path) -> bytes:
     """The first bytes of a trace, decompressed and out of its archive."""
-    with ExitStack() as stack:
-        file = stack.enter_context(path.open("rb"))
-        start = file.read(4)
-        file.seek(0)
-        if start == ZIP:
-            with zipfile.ZipFile(file) as archive:
-                names = [info for info in archive.infolist()[:_MAX_MEMBERS] if ".json" in info.filename]
-                with archive.open(names[0]) as member:
-                    return _decompressed(member.read(_HEAD_BYTES))
-        head: bytes = decompressed(file, start, stack).read(_HEAD_BYTES)
-    return _first_of_tar(head) if head[257:262] == b"ustar" else head
+    head = head_of(path, _HEAD_BYTES)
+    if not is_archive(head):
+        return head
+    with closing(members(path)) as inside:
+        first = next((member for member in islice(inside, _MAX_MEMBERS) if ".json" in member.path.name), None)
+        return b"" if first is None else _decompressed(first.file.read(_HEAD_BYTES))
 
 
 def _decompressed(head: bytes) -> bytes:
@@ -125,12 +119,3 @@ def _decompressed(head: bytes) -> bytes:
         return head
     with gzip.open(io.BytesIO(head)) as unpacked:
         return unpacked.read1(_HEAD_BYTES)
-
-
-def _first_of_tar(head: bytes) -> bytes:
-    """The part of the first trace that is within the first bytes of a tar archive."""
-    with tarfile.open(fileobj=io.BytesIO(head), mode="r:") as archive:
-        while (member := archive.next()) is not None:
-            if member.isreg() and ".json" in member.name:
-                return _decompressed(head[member.offset_data :])
-    return b""

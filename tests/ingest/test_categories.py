@@ -13,8 +13,8 @@ from tests.kineto import event, kernel, op, step, trace, write
 
 import rankscope
 from rankscope.errors import OtherTraceError
+from rankscope.ingest.categories import timed, unknown_categories
 from rankscope.ingest.kineto import read_kineto
-from rankscope.ingest.known_categories import timed, unknown_categories
 from rankscope.pipeline import Run
 from rankscope.report.summary import summary
 from rankscope.results import Finding

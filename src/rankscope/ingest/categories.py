@@ -1,20 +1,26 @@
-"""What events without a category are, by the process that they belong to.
+"""Which categories rankscope knows, and what events without one are, by the process that they belong to.
 
 Two writers leave the category out: `EventList.export_chrome_trace` of torch's autograd profiler, in which the id of a
 process is a text, and torch_npu (`trace_view.json`), which names the processes. `CATEGORIES` has both.
 
-In: the names of a trace's processes, and events. Out: the category of each event, as Kineto or 2020's files have it.
+Traces of other tools (JAX, rocprof, Horovod) have the same form, and other categories or none. As none of their ranges
+is in a table that analyses read, a part of a trace would look idle, and all of it empty: these are counted.
+
+In: the names of a trace's processes, and events; or its events by phase and category. Out: the category of each event,
+as Kineto or 2020's files have it; or how many events have a time, and how many of these have an unknown category.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
 from msgspec import Raw, Struct, field
 
-from rankscope.ingest.event_types import Event
+from rankscope.ingest.event_types import TABLE_OF_CATEGORY, Event
+from rankscope.rundir.plurals import counted
 
 
 class _Args(Struct, gc=False):
@@ -94,3 +100,42 @@ def categorized(event: Event, process: str) -> Event:
     if added and event.cat not in NOT_WORK:
         event.args = Raw(msgspec.json.encode(added))
     return event
+
+
+# -- known and unknown categories ---------------------------------------------------------------------------------
+
+READ = "the traces of torch.profiler, and the formats of other tools that docs/formats.md lists"
+"""What rankscope reads."""
+
+_OF_TORCH = """trace overhead cpu_instant_event external_correlation cuda_sync cuda_event cuda_profiler_range
+xpu_profiler_range xpu_scope_profiler collective_comm mtia_insight mtia_counters mtia_workloadd ac2g fwdbwd async
+async_gpu async_cpu async_cpu_to_gpu"""
+_KNOWN = {*TABLE_OF_CATEGORY, *_OF_TORCH.split(), *NOT_WORK}
+# Complete, begun, and begun on several threads.
+_RANGES = ("X", "B", "b")
+_NAMED = 4
+Counts = Mapping[tuple[str | None, str | None], int]
+
+
+def timed(counts: Counts) -> int:
+    """How many timed events a trace has, of its events by phase and category."""
+    return sum(number for (phase, _), number in counts.items() if phase in _RANGES)
+
+
+def unknown_categories(counts: Counts) -> dict[str, int]:
+    """The timed events without a known category, by category, of a trace's events by phase and category."""
+    unknown = Counter[str]()
+    for (phase, category), number in counts.items():
+        if phase in _RANGES and (category or "").lower() not in _KNOWN:
+            unknown[category or ""] += number
+    return dict(unknown)
+
+
+def named(unknown: Mapping[str, int]) -> str:
+    """The most frequent of unknown categories, with their numbers."""
+    names = [
+        f"{number:,} {repr(category[:40]) if category else 'without a category'}"
+        for category, number in Counter(unknown).most_common(_NAMED)
+    ]
+    more = len(unknown) - _NAMED
+    return ", ".join(names) + (f" and {counted(more, 'other category', 'other categories')}" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Events that are decoded together with their arguments give the rows that they give when these are decoded apart."""
+"""A text that is cut where events with and without a category meet gives the rows that it gives uncut."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from tests.kineto import (
 
 from rankscope.errors import RankscopeError
 from rankscope.ingest import chunks
+from rankscope.ingest.boundaries import pieces
 from rankscope.ingest.kineto import KinetoTrace, read_kineto
-from rankscope.ingest.typed_events import decode_typed, pieces
 
 # What producers write, and what none writes: texts, lists and null where numbers belong.
 odd = st.one_of(st.none(), st.integers(-(2**40), 2**40), st.just(2**63), st.just("7"), st.just("seven"), st.just([1]))
@@ -74,13 +74,12 @@ REAL = [
 NAMES = [event("process_name", 0, ph="M", pid=pid, args={"name": "python"}) for pid in range(3)]
 
 
-def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "decode_typed", lambda text: None)
+def uncut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "pieces", lambda text, reach=None: [text])
 
 
 def both(path: Path, **how: Any) -> tuple[KinetoTrace | str, KinetoTrace | str]:
-    """What a file gives, and what it gives with all arguments decoded apart."""
+    """What a file gives, and what it gives uncut."""
 
     def read() -> KinetoTrace | str:
         try:
@@ -90,7 +89,7 @@ def both(path: Path, **how: Any) -> tuple[KinetoTrace | str, KinetoTrace | str]:
 
     together = read()
     with pytest.MonkeyPatch.context() as patch:
-        apart(patch)
+        uncut(patch)
         return together, read()
 
 
@@ -126,22 +125,6 @@ def test_whatever_events_are_they_give_the_same(
     # Among events of known categories, so that some chunks are read in one way and some in the other.
     path = write(folder / "t.json", trace([*NAMES[:1], *REAL[:3], *made, *REAL[3:6]]))
     same(path, chunk_bytes=chunk_bytes)
-
-
-def test_events_of_real_kinds_are_decoded_together() -> None:
-    found = decode_typed(json.dumps(REAL).encode())
-    assert found is not None
-    assert len(found) == len(REAL)
-    assert (found[6].args.collective, found[6].args.collective_sequence) == ("allreduce", 5)  # type: ignore[attr-defined]
-    for other in (
-        {"cat": "unknown"},
-        {"cat": None},
-        {"ts": None},
-        {"ph": "B"},
-        {"args": None},
-        {"args": {"stream": "x"}},
-    ):
-        assert decode_typed(json.dumps([*REAL, {**REAL[5], **other}]).encode()) is None, other
 
 
 def test_blocks_without_a_category_are_cut_off() -> None:
