@@ -65,7 +65,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
-    made = memory_blocks(found.filter(pl.col("address").is_not_null()))
+    made = memory_blocks(found)
     names = window["host_ops"]["name"]
     return made.with_columns(
         pl.col("memory").alias("device"),

@@ -206,7 +206,7 @@ _SECTIONS: dict[str, Section] = {
     "work": _work,
     "module_work": _modules,
     "collectives": _collectives,
-    "memory_steps": _memory,
+    "memory_by_step": _memory,
 }
 
 
@@ -238,5 +238,5 @@ def _stacks(frame: pl.DataFrame) -> pl.DataFrame:
     return _in_bytes(frame, "stacks", pl.col("stack").fill_null("no stack recorded"), held, blocks)
 
 
-_SNAPSHOTS: dict[str, Section] = {"memory_snapshot": _snapshot, "memory_stacks": _stacks}
+_SNAPSHOTS: dict[str, Section] = {"memory_snapshot": _snapshot, "memory_snapshot_by_stack": _stacks}
 NEEDED = (*_SECTIONS, *_SNAPSHOTS)

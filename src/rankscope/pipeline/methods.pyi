@@ -70,30 +70,16 @@ class AnalysisMethods:
         """Launch latency and queue depth: how far the host runs ahead of the device."""
     def matrix_work(self) -> pl.DataFrame:
         """Matrix work by data type, and whether it runs on tensor cores."""
-    def memory(self) -> pl.DataFrame:
+    def memory(
+        self, *, by: Literal["device", "step", "operator", "category", "module", "site"] = "device"
+    ) -> pl.DataFrame:
         """Peak memory of each rank: how much, when, and in which operator."""
     def memory_blocks(self) -> pl.DataFrame:
         """Memory blocks: who allocated each, its size and lifetime."""
-    def memory_categories(self) -> pl.DataFrame:
-        """Memory by category: parameters, gradients, optimizer state, activations, temporary."""
-    def memory_composition(self) -> pl.DataFrame:
-        """Memory over time by category, downsampled for drawing: what makes up each rise of the curve."""
-    def memory_curve(self) -> pl.DataFrame:
+    def memory_curve(self, *, by: Literal["event", "interval", "category"] = "event") -> pl.DataFrame:
         """Memory over time on each rank and device: every allocation and release."""
-    def memory_modules(self) -> pl.DataFrame:
-        """Memory by module: what each nn.Module's own code allocated, by category, at the peak and in total."""
-    def memory_operators(self) -> pl.DataFrame:
-        """Memory by operator: what each allocates and releases, itself and in total."""
-    def memory_outline(self) -> pl.DataFrame:
-        """Memory over time on each rank and device, downsampled for drawing."""
-    def memory_sites(self) -> pl.DataFrame:
-        """Memory by call site: which line of the user's code allocated it, by category, at the peak and in total."""
-    def memory_snapshot(self) -> pl.DataFrame:
+    def memory_snapshot(self, *, by: Literal["device", "stack"] = "device") -> pl.DataFrame:
         """Memory snapshot of each device: in use, free, and fragmented."""
-    def memory_stacks(self) -> pl.DataFrame:
-        """Memory snapshot by call stack: what each stack holds, now and at the peak."""
-    def memory_steps(self) -> pl.DataFrame:
-        """Memory by step: peak, memory at the end of the step, growth."""
     def mesh(self) -> pl.DataFrame:
         """Differences along each dimension of the mesh: data, tensor, pipeline parallel, hosts."""
     def module_work(self) -> pl.DataFrame:
