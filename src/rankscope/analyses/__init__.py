@@ -22,6 +22,7 @@ RENAMED = {
     "memory_sites": ("memory", "site"),
     "memory_stacks": ("memory_snapshot", "stack"),
     "memory_steps": ("memory", "step"),
+    "module_work": ("work", "module"),
 }
 """Names of earlier versions: the analysis that has their rows, and for which ``by``. They work for one release."""
 

@@ -92,11 +92,6 @@ _NO_EVENTS = pl.DataFrame(schema=_SCHEMA)
 _RANGES = ("device_events", "host_ops", "runtime_calls", "annotations")
 
 
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """A rank's events."""
-    return steps_by_window(tables, inputs, COLUMNS, _window_events)
-
-
 def _window_events(window: Tables, inputs: Inputs) -> pl.DataFrame:
     steps, windows = step_windows(window["annotations"], window["device_events"])
     number, starts, ends = steps["step"], windows.start, windows.end
@@ -323,7 +318,7 @@ analysis = Analysis(
     name="evidence_events",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
+    per_rank=steps_by_window(COLUMNS, _window_events),
     reads={
         "device_events": (
             "start_ns", "end_ns", "name", "kind", "is_collective", "device", "stream", "op_row",

@@ -71,11 +71,6 @@ COLUMNS = (
 )
 
 
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """A rank's steps."""
-    return steps_by_window(tables, inputs, COLUMNS, _window_gaps)
-
-
 def _window_gaps(window: Tables, inputs: Inputs) -> pl.DataFrame:
     work = inputs.once("late launches", lambda: LateLaunches.of(window, inputs.options.communication))
     steps, windows = step_windows(window["annotations"], window["device_events"])
@@ -165,7 +160,7 @@ analysis = Analysis(
     name="launch_gaps",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
+    per_rank=steps_by_window(COLUMNS, _window_gaps),
     reads={
         "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "device", "stream", "launch_ns"),
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth"),

@@ -112,11 +112,6 @@ _MALLOC = rf"{DEVICE_MALLOC}|^(cuda|hip)Malloc(FromPool)?Async$|^cuMemAlloc"
 _FREE = rf"{DEVICE_FREE}|^(cuda|hip)FreeAsync$|^cuMemFree"
 
 
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """A rank's devices."""
-    return rows_by_window(tables, inputs, COLUMNS, _of_window)
-
-
 def _samples(window: Tables) -> pl.DataFrame:
     return memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
 
@@ -259,8 +254,8 @@ How to read it: growth in the first steps is normal: gradients, optimizer state,
 later step is memory that the loop keeps: a list of losses with their graphs, an unbounded cache.
 """,
     columns=STEP_COLUMNS,
-    per_rank=lambda tables, inputs: steps_by_window(
-        tables, inputs, STEP_COLUMNS, lambda window, _: memory_by_step(_samples(window)).rename({"memory": "device"})
+    per_rank=steps_by_window(
+        STEP_COLUMNS, lambda window, _: memory_by_step(_samples(window)).rename({"memory": "device"})
     ),
     needs_rows_of=("memory_events",),
     reads={**_READS, "host_ops": ("start_ns", "end_ns", "pid", "tid")},
@@ -487,7 +482,7 @@ and optimizer state; a peak that is mostly temporary belongs to one operator (`-
 """,
     whole_recording=True,
     columns=CATEGORY_COLUMNS,
-    per_rank=lambda tables, inputs: rows_by_window(tables, inputs, CATEGORY_COLUMNS, _categories),
+    per_rank=rows_by_window(CATEGORY_COLUMNS, _categories),
     headline=_category_headline,
     reads=CATEGORY_TABLES,
 )
@@ -564,7 +559,7 @@ analysis = Analysis(
     doc=__doc__,
     whole_recording=True,
     columns=COLUMNS,
-    per_rank=per_rank,
+    per_rank=rows_by_window(COLUMNS, _of_window),
     headline=headline,
     needs_rows_of=("memory_events",),
     reads={

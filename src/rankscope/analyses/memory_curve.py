@@ -81,11 +81,6 @@ _READS = {
 }
 
 
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """A rank's samples."""
-    return steps_by_window(tables, inputs, COLUMNS, _events)
-
-
 def _events(window: Tables, inputs: Inputs) -> pl.DataFrame:
     found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
     row = found["operator_row"]
@@ -137,7 +132,7 @@ How to read it: rise and fall of each step, a level that climbs from step to ste
 job should look similar; one that is higher holds more of the model, or larger batches.
 """,
     columns=INTERVAL_COLUMNS,
-    per_rank=lambda tables, inputs: rows_by_window(tables, inputs, INTERVAL_COLUMNS, _by_interval),
+    per_rank=rows_by_window(INTERVAL_COLUMNS, _by_interval),
     headline=_interval_headline,
     reads={**_READS, "host_ops": ("start_ns", "end_ns", "pid", "tid")},
 )
@@ -154,14 +149,14 @@ How to read it: activations rise through the forward and fall through the backwa
 state appears in the first step and stays. A category that climbs from step to step is what grows.
 """,
     columns=CATEGORY_COLUMNS,
-    per_rank=lambda tables, inputs: rows_by_window(tables, inputs, CATEGORY_COLUMNS, _by_category),
+    per_rank=rows_by_window(CATEGORY_COLUMNS, _by_category),
     reads=CATEGORY_TABLES,
 )
 analysis = Analysis(
     name="memory_curve",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
+    per_rank=steps_by_window(COLUMNS, _events),
     reads=_READS,
     in_report=False,
     parameters=(Parameter("by", "what a row is", default="event", choices=("event", "interval", "category")),),

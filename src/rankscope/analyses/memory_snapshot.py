@@ -65,11 +65,6 @@ COLUMNS = (
 )
 
 
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """A rank's devices, snapshot by snapshot."""
-    return rows_by_window(tables, inputs, COLUMNS, _of_window)
-
-
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     segments = (
         window["snapshot_segments"].with_row_index("segment_row").with_columns(pl.col("segment_row").cast(pl.Int32))
@@ -203,7 +198,7 @@ How to read it: shrinking the first rows lowers the peak; a stack that grows fro
 (`rankscope diff`) keeps what it allocates.
 """,
     columns=STACK_COLUMNS,
-    per_rank=lambda tables, inputs: rows_by_window(tables, inputs, STACK_COLUMNS, _stacks),
+    per_rank=rows_by_window(STACK_COLUMNS, _stacks),
     reads={"snapshot_blocks": ("device", "address", "bytes", "state", "stack"), "snapshot_events": _EVENTS},
     in_report=False,
 )
@@ -211,7 +206,7 @@ analysis = Analysis(
     name="memory_snapshot",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
+    per_rank=rows_by_window(COLUMNS, _of_window),
     headline=headline,
     needs_rows_of=("snapshot_segments", "snapshot_blocks", "snapshot_events"),
     reads={

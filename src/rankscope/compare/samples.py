@@ -204,7 +204,7 @@ _SECTIONS: dict[str, Section] = {
     "step_time": _steps,
     "phases": _phases,
     "work": _work,
-    "module_work": _modules,
+    "work_by_module": _modules,
     "collectives": _collectives,
     "memory_by_step": _memory,
 }

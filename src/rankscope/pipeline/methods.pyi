@@ -82,8 +82,6 @@ class AnalysisMethods:
         """Memory snapshot of each device: in use, free, and fragmented."""
     def mesh(self) -> pl.DataFrame:
         """Differences along each dimension of the mesh: data, tensor, pipeline parallel, hosts."""
-    def module_work(self) -> pl.DataFrame:
-        """Work of each nn.Module per step: the operators of its forward and backward, on host and device."""
     def modules(self) -> pl.DataFrame:
         """Time of each nn.Module on host and device: the module tree and its calls."""
     def operators(
@@ -140,5 +138,5 @@ class AnalysisMethods:
         balance: str | None = None,
     ) -> pl.DataFrame:
         """What if: the step time without a straggler, with a faster network, with balanced work, and so on."""
-    def work(self) -> pl.DataFrame:
+    def work(self, *, by: Literal["name", "module"] = "name") -> pl.DataFrame:
         """Work of each step: every kernel and operator by name, shapes and step."""
