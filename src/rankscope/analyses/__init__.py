@@ -14,6 +14,8 @@ from rankscope.results import Analysis, discovered
 
 ENTRY_POINT = "rankscope.analyses"
 RENAMED = {
+    "idle_causes": ("idle", "device"),
+    "launch_gaps": ("idle", "step"),
     "memory_categories": ("memory", "category"),
     "memory_composition": ("memory_curve", "category"),
     "memory_modules": ("memory", "module"),

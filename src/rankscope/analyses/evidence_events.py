@@ -5,9 +5,9 @@ For each rank, step and kind the event that costs most (for `exposed_communicati
 (`step_time`).
 
     kind                   event                                cost
-    late_launch            work that the host launched late     its idle gap, if mostly due to that (`launch_gaps`)
-    silent_host            work after silence of the host       its idle gap, if mostly due to that (`launch_gaps`)
-    long_calls             work after a long call, first use    its idle gap, if mostly due to that (`launch_gaps`)
+    late_launch            work that the host launched late     its idle gap, if mostly due to that (`idle --by step`)
+    silent_host            work after silence of the host       its idle gap, if mostly due to that (`idle --by step`)
+    long_calls             work after a long call, first use    its idle gap, if mostly due to that (`idle --by step`)
     late_short_launch      short work that it launched late     likewise, gaps of at most 100 µs
     allocator_call         driver call that allocates or frees  the part of it in such a gap
     host_wait              call that waits for the device       idle time around its end (`synchronization`)

@@ -56,16 +56,14 @@ class AnalysisMethods:
         """FSDP's all-gathers and reduce-scatters by module: what was prefetched, and what is exposed."""
     def host_items(self) -> pl.DataFrame:
         """Host items: what the host does in each step, by name."""
-    def idle(self, *, of: Literal["all", "streams", "devices"] = "all") -> pl.DataFrame:
+    def idle(
+        self, *, of: Literal["all", "streams", "devices"] = "all", by: Literal["cause", "device", "step"] = "cause"
+    ) -> pl.DataFrame:
         """Idle time of each stream and device, by cause."""
-    def idle_causes(self) -> pl.DataFrame:
-        """What the host did while each device was idle, one row per device."""
     def job_kind(self) -> pl.DataFrame:
         """What kind of job it is: training or inference, and how it is parallelized."""
     def kernels(self, *, match: str | None = None, by: Literal["name", "shape", "operator"] = "name") -> pl.DataFrame:
         """Kernels of each rank: calls, durations, and launch configuration."""
-    def launch_gaps(self) -> pl.DataFrame:
-        """Idle gaps between kernels that are due to late launches, per step."""
     def launches(self, *, by: Literal["rank", "stream", "call", "kernel"] = "rank") -> pl.DataFrame:
         """Launch latency and queue depth: how far the host runs ahead of the device."""
     def matrix_work(self) -> pl.DataFrame:
