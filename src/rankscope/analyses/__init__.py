@@ -14,6 +14,8 @@ from rankscope.results import Analysis, discovered
 
 ENTRY_POINT = "rankscope.analyses"
 RENAMED = {
+    "arrivals": ("collective_summary", "rank"),
+    "communication_operations": ("collective_summary", "kind"),
     "idle_causes": ("idle", "device"),
     "launch_gaps": ("idle", "step"),
     "memory_categories": ("memory", "category"),

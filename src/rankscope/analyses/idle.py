@@ -1,8 +1,9 @@
 """Idle time of each stream and device, by cause.
 
 One row per rank, device, stream and cause; `--by device` has the causes side by side, `--by step` the gaps of each step
-that are due to late launches, allocations and code that is not recorded. A gap of a stream is the time before an event on it after everything earlier
-on it has ended; overlapping events leave no gap. Its cause is that of the event that ends it:
+that are due to late launches, allocations and code that is not recorded. A gap of a stream is the time before an event
+on it after everything earlier on it has ended; overlapping events leave no gap. Its cause is that of the event that
+ends it:
 
     host_wait     its launch began after the stream had become empty: the host was late
     kernel_wait   it was launched in time, and the gap is below 30 µs: the normal distance between kernels

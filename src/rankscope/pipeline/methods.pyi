@@ -12,8 +12,6 @@ class AnalysisMethods:
         """All-to-all exchanges: bytes that each rank sends to each other rank, separately for dispatch and combine."""
     def annotations(self, *, by: Literal["name", "step"] = "name") -> pl.DataFrame:
         """Named ranges of each rank, the user's and PyTorch's: time on host and device."""
-    def arrivals(self) -> pl.DataFrame:
-        """Order of arrival: which ranks arrive first and last at their collectives."""
     def call_tree(
         self,
         *,
@@ -28,12 +26,10 @@ class AnalysisMethods:
         """Call tree of a range: self and total time of host operators, Python frames or modules by path."""
     def clock(self) -> pl.DataFrame:
         """Clock offset of each rank relative to the others."""
-    def collective_summary(self) -> pl.DataFrame:
+    def collective_summary(self, *, by: Literal["size", "kind", "rank"] = "size") -> pl.DataFrame:
         """Collectives by group, kind, type and size."""
     def collectives(self) -> pl.DataFrame:
         """Every collective of every rank, in order."""
-    def communication_operations(self) -> pl.DataFrame:
-        """Communication operations of each rank by kind: calls, sizes, time, transfer and wait."""
     def compile(self) -> pl.DataFrame:
         """torch.compile: regions, graphs, Triton kernels, graph breaks, and the cost of the first call."""
     def copies(self) -> pl.DataFrame:
