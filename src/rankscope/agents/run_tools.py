@@ -185,9 +185,9 @@ def _described(analysis: Analysis) -> Answer:
 
 def _analyze(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
     opened = runs.get(given["run"])
-    name = get_analysis(given["name"]).name
-    parameters = given["parameters"] or {}
-    result = opened.run.analyze(name, parameters={name: parameters})[name]
+    asked, parameters = get_analysis(given["name"]).name, given["parameters"] or {}
+    result = opened.run.analyze(asked, parameters={asked: parameters})[asked]
+    name = result.name
     headline = opened.run.diagnosis().headline_of(result) if not parameters else result.headline
     frame, total = _chosen_rows(result, given)
     table = table_of(in_run_time(replace(result, rows=frame), clock_of(opened.run)), headline=headline)
@@ -205,7 +205,7 @@ def _analyze(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
         "incomplete_ranks": as_ranges(result.incomplete),
     }
     sources = (
-        f"docs/analyses/{result.analysis.page}.md, list_analyses name={name}: formula and columns",
+        f"docs/analyses/{result.analysis.page}.md, list_analyses name={result.analysis.page}: formula and columns",
         *_files(opened),
     )
     ordered = [each for each in columns if each["name"] in shown]

@@ -1,4 +1,4 @@
-"""memory_outline: no peak is lost by cutting time into pieces."""
+"""memory_curve by interval: no peak is lost by cutting time into pieces."""
 
 from __future__ import annotations
 
