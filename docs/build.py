@@ -18,7 +18,7 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from rankscope.analyses import all_analyses
+from rankscope.analyses import get_analysis, listed_analyses
 from rankscope.diagnosis import merging
 from rankscope.diagnosis.rules import all_rules
 from rankscope.query.examples import EXAMPLES
@@ -46,7 +46,9 @@ def pages(*, installed: bool = False) -> dict[str, str]:
     Args:
         installed: include what other packages add.
     """
-    analyses = [each for name, each in all_analyses().items() if installed or (SOURCE / f"analyses/{name}.py").exists()]
+    analyses = [
+        each for name, each in listed_analyses().items() if installed or (SOURCE / f"analyses/{name}.py").exists()
+    ]
     rules = [
         each for name, each in all_rules().items() if installed or (SOURCE / f"diagnosis/rules/{name}.py").exists()
     ]
@@ -67,7 +69,7 @@ def stub() -> str:
         '    """Every analysis of rankscope as a method. Others: ``run.analyze(name)[name].frame``."""',
         "",
     ]
-    for name, analysis in all_analyses().items():
+    for name, analysis in listed_analyses().items():
         if (SOURCE / f"analyses/{name}.py").exists():
             arguments = [argument(each) for each in analysis.parameters]
             line = f"    def {name}({', '.join(['self', *(['*'] if arguments else []), *arguments])}) -> pl.DataFrame:"
@@ -98,11 +100,20 @@ def analysis_page(analysis: Analysis) -> str:
         f'```python\nrankscope.open("DIR").{analysis.name}()  # a Polars frame\n```',
         *options(analysis),
         "## Columns",
-        table(("column", "unit", "meaning"), ((f"`{c.name}`", c.unit, c.doc) for c in analysis.columns)),
+        columns(analysis),
         "## Made of",
         made_of(analysis),
     ]
+    for view in analysis.views:
+        title, _, body = inspect.cleandoc(view.doc).partition("\n")
+        parts += [f"## `{view.usage}`: {title.rstrip('.')}", *picture(view), fenced(body.strip()), columns(view)]
+        parts += [f"In SQL it is `result_{view.name}`. Made of:", made_of(view)]
     return "\n\n".join(parts) + "\n"
+
+
+def columns(analysis: Analysis) -> str:
+    """The columns of its result."""
+    return table(("column", "unit", "meaning"), ((f"`{c.name}`", c.unit, c.doc) for c in analysis.columns))
 
 
 def picture(analysis: Analysis) -> list[str]:
@@ -140,7 +151,7 @@ def made_of(analysis: Analysis) -> str:
         f"- table [`{name}`](../tables.md#{name}): {', '.join(f'`{column}`' for column in columns)}"
         for name, columns in analysis.reads.items()
     ]
-    lines += [f"- analysis [`{name}`]({name}.md)" for name in analysis.requires]
+    lines += [f"- analysis [`{each.usage}`]({each.page}.md)" for each in map(get_analysis, analysis.requires)]
     return "\n".join(lines)
 
 
@@ -174,7 +185,7 @@ def rules_page(rules: Iterable[Rule]) -> str:
     parts += ["## One finding for one cause", merging_text()]
     for rule in rules:
         title, _, body = inspect.cleandoc(rule.doc).partition("\n")
-        listed = ", ".join(f"[`{name}`](analyses/{name}.md)" for name in rule.requires)
+        listed = ", ".join(f"[`{each.usage}`](analyses/{each.page}.md)" for each in map(get_analysis, rule.requires))
         read = listed or "the ranks' manifests, which capture writes"
         parts += [f"## `{rule.name}`: {title.rstrip('.')}", fenced(body.strip()), f"It reads {read}.{_merged(rule)}"]
     return "\n\n".join(parts) + "\n"

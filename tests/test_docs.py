@@ -9,6 +9,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from rankscope.analyses import get_analysis
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PICTURES = DOCS / "images" / "analyses"
 # An analysis that is not listed, a new one say, has its page without a picture; what is listed keeps its own.
@@ -51,7 +53,7 @@ def test_every_listed_analysis_has_its_picture_formula_and_reading() -> None:
     made = built_pages()
     assert len(LISTED["pictures"]) >= 43
     for name, taken in LISTED["pictures"].items():
-        page = made[f"analyses/{name}.md"]
+        page = made[f"analyses/{get_analysis(name).page}.md"]
         assert f"](../images/analyses/{name}.png)" in page, f"no picture of {name}: docs/pictures.py --analyses {name}"
         assert LISTED["runs"][taken["run"]]["about"] in page
         assert "```text\n" in page, f"{name} has no formula"

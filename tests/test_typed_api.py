@@ -13,7 +13,7 @@ from typing import Literal
 import pytest
 
 import rankscope
-from rankscope.analyses import all_analyses
+from rankscope.analyses import listed_analyses
 from rankscope.pipeline import Run
 from tests.analyses.reference import write_reference
 from tests.test_docs import docs_build
@@ -35,7 +35,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_every_analysis_has_a_signature_a_doc_and_completion(run: Run) -> None:
-    for name, analysis in all_analyses().items():
+    for name, analysis in listed_analyses().items():
         method = getattr(run, name)
         assert [*inspect.signature(method).parameters] == [each.name for each in analysis.parameters]
         assert inspect.getdoc(method).startswith(analysis.doc.split(".\n", 1)[0])
@@ -56,7 +56,7 @@ def test_signature_and_help_of_one(run: Run) -> None:
 
 def test_the_class_lists_the_analyses_too() -> None:
     text = pydoc.plain(pydoc.render_doc(Run))
-    for name, analysis in all_analyses().items():
+    for name, analysis in listed_analyses().items():
         assert name in dir(Run)
         assert analysis.doc.split(".\n", 1)[0] in " ".join(text.replace("|", " ").split())
         assert [*inspect.signature(getattr(Run, name)).parameters] == [

@@ -88,6 +88,18 @@ def test_analyze_has_the_frame_s_rows_filtered_and_sorted(call: Call, run: Run) 
     assert call("analyze", name="operators", match="mm", parameters={"by": "shape"})["total_rows"] == 2
 
 
+def test_a_view_of_an_analysis_by_its_parameter_and_by_an_old_name(call: Call, run: Run) -> None:
+    answer = call("analyze", name="idle", parameters={"by": "device"})
+    assert answer["data"]["analysis"] == "idle_by_device"
+    assert answer["page"]["fragment"].startswith("#/idle_by_device?run=")
+    assert answer["total_rows"] == run.idle(by="device").height > 0
+    with pytest.warns(FutureWarning, match="idle_causes is now idle by device"):
+        assert call("analyze", name="idle_causes") == answer
+    device, step = call("list_analyses", name="idle")["data"]["views"]
+    assert (device["name"], step["name"]) == ("idle_by_device", "idle_by_step")
+    assert [each["name"] for each in device["columns"]] == run.idle(by="device").columns
+
+
 def test_diff_of_two_ranks_is_that_of_the_command_line(call: Call, run: Run) -> None:
     rows = table(call("diff", ranks=[0, 1], section="steps", limit=100))
     expected = rankscope.diff(run, ranks=[0, 1]).section("steps")

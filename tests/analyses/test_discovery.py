@@ -11,23 +11,28 @@ from pathlib import Path
 import pytest
 
 import rankscope.analyses
-from rankscope.analyses import all_analyses, get_analysis
+from rankscope.analyses import all_analyses, get_analysis, listed_analyses
 from rankscope.errors import AnalysisError
 from rankscope.results import Bars, Parameter
+
+
+def forget() -> None:
+    all_analyses.cache_clear()
+    listed_analyses.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """What a test discovers is forgotten after it."""
-    all_analyses.cache_clear()
+    forget()
     yield
-    all_analyses.cache_clear()
+    forget()
 
 
 def test_every_file_with_an_analysis_bears_its_name() -> None:
     folder = Path(rankscope.analyses.__file__).parent
     for name, analysis in all_analyses().items():
-        assert (folder / f"{name}.py").exists()
+        assert (folder / f"{analysis.page}.py").exists()
         assert analysis.name == name
         assert analysis.title
         assert "\n" in inspect.cleandoc(analysis.doc), f"{name} says what it is, but not what its numbers mean"
@@ -76,6 +81,20 @@ def test_an_entry_point_without_an_analysis_is_reported(monkeypatch: pytest.Monk
 def test_a_chart_of_an_undeclared_column_is_refused() -> None:
     with pytest.raises(ValueError, match="a chart of the analysis kernels names the column 'nothing'"):
         replace(get_analysis("kernels"), charts=(Bars("name", "nothing", "Nothing"),))
+
+
+def test_a_view_of_another_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="a view of the analysis kernels has the name memory_by_step"):
+        replace(get_analysis("kernels"), views=(get_analysis("memory_by_step"),))
+
+
+def test_each_view_is_a_choice_of_by() -> None:
+    for analysis in listed_analyses().values():
+        for view in analysis.views:
+            (by,) = [each for each in analysis.parameters if each.name == "by"]
+            assert {view.name for view in analysis.views} <= {f"{analysis.name}_by_{each}" for each in by.choices}
+            assert analysis.view({"by": view.usage.rpartition(" ")[2]}) == (view, {})
+            assert view.title != analysis.title
 
 
 def test_a_parameter_of_an_unknown_kind_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""distributed, communication_operations, arrivals: two ranks that meet in collectives, worked out by hand."""
+"""distributed, collective_summary by kind and by rank: two ranks that meet in collectives, worked out by hand."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_sentence_is_over_all_ranks(tmp_path: Path) -> None:
 
 
 def test_operations_of_each_rank(tmp_path: Path) -> None:
-    zero, one = job(tmp_path).communication_operations().to_dicts()
+    zero, one = job(tmp_path).collective_summary(by="kind").to_dicts()
     assert micro(zero) == {"total": 290, "mean": 96, "transfer": 100, "mean_transfer": 50, "wait": 150}
     assert zero["mean_ns"] == 96_667  # a third of 290 µs
     assert (zero["calls"], zero["measured"], zero["bytes"], zero["mean_bytes"]) == (3, 2, 24_000, 8_000)
@@ -79,7 +79,7 @@ def test_operations_of_each_rank(tmp_path: Path) -> None:
 
 
 def test_order_of_arrival(tmp_path: Path) -> None:
-    zero, one = job(tmp_path).arrivals().to_dicts()
+    zero, one = job(tmp_path).collective_summary(by="rank").to_dicts()
     # Before the first collective of a group more was recorded on one rank than on the other: it is not compared.
     # Two ends tell the clocks to 100 µs: whether rank 0 came 50 µs late is not known.
     assert (zero["first"], zero["last"], zero["between"], zero["collectives"]) == (0, 0, 1, 1)
@@ -123,7 +123,7 @@ def test_on_the_eight_h100(shared_traces: Path, shared_cache: Path) -> None:
         together = row["transfer_ns"] + row["synchronizing_ns"] + row["unmatched_ns"]
         assert together == row["overlap_ns"] + row["exposed_communication_ns"]
         assert together == plain_sums([each for each in whole if each[1] > each[0]])
-    operations = run.communication_operations()
+    operations = run.collective_summary(by="kind")
     for rank in run.ranks:
         own = operations.filter(operations["rank"] == rank).to_dicts()
         assert {row["collective"]: row["total_ns"] for row in own} == {

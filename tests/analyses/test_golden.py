@@ -21,7 +21,8 @@ from rankscope.export.formats import to_json
 from rankscope.results import schema_of
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-OURS = sorted({file.stem for file in Path(rankscope.analyses.__file__).parent.glob("*.py")} & set(all_analyses()))
+FILES = {file.stem for file in Path(rankscope.analyses.__file__).parent.glob("*.py")}
+OURS = sorted(name for name, analysis in all_analyses().items() if analysis.page in FILES)
 
 
 def found(folder: Path, name: str) -> dict[str, Any]:

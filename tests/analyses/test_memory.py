@@ -74,7 +74,7 @@ def test_a_hand_worked_trace(tmp_path: Path) -> None:
             "growth": 60, "growing_steps": 1, "steps": 2, "device_allocations": 1, "device_frees": 1,
         }
     ]  # fmt: skip
-    steps = run.memory_steps().to_dicts()
+    steps = run.memory(by="step").to_dicts()
     assert [(row["step"], row["peak_allocated"], row["end_allocated"], row["growth"]) for row in steps] == [
         (5, 1160, 1100, None),
         (6, 1220, 1160, 60),
@@ -83,7 +83,7 @@ def test_a_hand_worked_trace(tmp_path: Path) -> None:
         (160, 60, 160),
         (160, 60, 220),
     ]
-    operators = {row["name"]: row for row in run.memory_operators().to_dicts()}
+    operators = {row["name"]: row for row in run.memory(by="operator").to_dicts()}
     assert operators["aten::linear"] | {"rank": 0} == {
         "rank": 0, "device": "cuda:0", "name": "aten::linear", "calls": 2, "allocations": 2, "releases": 0,
         "self_allocated": 120, "self_increase": 120, "total_increase": 320, "peak_bytes": 60,
@@ -113,9 +113,9 @@ def test_only_the_chosen_steps(tmp_path: Path) -> None:
     run = rankscope.open(file, steps="5", executor="serial")
     assert run.memory()["peak_allocated"].to_list() == [1160]
     assert run.memory_curve().height == 3
-    assert run.memory_steps()["step"].to_list() == [5]
+    assert run.memory(by="step")["step"].to_list() == [5]
     assert run.memory_blocks().height == 2
-    assert run.memory_operators()["self_allocated"].sum() == 160
+    assert run.memory(by="operator")["self_allocated"].sum() == 160
 
 
 def test_events_out_of_order_and_on_several_devices(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_an_address_is_used_again(tmp_path: Path) -> None:
 
 def test_nothing_recorded(tmp_path: Path) -> None:
     run = opened(tmp_path, kineto.small_step())
-    for name in ("memory", "memory_curve", "memory_steps", "memory_operators", "memory_blocks"):
+    for name in ("memory", "memory_curve", "memory_by_step", "memory_by_operator", "memory_blocks"):
         result = run.analyze(name)[name]
         assert result.frame.height == 0
         assert result.findings == ()
@@ -184,12 +184,12 @@ def test_the_hosts_memory_counts_from_the_start_of_each_recording(tmp_path: Path
     columns = ("window", "first_allocated", "peak_allocated", "last_allocated", "peak_step")
     assert run.memory().select(columns).rows() == [(0, 0, 1000, 1000, 1), (1, 0, 550, 50, 3)]
     assert run.memory_curve().filter(pl.col("window") == 1)["allocated"].to_list() == [0, 500, 500, 550, 50]
-    assert run.memory_steps()["end_allocated"].to_list() == [1000, 50]
-    assert run.memory_outline().group_by("window").agg(pl.col("allocated").max()).sort("window").rows() == [
+    assert run.memory(by="step")["end_allocated"].to_list() == [1000, 50]
+    assert run.memory_curve(by="interval").group_by("window").agg(pl.col("allocated").max()).sort("window").rows() == [
         (0, 1000),
         (1, 550),
     ]
-    categories = run.memory_categories()
+    categories = run.memory(by="category")
     by_window = categories.group_by("window").agg(pl.col("peak_bytes", "last_bytes").sum()).sort("window")
     assert by_window.rows() == [(0, 1000, 1000), (1, 550, 50)]
     assert "earlier" not in categories["category"].to_list()
@@ -231,7 +231,7 @@ def test_files_without_addresses_and_totals(tmp_path: Path) -> None:
     assert row["peak_allocated"] is row["first_allocated"] is row["peak_reserved"] is row["unused_reserved"] is None
     assert (row["change_peak"], row["peak_at_ns"], row["peak_step"]) == (220, 230_000, 6)
     assert row["growth"] == 60
-    assert run.memory_operators()["peak_bytes"].null_count() == run.memory_operators().height
+    assert run.memory(by="operator")["peak_bytes"].null_count() == run.memory(by="operator").height
     blocks = run.analyze("memory_blocks")["memory_blocks"]
     assert blocks.frame.height == 0
     assert [finding.id for finding in blocks.findings] == ["memory-without-addresses"]
@@ -327,8 +327,8 @@ def test_real_traces(shared_traces: Path, name: str) -> None:
     assert set(memory) == set(by_device)
     for device, mine in by_device.items():
         assert_device(memory[device], mine)
-        assert_steps([row for row in run.memory_steps().to_dicts() if row["device"] == device], mine)
-    assert_operators(run.memory_operators().to_dicts(), samples)
+        assert_steps([row for row in run.memory(by="step").to_dicts() if row["device"] == device], mine)
+    assert_operators(run.memory(by="operator").to_dicts(), samples)
     assert_blocks(run.memory_blocks().to_dicts(), samples)
 
 

@@ -79,7 +79,7 @@ def a_job() -> list[kineto.Event]:
 
 def test_categories_by_hand(tmp_path: Path) -> None:
     run = opened(tmp_path, a_job())
-    rows = run.memory_categories().drop("rank", "window", "device").rows()
+    rows = run.memory(by="category").drop("rank", "window", "device").rows()
     # The peak is in the second step's backward: 1000 + 400 + 400 + 800 + 80 + 25 + 50 + 7.
     peak = 2762
     assert rows == [
@@ -93,7 +93,7 @@ def test_categories_by_hand(tmp_path: Path) -> None:
         ("unknown", 7, 7 / peak, 14, 14, 2, 14),
     ]
     assert run.memory()["peak_allocated"].to_list() == [peak]
-    headline = run.analyze("memory_categories")["memory_categories"].headline
+    headline = run.analyze("memory_by_category")["memory_by_category"].headline
     assert headline is not None and "allocated before the recording" in str(headline)
 
 
@@ -101,11 +101,11 @@ def test_modules_and_call_sites_by_hand(tmp_path: Path) -> None:
     run = opened(tmp_path, a_job())
     columns = ["peak_bytes", "gradients", "temporary", "allocations", "allocated_bytes"]
     # The gradient belongs to the module whose forward has its number, also on a thread without Python frames.
-    assert run.memory_modules().select("module", *columns).rows() == [
+    assert run.memory(by="module").select("module", *columns).rows() == [
         (None, 400 + 800 + 50 + 7, 0, 0, 9, 400 + 60 + 2 * 50 + 2 * 90 + 800 + 14),
         ("Net_0/Linear_0", 400 + 80 + 25, 400, 25, 8, 2 * (80 + 30 + 400 + 25)),
     ]
-    assert run.memory_sites().select("call_site", *columns).rows() == [
+    assert run.memory(by="site").select("call_site", *columns).rows() == [
         ("train.py(3): main", 400 + 800 + 50 + 7, 0, 0, 9, 400 + 60 + 2 * 50 + 2 * 90 + 800 + 14),
         ("model.py(9): forward", 400 + 80 + 25, 400, 25, 8, 2 * (80 + 30 + 400 + 25)),
     ]
@@ -113,7 +113,7 @@ def test_modules_and_call_sites_by_hand(tmp_path: Path) -> None:
 
 def test_the_composition_keeps_the_peak(tmp_path: Path) -> None:
     run = opened(tmp_path, a_job())
-    pieces = run.memory_composition()
+    pieces = run.memory_curve(by="category")
     assert pieces.select(pl.sum_horizontal(*CATEGORIES)).to_series().to_list() == pieces["total"].to_list()
     highest = pieces.sort("total", descending=True).row(0, named=True)
     assert (highest["total"], highest["step"], highest["earlier"], highest["optimizer_state"]) == (2762, 2, 1000, 800)
@@ -121,7 +121,7 @@ def test_the_composition_keeps_the_peak(tmp_path: Path) -> None:
 
 def test_without_memory_there_are_no_rows(tmp_path: Path) -> None:
     run = opened(tmp_path, kineto.small_step())
-    for name in ("memory_categories", "memory_composition", "memory_modules", "memory_sites"):
+    for name in ("memory_by_category", "memory_curve_by_category", "memory_by_module", "memory_by_site"):
         assert run.analyze(name)[name].frame.height == 0
 
 
@@ -132,19 +132,19 @@ def test_without_addresses_the_purpose_is_unknown(tmp_path: Path) -> None:
         kineto.memory(15, 64, allocated=1064, reserved=2048, address=None),
         kineto.memory(60, -64, allocated=1000, reserved=2048, address=None),
     ]
-    found = opened(tmp_path, events).memory_categories()
+    found = opened(tmp_path, events).memory(by="category")
     assert found.select("category", "peak_bytes", "last_bytes").rows() == [("earlier", 1000, 1000), ("unknown", 64, 0)]
 
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_peaks_are_the_sum_of_their_categories(name: str, shared_traces: Path) -> None:
     run = rankscope.open(shared_traces / name, executor="serial")
-    sums = run.memory_categories().group_by("device").agg(pl.col("peak_bytes").sum()).sort("device")
+    sums = run.memory(by="category").group_by("device").agg(pl.col("peak_bytes").sum()).sort("device")
     peaks = run.memory().select("device", pl.col("peak_allocated").alias("peak_bytes")).sort("device")
     assert sums.equals(peaks)
-    recorded = run.memory_categories().filter(pl.col("category") != "earlier")
+    recorded = run.memory(by="category").filter(pl.col("category") != "earlier")
     by_device = recorded.group_by("device").agg(pl.col("peak_bytes").sum()).sort("device")
-    for found in (run.memory_modules(), run.memory_sites()):
+    for found in (run.memory(by="module"), run.memory(by="site")):
         assert found.group_by("device").agg(pl.col("peak_bytes").sum()).sort("device").equals(by_device)
         each = found.select(pl.sum_horizontal(name for name in CATEGORIES if name != "earlier")).to_series()
         assert each.to_list() == found["peak_bytes"].to_list()
@@ -191,7 +191,7 @@ def test_torchs_own_memory_profile_agrees(tmp_path: Path, batch: int) -> None:
     out = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
     theirs: dict[str, Any] = json.loads(out.splitlines()[-1])
     run = rankscope.open(trace, executor="serial")
-    ours = {row["category"]: row for row in run.memory_categories().iter_rows(named=True)}
+    ours = {row["category"]: row for row in run.memory(by="category").iter_rows(named=True)}
     # Torch follows tensors through the graph of data, here they are told apart by phase and lifetime.
     assert sum(row["peak_bytes"] for row in ours.values()) == theirs["total"]
     assert ours["parameters"]["most_bytes"] == theirs["parameters"] == theirs["most"]["parameter"]

@@ -71,7 +71,7 @@ def run_job(folder: Path, kind: str, leak: str = "") -> rankscope.Run:
 def test_sharding_saves_each_rank_memory(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     ddp, fsdp = (run_job(tmp_path / kind, kind) for kind in ("ddp", "fsdp2"))
-    whole, sharded = (run.memory_steps().filter(pl.col("step") == 0).sort("rank") for run in (ddp, fsdp))
+    whole, sharded = (run.memory(by="step").filter(pl.col("step") == 0).sort("rank") for run in (ddp, fsdp))
     assert whole["rank"].to_list() == sharded["rank"].to_list() == [0, 1]
     # Parameters, gradients and AdamW's moments are halved over two ranks, DDP's buckets are gone. Measured: 16 to 17 MB
     # for 37. In later steps the host's totals of FSDP drift: Gloo's threads release what nobody watches them release.

@@ -82,7 +82,9 @@ def test_a_snapshot_by_hand(tmp_path: Path) -> None:
             "peak_allocated": 700, "out_of_memory": 1,
         }
     ]  # fmt: skip
-    stacks = run.memory_stacks().select("stack", "bytes", "blocks", "share", "peak_bytes", "peak_blocks").rows()
+    stacks = (
+        run.memory_snapshot(by="stack").select("stack", "bytes", "blocks", "share", "peak_bytes", "peak_blocks").rows()
+    )
     assert stacks == [("m.py:3 fwd", 400, 1, 400 / 600, 400, 1), ("t.py:9 step", 200, 1, 200 / 600, 300, 2)]
 
 
@@ -99,12 +101,12 @@ def test_without_a_history(tmp_path: Path) -> None:
     row = run.memory_snapshot().row(0, named=True)
     assert row["peak_allocated"] is row["rounding"] is None
     assert (row["allocated"], row["history"], row["rank"]) == (600, 0, 0)
-    assert run.memory_stacks()["stack"].to_list() == ["m.py:3 fwd", "t.py:9 step"]
-    assert run.memory_stacks()["peak_bytes"].to_list() == [None, None]
+    assert run.memory_snapshot(by="stack")["stack"].to_list() == ["m.py:3 fwd", "t.py:9 step"]
+    assert run.memory_snapshot(by="stack")["peak_bytes"].to_list() == [None, None]
 
 
 def test_a_snapshot_beside_the_traces_changes_no_other_number(tmp_path: Path) -> None:
-    names = [name for name in all_analyses() if name not in ("memory_snapshot", "memory_stacks")]
+    names = [name for name in all_analyses() if name not in ("memory_snapshot", "memory_snapshot_by_stack")]
     alone = rankscope.open(write_reference(tmp_path / "alone"), executor="serial").analyze(*names)
     folder = write_reference(tmp_path / "both")
     (folder / "rank1_iter10_11.memory.pickle").write_bytes(pickle.dumps(a_snapshot()))
@@ -120,7 +122,7 @@ def test_a_snapshot_beside_the_traces_changes_no_other_number(tmp_path: Path) ->
 
 def test_a_trace_has_no_snapshot(tmp_path: Path) -> None:
     run = rankscope.open(kineto.write(tmp_path / "rank0.json", kineto.trace(kineto.small_step())), executor="serial")
-    assert run.memory_snapshot().height == run.memory_stacks().height == 0
+    assert run.memory_snapshot().height == run.memory_snapshot(by="stack").height == 0
 
 
 @pytest.mark.usefixtures("shared_cache")
@@ -146,4 +148,4 @@ def test_the_real_snapshot(shared_traces: Path) -> None:
     assert row["allocated"] == sum(segment["allocated_size"] for segment in content["segments"])
     assert (row["free_blocks"], row["largest_free"], row["free"]) == (len(free), max(free), sum(free))
     assert row["rounding"] == sizes["rounding"]
-    assert dict(run.memory_stacks().select("stack", "bytes").rows()) == stacks
+    assert dict(run.memory_snapshot(by="stack").select("stack", "bytes").rows()) == stacks

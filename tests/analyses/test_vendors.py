@@ -67,8 +67,8 @@ def test_something_is_compared(runs: dict[str, Run]) -> None:
     """A comparison of nothing with nothing would hold: what the run has no part of is named."""
     empty = {name for name in OURS if runs["cuda"].analyze(name)[name].frame.is_empty()}
     assert empty <= {
-        "all_to_all", "annotations", "compile", "ddp_buckets", "fsdp", "memory_snapshot", "memory_stacks", "mesh",
-        "module_work", "modules", "pipeline_bubble", "recompute", "recording",
+        "all_to_all", "annotations", "compile", "ddp_buckets", "fsdp", "memory_snapshot", "memory_snapshot_by_stack",
+        "mesh", "work_by_module", "modules", "pipeline_bubble", "recompute", "recording",
     }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from rankscope.results.analysis import ENTIRE_RECORDING
 OTHERWISE = {
     "account": "counts the events of files",
     "work": "has a row for each step",
-    "launch_gaps": "of a first step: the device was idle since what ran before it",
+    "idle_by_step": "of a first step: the device was idle since what ran before it",
     "evidence_events": "the same",
     "host_items": "with stretches between steps, by the step that follows",
     "segments": "what is replayed: launches and waits between steps too",

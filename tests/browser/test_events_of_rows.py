@@ -135,7 +135,7 @@ def test_idle_rows_lead_to_their_longest_gaps_which_are_walked(opened: Opener, l
     page = opened(late)
     page.ready()
     page.go("idle")
-    page.tab.locator("[data-testid=table-idle_causes] td[data-column=nothing_ns] a").first.click()
+    page.tab.locator("[data-testid=table-idle_by_device] td[data-column=nothing_ns] a").first.click()
     page.id("measure").wait_for()
     page.go("idle")
     page.id("fold-idle").locator("summary").first.click()

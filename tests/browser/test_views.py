@@ -159,7 +159,7 @@ def every_view(page: Page, truth: Truth | None, *, axe: bool = True) -> None:
                 tables.add(name)
     if truth is not None:
         assert {"diagnosis", "device_time", "distributed", "operators"} <= told
-        assert {"step_time", "distributed", "communication_operations", "placement", "operators", "clock"} <= tables
+        assert {"step_time", "distributed", "collective_summary_by_kind", "placement", "operators", "clock"} <= tables
     page.tab.set_viewport_size({"width": 390, "height": 844})
     page.tab.emulate_media(color_scheme="dark")
     for view in views:

@@ -19,7 +19,7 @@ from tests import kineto
 from tests.analyses.reference import rank_events, write_reference
 
 import rankscope
-from rankscope.analyses import all_analyses
+from rankscope.analyses import all_analyses, listed_analyses
 from rankscope.cli import main
 from rankscope.pipeline.clock import clock_of, in_run_time
 from rankscope.results import Analysis, Parameter
@@ -183,7 +183,7 @@ def test_findings_are_in_the_json(tmp_path: Path, capfdbinary: Capture, monkeypa
 
 def test_the_list_of_analyses_and_one_of_them(capfdbinary: Capture, monkeypatch: Patch) -> None:
     listed = called(capfdbinary, monkeypatch, "analyses").decode()
-    assert [line.split()[0] for line in listed.splitlines()] == list(all_analyses())
+    assert [line.split()[0] for line in listed.splitlines()] == list(listed_analyses())
     shown = called(capfdbinary, monkeypatch, "analyses", "device-time").decode()
     assert "exposed memory" in shown
     assert all(column.name in shown for column in all_analyses()["device_time"].columns)
@@ -424,7 +424,7 @@ def test_a_terminal_without_utf8_shows_what_it_can(run: Path) -> None:
 def test_a_package_that_cannot_be_loaded_is_one_line(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    all_analyses.cache_clear()
+    listed_analyses.cache_clear()
     point = EntryPoint("broken", "no_such_module_anywhere", "rankscope.analyses")
     monkeypatch.setattr(rankscope.analyses, "entry_points", lambda group: [point])
     monkeypatch.setattr(sys, "argv", ["rankscope", "analyses"])
@@ -432,7 +432,7 @@ def test_a_package_that_cannot_be_loaded_is_one_line(
         with pytest.raises(SystemExit):
             main()
     finally:
-        all_analyses.cache_clear()
+        listed_analyses.cache_clear()
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("warning: the analysis broken of no_such_module_anywhere cannot be loaded: ")
 

@@ -92,7 +92,7 @@ def test_a_stall_costs_the_steps_to_come_nothing() -> None:
 def test_a_slow_device_does_not_explain_late_launches() -> None:
     """Every host takes 10 ms until it launches 6 ms of work, whatever a device takes."""
     run = job((10, 7), (10, 6), (10, 6))
-    known = inputs(stragglers=stragglers(3, (0, "slow_device")), launch_gaps=gaps(9, 9, 9))
+    known = inputs(stragglers=stragglers(3, (0, "slow_device")), idle_by_step=gaps(9, 9, 9))
     findings = merged(run, known, found(STRAGGLER, 1, 0), found("launch_bound", 9, 0, 1, 2))
     assert tree(findings) == {STRAGGLER: [], "launch_bound": []}
 
@@ -110,7 +110,7 @@ def test_late_launches_of_a_slow_host(
     hosts: tuple[float, ...], gaps_of: tuple[float, ...], below: bool, counted: float | None
 ) -> None:
     run = job(*((host, 4) for host in hosts))
-    known = inputs(stragglers=stragglers(4, (0, "slow_host")), launch_gaps=gaps(*gaps_of))
+    known = inputs(stragglers=stragglers(4, (0, "slow_host")), idle_by_step=gaps(*gaps_of))
     findings = merged(run, known, found(STRAGGLER, 2, 0), found("launch_bound", gaps_of[0], 0))
     assert tree(findings)[STRAGGLER] == (["launch_bound"] if below else [])
     if counted is not None:
@@ -122,7 +122,7 @@ def test_late_launches_of_a_slow_host(
 def test_what_overlaps_anyway_saves_nothing() -> None:
     """Hosts that are ahead of their devices: without their time the step would be no shorter."""
     run = job((3, 10), (3, 10))
-    findings = merged(run, inputs(launch_gaps=gaps(2, 2)), found("graph_breaks", 2, 0, 1))
+    findings = merged(run, inputs(idle_by_step=gaps(2, 2)), found("graph_breaks", 2, 0, 1))
     assert saved_ms(findings) == {"graph_breaks": 0}
     assert findings[0].severity == "info"
     # Where the replay is not known, the rule's own bound stands.
@@ -131,7 +131,7 @@ def test_what_overlaps_anyway_saves_nothing() -> None:
 
 def test_a_cause_that_accounts_for_less_than_half_leaves_a_finding_alone() -> None:
     run = job((12, 3), (10, 3), (10, 3), (10, 3))
-    known = inputs(stragglers=stragglers(4, (0, "slow_host")), launch_gaps=gaps(9, 7, 7, 7))
+    known = inputs(stragglers=stragglers(4, (0, "slow_host")), idle_by_step=gaps(9, 7, 7, 7))
     assert COVERED == 0.5
     first, second = merged(run, known, found(STRAGGLER, 2, 0), found("launch_bound", 9, 0))
     assert (first.id, second.id) == ("launch_bound", STRAGGLER)
@@ -154,7 +154,7 @@ def test_exposed_communication_that_is_waiting_is_a_symptom() -> None:
 def test_two_late_ranks_explain_together_what_neither_explains_alone() -> None:
     run = job((12, 4), (12, 4), (0, 4), (0, 4))
     both = stragglers(4, (0, "slow_host"), (1, "slow_host"))
-    known = inputs(stragglers=both, launch_gaps=gaps(8, 8, 0, 0))
+    known = inputs(stragglers=both, idle_by_step=gaps(8, 8, 0, 0))
     late = [replace(found(STRAGGLER, None, rank), cost_ns=8 * MS) for rank in (0, 1)]
     findings = merged(run, known, found("launch_bound", 8, 0, 1), *late)
     assert [each.title for each in findings] == ["Rank 0 delays the other ranks", "Rank 1 delays the other ranks"]

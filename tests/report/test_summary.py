@@ -113,7 +113,7 @@ def test_snapshots_without_traces_are_shown_as_such(tmp_path: Path) -> None:
     run = rankscope.open(tmp_path / "mem", executor="serial")
     text = " ".join(shown(run, 100))
     assert "Rank 0’s allocator reserves 1.50 kB" in text
-    assert "rankscope analyze memory_stacks" in text
+    assert "rankscope analyze memory_snapshot --by stack" in text
     assert "CPU" not in text
     assert "not recorded" not in text
     assert run.diagnose() == []

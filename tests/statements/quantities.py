@@ -133,7 +133,7 @@ def _of_table(name: str, frame: pl.DataFrame, place: str, run: Run) -> Iterator[
                 yield Number(name_of, mine, window, *_about(float(value)), where)
     if {"rank", "step", "window_ns"} <= set(frame.columns) and not frame.is_empty():
         yield from _means(frame, where, run)
-    if name == "arrivals" and not frame.is_empty():
+    if name == "collective_summary_by_rank" and not frame.is_empty():
         by_rank = frame.group_by("rank").agg(pl.col("last", "collectives").sum())
         for rank, last, collectives in by_rank.iter_rows():
             yield Number("last_share", (("rank", rank),), window, *_about(last / collectives), f"{where}, summed")

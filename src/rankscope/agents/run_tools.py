@@ -17,7 +17,7 @@ from rankscope.agents.answers import Answer, Rows
 from rankscope.agents.arguments import Argument
 from rankscope.agents.runs import AgentRuns, OpenRun
 from rankscope.agents.tool import LIMIT, OFFSET, RUN, Tool, column, part_of
-from rankscope.analyses import all_analyses, get_analysis
+from rankscope.analyses import get_analysis, listed_analyses
 from rankscope.compare import diff_runs
 from rankscope.compare.rows import COLUMNS, SECTIONS
 from rankscope.errors import ConfigError
@@ -150,7 +150,8 @@ def _list_analyses(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
     if given["name"] is not None:
         return _described(get_analysis(given["name"]))
     rows = [
-        [name, each.title, [parameter.usage for parameter in each.parameters]] for name, each in all_analyses().items()
+        [name, each.title, [parameter.usage for parameter in each.parameters]]
+        for name, each in listed_analyses().items()
     ]
     columns = (
         column("name", "", "for analyze"),
@@ -170,15 +171,23 @@ def _described(analysis: Analysis) -> Answer:
             for each in analysis.parameters
         ],
         "columns": [column(each.name, each.unit, each.doc) for each in analysis.columns],
+        "views": [
+            {
+                "name": view.name,
+                "doc": view.doc.strip().splitlines(),
+                "columns": [column(each.name, each.unit, each.doc) for each in view.columns],
+            }
+            for view in analysis.views
+        ],
     }
-    return Answer(data, sources=(f"docs/analyses/{analysis.name}.md",))
+    return Answer(data, sources=(f"docs/analyses/{analysis.page}.md",))
 
 
 def _analyze(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
     opened = runs.get(given["run"])
-    name = get_analysis(given["name"]).name
-    parameters = given["parameters"] or {}
-    result = opened.run.analyze(name, parameters={name: parameters})[name]
+    asked, parameters = get_analysis(given["name"]).name, given["parameters"] or {}
+    result = opened.run.analyze(asked, parameters={asked: parameters})[asked]
+    name = result.name
     headline = opened.run.diagnosis().headline_of(result) if not parameters else result.headline
     frame, total = _chosen_rows(result, given)
     table = table_of(in_run_time(replace(result, rows=frame), clock_of(opened.run)), headline=headline)
@@ -195,7 +204,10 @@ def _analyze(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
         "findings": [finding.title for finding in result.findings],
         "incomplete_ranks": as_ranges(result.incomplete),
     }
-    sources = (f"docs/analyses/{name}.md, list_analyses name={name}: formula and columns", *_files(opened))
+    sources = (
+        f"docs/analyses/{result.analysis.page}.md, list_analyses name={result.analysis.page}: formula and columns",
+        *_files(opened),
+    )
     ordered = [each for each in columns if each["name"] in shown]
     part = Rows(sorted(ordered, key=lambda each: shown.index(each["name"])), rows, total, given["offset"])
     return Answer(data, part, sources, opened.page(name))

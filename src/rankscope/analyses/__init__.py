@@ -5,6 +5,7 @@ In: a rank's tables, and the results of required analyses. Out: a frame with doc
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
 from importlib.metadata import entry_points
 
@@ -12,22 +13,53 @@ from rankscope.errors import AnalysisError, near_names
 from rankscope.results import Analysis, discovered
 
 ENTRY_POINT = "rankscope.analyses"
+RENAMED = {
+    "arrivals": ("collective_summary", "rank"),
+    "communication_operations": ("collective_summary", "kind"),
+    "idle_causes": ("idle", "device"),
+    "launch_gaps": ("idle", "step"),
+    "memory_categories": ("memory", "category"),
+    "memory_composition": ("memory_curve", "category"),
+    "memory_modules": ("memory", "module"),
+    "memory_operators": ("memory", "operator"),
+    "memory_outline": ("memory_curve", "interval"),
+    "memory_sites": ("memory", "site"),
+    "memory_stacks": ("memory_snapshot", "stack"),
+    "memory_steps": ("memory", "step"),
+    "module_work": ("work", "module"),
+}
+"""Names of earlier versions: the analysis that has their rows, and for which ``by``. They work for one release."""
+
+
+@cache
+def listed_analyses() -> dict[str, Analysis]:
+    """The analyses that a user names: the files of this package, then other packages' entry points."""
+    return discovered(__name__, Analysis, entry_points(group=ENTRY_POINT))
 
 
 @cache
 def all_analyses() -> dict[str, Analysis]:
-    """Every analysis by name: the files of this package, then other packages' entry points."""
-    return discovered(__name__, Analysis, entry_points(group=ENTRY_POINT))
+    """Every analysis by name, with the views of each after it: all that has a result of its own."""
+    return {each.name: each for analysis in listed_analyses().values() for each in (analysis, *analysis.views)}
+
+
+def current_name(name: str) -> str:
+    """The name that an analysis has now, with underscores for dashes; warns of an old one."""
+    name = name.replace("-", "_")
+    if name not in RENAMED or name in all_analyses():
+        return name
+    analysis, by = RENAMED[name]
+    warnings.warn(f"{name} is now {analysis} by {by}; the old name works until the next release", FutureWarning, 3)
+    return f"{analysis}_by_{by}"
 
 
 def get_analysis(name: str) -> Analysis:
-    """An analysis by name; dashes serve as underscores.
+    """An analysis or a view by name; dashes serve as underscores.
 
     Raises:
         AnalysisError: there is none of that name.
     """
-    found = all_analyses()
-    wanted = name.replace("-", "_")
+    found, wanted = all_analyses(), current_name(name)
     if wanted not in found:
         hint = near_names(wanted, found, "rankscope analyze lists them")
         raise AnalysisError(f"there is no analysis {name!r}", hint=hint)

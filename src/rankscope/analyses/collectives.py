@@ -33,8 +33,9 @@ and recv (nccl-tests). They are null where a rank of the group is missing, becau
 for ranges on the host that overlap. `estimate` marks operations whose ranks need not start and end together: for these
 transfer and wait are only estimates.
 
-How to read it: a long `wait_ns` is due to late ranks, not to the network (`stragglers`, `arrivals`); a long transfer
-at a low bus bandwidth is due to the network. Small sizes are limited by latency: ignore their bandwidth.
+How to read it: a long `wait_ns` is due to late ranks, not to the network (`stragglers`, `collective_summary --by
+rank`); a long transfer at a low bus bandwidth is due to the network. Small sizes are limited by latency: ignore their
+bandwidth.
 """
 
 from __future__ import annotations

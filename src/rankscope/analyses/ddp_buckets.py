@@ -74,11 +74,6 @@ _ENGINE = r"^autograd::engine::evaluate_function|^torch::autograd::"
 _ACCUMULATES = r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad|^torch::autograd::AccumulateGrad"
 
 
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """A rank's buckets."""
-    return steps_by_window(tables, inputs, COLUMNS, _window_buckets)
-
-
 def _window_buckets(window: Tables, inputs: Inputs) -> pl.DataFrame:
     operators, annotations = window["host_ops"], window["annotations"]
     accumulates = operators["name"].str.contains(_ACCUMULATES).fill_null(False).to_numpy()
@@ -177,7 +172,7 @@ analysis = Analysis(
     name="ddp_buckets",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
+    per_rank=steps_by_window(COLUMNS, _window_buckets),
     headline=headline,
     reads={**READS, "host_ops": _OPERATORS, "python_frames": ("start_ns", "end_ns", "name")},
 )

@@ -5,9 +5,9 @@ For each rank, step and kind the event that costs most (for `exposed_communicati
 (`step_time`).
 
     kind                   event                                cost
-    late_launch            work that the host launched late     its idle gap, if mostly due to that (`launch_gaps`)
-    silent_host            work after silence of the host       its idle gap, if mostly due to that (`launch_gaps`)
-    long_calls             work after a long call, first use    its idle gap, if mostly due to that (`launch_gaps`)
+    late_launch            work that the host launched late     its idle gap, if mostly due to that (`idle --by step`)
+    silent_host            work after silence of the host       its idle gap, if mostly due to that (`idle --by step`)
+    long_calls             work after a long call, first use    its idle gap, if mostly due to that (`idle --by step`)
     late_short_launch      short work that it launched late     likewise, gaps of at most 100 µs
     allocator_call         driver call that allocates or frees  the part of it in such a gap
     host_wait              call that waits for the device       idle time around its end (`synchronization`)
@@ -90,11 +90,6 @@ _EVENT = ("start_ns", "end_ns", "name")
 _SCHEMA = schema_of([column for column in COLUMNS if column.name not in ("rank", "window", "step", "total_ns")])
 _NO_EVENTS = pl.DataFrame(schema=_SCHEMA)
 _RANGES = ("device_events", "host_ops", "runtime_calls", "annotations")
-
-
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """A rank's events."""
-    return steps_by_window(tables, inputs, COLUMNS, _window_events)
 
 
 def _window_events(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -323,7 +318,7 @@ analysis = Analysis(
     name="evidence_events",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
+    per_rank=steps_by_window(COLUMNS, _window_events),
     reads={
         "device_events": (
             "start_ns", "end_ns", "name", "kind", "is_collective", "device", "stream", "op_row",

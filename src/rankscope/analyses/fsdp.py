@@ -81,11 +81,6 @@ _PREFETCH = r"_prefetch"
 ROOT = "(root)"
 
 
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """A rank's FSDP collectives."""
-    return steps_by_window(tables, inputs, COLUMNS, _window_collectives)
-
-
 def _window_collectives(window: Tables, inputs: Inputs) -> pl.DataFrame:
     calls = collective_launches(window, inputs.options.communication)
     annotations = window["annotations"]
@@ -232,4 +227,11 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     return Headline.of(text, exposed=(exposed, "ns"), share=(exposed / total, "ratio"), **values)
 
 
-analysis = Analysis(name="fsdp", doc=__doc__, columns=COLUMNS, per_rank=per_rank, headline=headline, reads=READS)
+analysis = Analysis(
+    name="fsdp",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=steps_by_window(COLUMNS, _window_collectives),
+    headline=headline,
+    reads=READS,
+)

@@ -1,7 +1,9 @@
 """Idle time of each stream and device, by cause.
 
-One row per rank, device, stream and cause. A gap of a stream is the time before an event on it after everything earlier
-on it has ended; overlapping events leave no gap. Its cause is that of the event that ends it:
+One row per rank, device, stream and cause; `--by device` has the causes side by side, `--by step` the gaps of each step
+that are due to late launches, allocations and code that is not recorded. A gap of a stream is the time before an event
+on it after everything earlier on it has ended; overlapping events leave no gap. Its cause is that of the event that
+ends it:
 
     host_wait     its launch began after the stream had become empty: the host was late
     kernel_wait   it was launched in time, and the gap is below 30 µs: the normal distance between kernels
@@ -37,14 +39,19 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import HOST_ACTIVITY, covered_time, data_loading_time
+from rankscope.primitives.allocations import DEVICE_FREE, DEVICE_MALLOC, PINNED_MEMORY
 from rankscope.primitives.columns import constant, values_and_validity
-from rankscope.primitives.intervals import Int64, IntervalSet
-from rankscope.primitives.steps import step_windows
+from rankscope.primitives.intervals import Int64, IntervalSet, interval_at
+from rankscope.primitives.late_launches import SILENCE_NS, LateLaunches, before_short
+from rankscope.primitives.steps import step_windows, with_step_row
+from rankscope.primitives.stragglers.host_scopes import is_own_function
 from rankscope.primitives.streams import Streams, stream_numbers
 from rankscope.primitives.synchronization import is_host_wait
 from rankscope.results import (
+    RANK_AND_WINDOW,
     Analysis,
     Column,
+    Finding,
     Headline,
     Inputs,
     Options,
@@ -52,14 +59,17 @@ from rankscope.results import (
     Parameters,
     Tables,
     by_window,
+    greatest,
     schema_of,
+    steps_by_window,
     top_group,
     total_of,
 )
 
+_RANK, _DEVICE = Column("rank", pl.Int64, "", "the rank"), Column("device", pl.Int64, "", "device index")
 COLUMNS = (
-    Column("rank", pl.Int64, "", "the rank"),
-    Column("device", pl.Int64, "", "device index"),
+    _RANK,
+    _DEVICE,
     Column("stream", pl.Int64, "", "the stream; null for the whole device"),
     Column(
         "cause", pl.String, "", "host_wait, kernel_wait, other, unknown; for a whole device what the host did meanwhile"
@@ -383,6 +393,228 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     )
 
 
+_READS = {
+    "device_events": ("start_ns", "end_ns", "device", "stream", "launch_ns"),
+    "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
+}
+DEVICE_COLUMNS = (
+    _RANK,
+    _DEVICE,
+    Column("data_loading_ns", pl.Int64, "ns", "the host was loading data"),
+    Column("synchronisation_ns", pl.Int64, "ns", "the host was in a call that waits for the device"),
+    Column("runtime_ns", pl.Int64, "ns", "the host was in another runtime call"),
+    Column("operator_ns", pl.Int64, "ns", "the host was in an operator"),
+    Column("python_ns", pl.Int64, "ns", "the host was in Python, if stacks were recorded"),
+    Column("nothing_ns", pl.Int64, "ns", "nothing was recorded on the host"),
+    Column("idle_ns", pl.Int64, "ns", "total idle time"),
+)
+
+
+def _by_device(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """Turn the causes of each device into columns."""
+    frame = (
+        inputs.results["idle"]
+        .filter(pl.col("stream").is_null())
+        .group_by("rank", "device")
+        .agg(
+            *(pl.col("idle_ns").filter(pl.col("cause") == cause).sum().alias(f"{cause}_ns") for cause in HOST_ACTIVITY),
+            pl.col("idle_ns").sum(),
+        )
+        .sort("rank", "device")
+    )
+    return frame.select(pl.col(column.name).cast(pl.Int64) for column in DEVICE_COLUMNS), []
+
+
+def _device_headline(frame: pl.DataFrame) -> Headline | None:
+    worst = greatest(frame, "idle_ns")
+    if worst is None:
+        return None
+    cause = max(HOST_ACTIVITY, key=lambda cause: int(worst[f"{cause}_ns"]))
+    most = "is idle most" if frame.height > 1 else "is idle"
+    return Headline.of(
+        f"The device of rank {{rank}} {most}: {{idle}}, of which {{share}} while {{doing}}.",
+        rank=(worst["rank"], ""),
+        idle=(worst["idle_ns"], "ns"),
+        share=(worst[f"{cause}_ns"] / worst["idle_ns"], "ratio"),
+        doing=(HOST_ACTIVITY[cause], ""),
+    )
+
+
+_MOST = 0.5
+"""Of the longest, which may be the loop's own: a function that is nested deeper and has so much explains it."""
+STEP_COLUMNS = (
+    *RANK_AND_WINDOW,
+    Column("step", pl.Int64, "", "the step; null for a trace without steps"),
+    Column("pieces", pl.Int64, "count", "compute kernels; without a device, top-level operators"),
+    Column(
+        "short", pl.Int64, "count", "of these, shorter than 10 µs; for operators, of a name with a median below 20 µs"
+    ),
+    Column("short_ns", pl.Int64, "ns", "sum of the short ones' durations"),
+    Column("late_ns", pl.Int64, "ns", "gaps due to a late launch of the next piece"),
+    Column("late_short_ns", pl.Int64, "ns", "of these, before short pieces and at most 100 µs long"),
+    Column("allocator_ns", pl.Int64, "ns", "gaps due to driver calls that allocate or free memory"),
+    Column("long_calls_ns", pl.Int64, "ns", "gaps due to long runtime calls and first calls"),
+    Column("before_first_ns", pl.Int64, "ns", "in a file's first row, such calls before its first device event"),
+    Column("long_call", pl.String, "", "the runtime call of more than 100 µs with most of both; null without any"),
+    Column("silent_ns", pl.Int64, "ns", "gaps due to an unrecorded interval on the host; 0 without operators"),
+    Column(
+        "silent_frame",
+        pl.String,
+        "",
+        "the innermost of the job's own Python functions with half of `silent_ns` or more; null without stacks",
+    ),
+    Column("allocations", pl.Int64, "count", "driver calls that allocate device memory in the window"),
+    Column("frees", pl.Int64, "count", "driver calls that free device memory in the window"),
+    Column("pinned", pl.Int64, "count", "driver calls that allocate, free or register pinned host memory"),
+    Column("on_device", pl.Boolean, "", "whether pieces are kernels"),
+)
+
+
+def _window_gaps(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    work = inputs.once("late launches", lambda: LateLaunches.of(window, inputs.options.communication))
+    steps, windows = step_windows(window["annotations"], window["device_events"])
+    number, starts, ends = steps["step"], windows.start, windows.end
+    if not steps.height:
+        # A file without any piece has no row.
+        recorded = covered_time(work.pieces)
+        starts, ends = recorded.starts[:1], recorded.ends[-1:]
+        number = pl.Series("step", [None] * starts.size, dtype=pl.Int64)
+    # Before a piece outside the steps the host may have been outside them, too.
+    gaps = work.gaps.filter(interval_at(starts, ends, work.gaps["end_ns"].to_numpy()) >= 0)
+    waiting = covered_time(gaps)
+    late = waiting - work.left_out
+    pieces = with_step_row(work.pieces, starts, ends).filter("counts")
+    rows = pl.DataFrame(
+        {"step_row": np.arange(starts.size), "step": number}, schema={"step_row": pl.Int64, "step": pl.Int64}
+    )
+    by_step = pieces.group_by("step_row").agg(
+        pl.len().cast(pl.Int64).alias("pieces"),
+        pl.col("short").sum().cast(pl.Int64).alias("short"),
+        pl.col("duration").filter("short").sum().alias("short_ns"),
+    )
+    # A free before the first launch makes the context (`cudaFree(0)`).
+    first = pl.lit(work.pieces["launch_ns"].min(), pl.Int64)
+    of_context = (pl.col("name").str.contains(DEVICE_FREE) & (pl.col("start_ns") < first)).fill_null(False)
+    calls = (
+        with_step_row(work.allocator.filter(~of_context), starts, ends)
+        .group_by("step_row")
+        .agg(
+            pl.col("name").str.contains(pattern).sum().cast(pl.Int64).alias(name)
+            for name, pattern in (("allocations", DEVICE_MALLOC), ("frees", DEVICE_FREE), ("pinned", PINNED_MEMORY))
+        )
+    )
+    gap = (waiting | work.before_first).within(work.calls["start_ns"].to_numpy(), work.calls["end_ns"].to_numpy())
+    # A call before the first window belongs to it.
+    begin = pl.col("start_ns").clip(lower_bound=int(starts[0]) if starts.size else None)
+    by_call = with_step_row(work.calls.select(begin, "name", pl.Series("gap", gap)), starts, ends)
+    by_call = by_call.group_by("step_row", "name").agg(pl.col("gap").sum()).filter(pl.col("gap") > 0)
+    by_call = (
+        by_call.sort("gap", "name", descending=[True, False])
+        .group_by("step_row")
+        .agg(pl.col("name").first().alias("long_call"))
+    )
+    frames = _silent_frames(window["python_frames"], waiting & work.silent, starts, ends)
+    return (
+        rows.join(by_step, on="step_row", how="left", maintain_order="left")
+        .join(calls, on="step_row", how="left", maintain_order="left")
+        .join(by_call, on="step_row", how="left", maintain_order="left")
+        .join(frames, on="step_row", how="left", maintain_order="left")
+        .with_columns(
+            pl.col("pieces", "short", "short_ns", "allocations", "frees", "pinned").fill_null(0),
+            pl.Series("late_ns", late.within(starts, ends)),
+            pl.Series("late_short_ns", (late & before_short(gaps, work.left_out)).within(starts, ends)),
+            pl.Series("allocator_ns", (waiting & work.memory).within(starts, ends)),
+            pl.Series("long_calls_ns", (waiting & work.long_calls).within(starts, ends)),
+            pl.Series("before_first_ns", [work.before_first.length] + [0] * (starts.size - 1))[: starts.size],
+            pl.Series("silent_ns", (waiting & work.silent).within(starts, ends)),
+            pl.lit(work.on_device).alias("on_device"),
+        )
+    )
+
+
+def _silent_frames(frames: pl.DataFrame, silent: IntervalSet, starts: Int64, ends: Int64) -> pl.DataFrame:
+    """The function that each step's silence is in: step_row, silent_frame."""
+    long = frames.filter(pl.col("end_ns") - pl.col("start_ns") > SILENCE_NS)
+    names = long["name"].unique().drop_nulls()
+    long = long.filter(pl.col("name").is_in([name for name in names if is_own_function(name)]))
+    found: list[tuple[int, str]] = []
+    for row, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        inside = long.filter((pl.col("start_ns") < end) & (pl.col("end_ns") > begin))
+        if inside.is_empty():
+            continue
+        own = silent & IntervalSet.of(np.array([begin]), np.array([end]))
+        cost = own.within(inside["start_ns"].to_numpy(), inside["end_ns"].to_numpy())
+        by_name = (
+            inside.select("name", "depth", pl.Series("cost", cost))
+            .group_by("name")
+            .agg(pl.col("cost").sum(), pl.col("depth").max())
+        )
+        most = by_name.filter((pl.col("cost") > 0) & (pl.col("cost") >= _MOST * pl.col("cost").max()))
+        if most.height:
+            found.append((row, most.sort("depth", "cost", "name", descending=True)["name"][0]))
+    return pl.DataFrame(found, schema={"step_row": pl.Int64, "silent_frame": pl.String}, orient="row")
+
+
+_BY_DEVICE = Analysis(
+    name="idle_by_device",
+    doc="""What the host did while each device was idle, one row per device.
+
+The rows of whole devices, with each cause as a column and operators of all names together. The causes are mutually
+exclusive and sum to `idle_ns` exactly:
+
+    idle = data loading + synchronization + runtime + operators + Python + nothing
+
+How to read it: the largest column says where to look next: `data_loading`, `synchronization`, `launches` for the
+runtime, `operators` for operators; Python and nothing are user code between them.
+""",
+    whole_recording=True,
+    columns=DEVICE_COLUMNS,
+    across_ranks=_by_device,
+    headline=_device_headline,
+    requires=("idle",),
+)
+_BY_STEP = Analysis(
+    name="idle_by_step",
+    doc="""Idle gaps between kernels that are due to late launches, per step.
+
+One row per rank and step. A piece of work is a device event; if the trace has no device, a top-level operator that
+computes. A gap is time in the step's window in which nothing ran, up to the next piece. On a device it counts only if
+the host was late: the next piece's launch began after the device had become idle. These parts of a gap do not count:
+
+    data loading           reported by `data_loading`
+    waiting calls          a host that waits for its device launches nothing (reported by `synchronization`)
+    memory                 driver calls that allocate or free memory (`allocator_ns`, the rule `memory_retries`)
+    long runtime calls     longer than 100 µs: the driver loads code or creates a context (`long_calls_ns`)
+    unrecorded intervals   longer than 100 µs, in which the host recorded neither an operator nor a runtime call:
+                           asleep, descheduled, or user code that no faster launch would shorten (`silent_ns`)
+    first calls            longer than 10 ms, in which neither an operator nor a runtime call began or ended: inside
+                           one operator a library is loaded, or code compiled (`long_calls_ns`); not if more than a
+                           quarter of the steps have one
+    communication          without a device: Gloo's ranges
+
+    late        = |gaps in the step's window − the parts above|
+    allocator   = |gaps in the step's window in which the host allocates or frees memory|
+    before_first = |long runtime calls, first calls and allocations before the file's first device event|; in its first
+                  row, as no gap is before that event
+    silent      = |gaps in the step's window ∩ unrecorded intervals, without data loading, garbage collection,
+                  compiling and Gloo's ranges|
+    late_short  = Σ gaps before a compute kernel shorter than 10 µs, or an operator whose name has a median duration
+                  below 20 µs, if the gap is at most 100 µs: launching takes less, so a longer gap has another cause
+
+How to read it: `late` is an upper bound of the potential saving per step if nothing ever waited for a launch. If most
+of it is before short pieces, use fewer and larger ones (fused operators, `torch.compile`, CUDA graphs).
+""",
+    columns=STEP_COLUMNS,
+    per_rank=steps_by_window(STEP_COLUMNS, _window_gaps),
+    reads={
+        "device_events": (*_READS["device_events"], "name", "kind", "is_collective"),
+        "annotations": _READS["annotations"],
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth"),
+        "runtime_calls": ("start_ns", "end_ns", "name"),
+        "python_frames": ("start_ns", "end_ns", "name", "depth"),
+    },
+    in_report=False,
+)
 analysis = Analysis(
     name="idle",
     doc=__doc__,
@@ -390,10 +622,11 @@ analysis = Analysis(
     columns=COLUMNS,
     per_rank=per_rank,
     headline=headline,
-    reads={
-        "device_events": ("start_ns", "end_ns", "device", "stream", "launch_ns"),
-        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
-    },
+    reads=_READS,
     reads_more=extra_columns,
-    parameters=(Parameter("of", "which gaps to list", default="all", choices=("all", "streams", "devices")),),
+    parameters=(
+        Parameter("of", "which gaps to list, by cause", default="all", choices=("all", "streams", "devices")),
+        Parameter("by", "what a row is", default="cause", choices=("cause", "device", "step")),
+    ),
+    views=(_BY_DEVICE, _BY_STEP),
 )

@@ -58,14 +58,9 @@ COLUMNS = (
 )
 
 
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """A rank's blocks, of all steps."""
-    return rows_by_window(tables, inputs, COLUMNS, _of_window)
-
-
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
-    made = memory_blocks(found.filter(pl.col("address").is_not_null()))
+    made = memory_blocks(found)
     names = window["host_ops"]["name"]
     return made.with_columns(
         pl.col("memory").alias("device"),
@@ -100,7 +95,7 @@ analysis = Analysis(
     name="memory_blocks",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
+    per_rank=rows_by_window(COLUMNS, _of_window),
     across_ranks=across_ranks,
     requires=("memory",),
     needs_rows_of=("memory_events",),

@@ -71,11 +71,6 @@ COLUMNS = (
 _HOST = ("host_ops", "annotations", "runtime_calls", "python_frames")
 
 
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """The steps of a rank, window by window."""
-    return steps_by_window(tables, inputs, COLUMNS, _window_phases)
-
-
 def _window_phases(window: Tables, inputs: Inputs) -> pl.DataFrame:
     steps = host_steps(window["annotations"])
     start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
@@ -153,7 +148,7 @@ analysis = Analysis(
     name="phases",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
+    per_rank=steps_by_window(COLUMNS, _window_phases),
     headline=headline,
     reads={
         "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "launch_ns"),

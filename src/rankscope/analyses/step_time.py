@@ -61,7 +61,7 @@ COLUMNS = (
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The steps of a rank, window by window."""
-    frame = steps_by_window(tables, inputs, COLUMNS, _steps_of)
+    frame = steps_by_window(COLUMNS, _steps_of)(tables, inputs)
     unknown = [window for window, info in enumerate(inputs.traces) if info.account.hides_work]
     if not unknown:
         return frame

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rankscope.analyses import all_analyses, get_analysis
+from rankscope.analyses import get_analysis, listed_analyses
 from rankscope.results import Analysis
 
 
@@ -27,7 +27,7 @@ def analyses(
     console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 10_000)
     if name is None:
         table = Table.grid(padding=(0, 3))
-        for analysis in all_analyses().values():
+        for analysis in listed_analyses().values():
             table.add_row(Text(analysis.name, style="bold"), Text(analysis.title))
         console.print(table)
         return
@@ -36,17 +36,26 @@ def analyses(
     if analysis.parameters:
         console.print()
         console.print(_options(analysis))
-    table = Table("column", "unit", "meaning", box=None, header_style="bold", pad_edge=False)
-    for column in analysis.columns:
-        table.add_row(Text(column.name), Text(column.unit), Text(column.doc))
     console.print()
-    console.print(table)
+    console.print(_columns(analysis))
+    for view in analysis.views:
+        console.print()
+        console.print(Text(f"{view.usage}: {_unfolded(inspect.cleandoc(view.doc))}"))
+        console.print()
+        console.print(_columns(view))
 
 
 def _unfolded(text: str) -> str:
     """Join the lines of each paragraph, for the terminal to wrap; indented lines, such as formulas, stay."""
     parts = text.split("\n\n")
     return "\n\n".join(part if part.startswith(" ") or "\n " in part else part.replace("\n", " ") for part in parts)
+
+
+def _columns(analysis: Analysis) -> Table:
+    table = Table("column", "unit", "meaning", box=None, header_style="bold", pad_edge=False)
+    for column in analysis.columns:
+        table.add_row(Text(column.name), Text(column.unit), Text(column.doc))
+    return table
 
 
 def _options(analysis: Analysis) -> Table:

@@ -49,7 +49,7 @@ class COMMAND(TyperCommand):
         if named:
             analysis = get_analysis(named[0])
             ctx.meta[_ANALYSIS_OPTIONS] = _help_options(analysis)
-            about = f"`rankscope analyze {analysis.name}` explains the result and its columns."
+            about = f"`rankscope analyze {analysis.page}` explains the result and its columns."
             self.help = f"{analysis.title}\n\n{about}"
         return super().parse_args(ctx, args)
 
@@ -126,11 +126,12 @@ def analyze(
     if name is None or not source:
         analyses(name)
         return
-    source, parameters = analysis_options(get_analysis(name), source)
-    own = next((each for each in get_analysis(name).parameters if each.name == _SORT), None)
+    analysis = get_analysis(name)
+    source, parameters = analysis_options(analysis, source)
+    own = next((each for each in analysis.parameters if each.name == _SORT), None)
     if own is not None and table.sort in own.choices:
         parameters, table = {**parameters, _SORT: table.sort}, replace(table, sort=None)
-    write_result(name, source, parameters, table, options)
+    write_result(analysis.name, source, parameters, table, options)
 
 
 def write_result(
@@ -148,7 +149,6 @@ def write_result(
         check: called with the result before it is written; may raise an error.
         change: returns what is written instead of the result.
     """
-    name = get_analysis(name).name
     refuse_terminal(table.form.value, table.output)
     with opened(source, options) as opened_run:
         result = opened_run.analyze(name, parameters={name: parameters})[name]

@@ -204,9 +204,9 @@ _SECTIONS: dict[str, Section] = {
     "step_time": _steps,
     "phases": _phases,
     "work": _work,
-    "module_work": _modules,
+    "work_by_module": _modules,
     "collectives": _collectives,
-    "memory_steps": _memory,
+    "memory_by_step": _memory,
 }
 
 
@@ -238,5 +238,5 @@ def _stacks(frame: pl.DataFrame) -> pl.DataFrame:
     return _in_bytes(frame, "stacks", pl.col("stack").fill_null("no stack recorded"), held, blocks)
 
 
-_SNAPSHOTS: dict[str, Section] = {"memory_snapshot": _snapshot, "memory_stacks": _stacks}
+_SNAPSHOTS: dict[str, Section] = {"memory_snapshot": _snapshot, "memory_snapshot_by_stack": _stacks}
 NEEDED = (*_SECTIONS, *_SNAPSHOTS)

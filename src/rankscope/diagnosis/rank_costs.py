@@ -71,7 +71,7 @@ def _per_step(frame: pl.DataFrame, column: str, finding: Finding) -> Measured:
 
 
 def _gaps(finding: Finding, inputs: Inputs) -> Measured:
-    frame = _frame(inputs, "launch_gaps")
+    frame = _frame(inputs, "idle_by_step")
     columns = {
         "launch_bound": "late_ns",
         "memory_retries": "allocator_ns",

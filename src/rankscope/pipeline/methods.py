@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.analyses import all_analyses
+from rankscope.analyses import RENAMED, get_analysis, listed_analyses
 from rankscope.results import Analysis
 
 Method = Callable[..., pl.DataFrame]
@@ -22,14 +22,15 @@ class _MethodsOnDemand(type):
     """Makes methods when one of them, or their list, is looked up (help, completion): importing loads no analysis."""
 
     def __getattr__(cls, name: str) -> Method:
-        if name.startswith("_") or name not in all_analyses():
+        if name.startswith("_") or name not in {*listed_analyses(), *RENAMED}:
             raise AttributeError(f"a run has no attribute and no analysis {name!r}")
-        method = _method(all_analyses()[name])
-        setattr(AnalysisMethods, name, method)
+        method = _method(get_analysis(name))
+        if name not in RENAMED:  # whose uses all warn
+            setattr(AnalysisMethods, name, method)
         return method
 
     def __dir__(cls) -> Iterable[str]:
-        for name in all_analyses():
+        for name in listed_analyses():
             getattr(cls, name)
         return super().__dir__()
 
@@ -73,8 +74,14 @@ def _method(analysis: Analysis) -> Method:
 def _doc(analysis: Analysis) -> str:
     """The analysis's doc, its arguments and the columns of the frame."""
     arguments = [f"    {parameter.name}: {parameter.doc}" for parameter in analysis.parameters]
-    columns = [f"    {each.name}{f' ({each.unit})' if each.unit else ''}: {each.doc}" for each in analysis.columns]
-    parts = [inspect.cleandoc(analysis.doc), "\n".join(["Returns a Polars frame with the columns:", *columns])]
+    parts = [inspect.cleandoc(analysis.doc), _columns(analysis)]
     if arguments:
         parts.insert(1, "\n".join(["Args:", *arguments]))
+    for view in analysis.views:
+        parts += [f"{view.usage}: {inspect.cleandoc(view.doc)}", _columns(view)]
     return "\n\n".join(parts)
+
+
+def _columns(analysis: Analysis) -> str:
+    columns = [f"    {each.name}{f' ({each.unit})' if each.unit else ''}: {each.doc}" for each in analysis.columns]
+    return "\n".join(["Returns a Polars frame with the columns:", *columns])

@@ -12,8 +12,6 @@ class AnalysisMethods:
         """All-to-all exchanges: bytes that each rank sends to each other rank, separately for dispatch and combine."""
     def annotations(self, *, by: Literal["name", "step"] = "name") -> pl.DataFrame:
         """Named ranges of each rank, the user's and PyTorch's: time on host and device."""
-    def arrivals(self) -> pl.DataFrame:
-        """Order of arrival: which ranks arrive first and last at their collectives."""
     def call_tree(
         self,
         *,
@@ -28,12 +26,10 @@ class AnalysisMethods:
         """Call tree of a range: self and total time of host operators, Python frames or modules by path."""
     def clock(self) -> pl.DataFrame:
         """Clock offset of each rank relative to the others."""
-    def collective_summary(self) -> pl.DataFrame:
+    def collective_summary(self, *, by: Literal["size", "kind", "rank"] = "size") -> pl.DataFrame:
         """Collectives by group, kind, type and size."""
     def collectives(self) -> pl.DataFrame:
         """Every collective of every rank, in order."""
-    def communication_operations(self) -> pl.DataFrame:
-        """Communication operations of each rank by kind: calls, sizes, time, transfer and wait."""
     def compile(self) -> pl.DataFrame:
         """torch.compile: regions, graphs, Triton kernels, graph breaks, and the cost of the first call."""
     def copies(self) -> pl.DataFrame:
@@ -56,48 +52,30 @@ class AnalysisMethods:
         """FSDP's all-gathers and reduce-scatters by module: what was prefetched, and what is exposed."""
     def host_items(self) -> pl.DataFrame:
         """Host items: what the host does in each step, by name."""
-    def idle(self, *, of: Literal["all", "streams", "devices"] = "all") -> pl.DataFrame:
+    def idle(
+        self, *, of: Literal["all", "streams", "devices"] = "all", by: Literal["cause", "device", "step"] = "cause"
+    ) -> pl.DataFrame:
         """Idle time of each stream and device, by cause."""
-    def idle_causes(self) -> pl.DataFrame:
-        """What the host did while each device was idle, one row per device."""
     def job_kind(self) -> pl.DataFrame:
         """What kind of job it is: training or inference, and how it is parallelized."""
     def kernels(self, *, match: str | None = None, by: Literal["name", "shape", "operator"] = "name") -> pl.DataFrame:
         """Kernels of each rank: calls, durations, and launch configuration."""
-    def launch_gaps(self) -> pl.DataFrame:
-        """Idle gaps between kernels that are due to late launches, per step."""
     def launches(self, *, by: Literal["rank", "stream", "call", "kernel"] = "rank") -> pl.DataFrame:
         """Launch latency and queue depth: how far the host runs ahead of the device."""
     def matrix_work(self) -> pl.DataFrame:
         """Matrix work by data type, and whether it runs on tensor cores."""
-    def memory(self) -> pl.DataFrame:
+    def memory(
+        self, *, by: Literal["device", "step", "operator", "category", "module", "site"] = "device"
+    ) -> pl.DataFrame:
         """Peak memory of each rank: how much, when, and in which operator."""
     def memory_blocks(self) -> pl.DataFrame:
         """Memory blocks: who allocated each, its size and lifetime."""
-    def memory_categories(self) -> pl.DataFrame:
-        """Memory by category: parameters, gradients, optimizer state, activations, temporary."""
-    def memory_composition(self) -> pl.DataFrame:
-        """Memory over time by category, downsampled for drawing: what makes up each rise of the curve."""
-    def memory_curve(self) -> pl.DataFrame:
+    def memory_curve(self, *, by: Literal["event", "interval", "category"] = "event") -> pl.DataFrame:
         """Memory over time on each rank and device: every allocation and release."""
-    def memory_modules(self) -> pl.DataFrame:
-        """Memory by module: what each nn.Module's own code allocated, by category, at the peak and in total."""
-    def memory_operators(self) -> pl.DataFrame:
-        """Memory by operator: what each allocates and releases, itself and in total."""
-    def memory_outline(self) -> pl.DataFrame:
-        """Memory over time on each rank and device, downsampled for drawing."""
-    def memory_sites(self) -> pl.DataFrame:
-        """Memory by call site: which line of the user's code allocated it, by category, at the peak and in total."""
-    def memory_snapshot(self) -> pl.DataFrame:
+    def memory_snapshot(self, *, by: Literal["device", "stack"] = "device") -> pl.DataFrame:
         """Memory snapshot of each device: in use, free, and fragmented."""
-    def memory_stacks(self) -> pl.DataFrame:
-        """Memory snapshot by call stack: what each stack holds, now and at the peak."""
-    def memory_steps(self) -> pl.DataFrame:
-        """Memory by step: peak, memory at the end of the step, growth."""
     def mesh(self) -> pl.DataFrame:
         """Differences along each dimension of the mesh: data, tensor, pipeline parallel, hosts."""
-    def module_work(self) -> pl.DataFrame:
-        """Work of each nn.Module per step: the operators of its forward and backward, on host and device."""
     def modules(self) -> pl.DataFrame:
         """Time of each nn.Module on host and device: the module tree and its calls."""
     def operators(
@@ -154,5 +132,5 @@ class AnalysisMethods:
         balance: str | None = None,
     ) -> pl.DataFrame:
         """What if: the step time without a straggler, with a faster network, with balanced work, and so on."""
-    def work(self) -> pl.DataFrame:
+    def work(self, *, by: Literal["name", "module"] = "name") -> pl.DataFrame:
         """Work of each step: every kernel and operator by name, shapes and step."""

@@ -278,8 +278,9 @@ class Run(SqlMethods):
             AnalysisError: there is no analysis with such a name, or one cannot be computed.
             ConfigError: an analysis has no such parameter, or the value is not valid.
         """
-        given = {get_analysis(name).name: chosen for name, chosen in (parameters or {}).items()}
-        chosen = {get_analysis(name).name: analysis_key(name, given.get(get_analysis(name).name)) for name in names}
+        given = {name.replace("-", "_"): values for name, values in (parameters or {}).items()}
+        keys = {(known := name.replace("-", "_")): analysis_key(known, given.get(known)) for name in names}
+        chosen = {key[0]: key for key in keys.values()}
         graph = levels(list(chosen))
         has_instants = any(
             parameter.kind == "instant" and dict(values)[parameter.name] is not None
@@ -298,7 +299,7 @@ class Run(SqlMethods):
                     self._results |= run_level(
                         todo, self.loaded, self._options, self._results, self._tasks, self._kept, clocks
                     )
-        return {name: self._results[key] for name, key in chosen.items()}
+        return {name: self._results[key] for name, key in keys.items()}
 
     def attempt(self, *names: str, parameters: Mapping[str, Parameters] | None = None) -> dict[str, Result]:
         """The results of the analyses that can be computed; findings give the reasons for the others."""

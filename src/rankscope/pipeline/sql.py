@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.analyses import all_analyses
+from rankscope.analyses import RENAMED, all_analyses, current_name
 from rankscope.errors import ConfigError, near_names
 from rankscope.pipeline.clock import AnalyzedRun, RunClock, clock_of, in_run_time
 from rankscope.pipeline.methods import AnalysisMethods
@@ -167,11 +167,17 @@ def prepare_query(
     """
     statement = parse_statement(sql)
     known = tables_of(None if results is None else results.keys())
+    # Under their old names, too, where a query has them.
+    now = {name: current_name(name.removeprefix(PREFIX)) for name in statement.tables if name[len(PREFIX) :] in RENAMED}
+    known |= {old: known[f"{PREFIX}{name}"] for old, name in now.items() if f"{PREFIX}{name}" in known}
     for name in statement.tables - known.keys():
         hint = near_names(name, known, "rankscope query --tables lists the tables")
         raise QueryError(f"there is no table {name!r}", hint=hint)
     named = statement.tables
-    wanted = [name.removeprefix(PREFIX) for name in sorted(named) if known[name].kind == "result"]
+    results_of = {
+        name: now.get(name, name.removeprefix(PREFIX)) for name in sorted(named) if known[name].kind == "result"
+    }
+    wanted = list(dict.fromkeys(results_of.values()))
     found = run.analyze(*wanted) if results is None and wanted else (results or {})
     instants = {column.name for name in named for column in known[name].columns if column.instant}
     shifts = {}
@@ -198,7 +204,7 @@ def prepare_query(
     request = Request(
         statement.sql,
         tables,
-        {f"{PREFIX}{name}": found[name].frame for name in wanted},
+        {table: found[name].frame for table, name in results_of.items()},
         options.limit_rows,
         options.timeout_s,
         {name: tuple(column.name for column in table.columns) for name, table in known.items()},

@@ -46,8 +46,8 @@ def analysis_key(name: str, given: Parameters | None = None) -> AnalysisKey:
         AnalysisError: there is no analysis with that name.
         ConfigError: it has no such parameter, or the value is not valid.
     """
-    analysis = get_analysis(name)
-    return analysis.name, tuple(analysis.choose(given).items())
+    analysis, chosen = get_analysis(name).view(given or {})
+    return analysis.name, tuple(analysis.choose(chosen).items())
 
 
 @dataclass

@@ -160,7 +160,7 @@ def memory_blocks(samples: pl.DataFrame) -> pl.DataFrame:
     before it frees an older block.
 
     Args:
-        samples: the result of `memory_samples`, with an address on every row.
+        samples: the result of `memory_samples`; without an address they are in no block.
 
     Returns:
         memory, address, bytes, allocated_ns, released_ns, step, released_step, operator_row, releasing_row, and
@@ -168,7 +168,10 @@ def memory_blocks(samples: pl.DataFrame) -> pl.DataFrame:
     """
     block = ["memory", "address"]
     ordered = (
-        samples.with_row_index("event").with_columns(pl.col("event").cast(pl.Int64)).sort(*block, "time_ns", "event")
+        samples.with_row_index("event")
+        .with_columns(pl.col("event").cast(pl.Int64))
+        .filter(pl.col("address").is_not_null())
+        .sort(*block, "time_ns", "event")
     )
     releases, after, before = pl.col("bytes") < 0, pl.col("bytes").shift(-1), pl.col("bytes").shift(1)
     marked = ordered.with_columns(
@@ -203,3 +206,23 @@ def memory_blocks(samples: pl.DataFrame) -> pl.DataFrame:
             pl.when(orphan).then("event").when(paired).then("next_event").alias("releasing_event"),
         )
     )
+
+
+def with_peak(samples: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+    """The samples with what is live at their device's peak.
+
+    Adds ``held``, the live bytes on the device after the event: its total, or the sum of the recorded events;
+    ``at_peak``, whether the event is the first at which ``held`` is highest on its device; and ``live``, whether it is
+    the allocation of a block that is live at that peak.
+
+    Args:
+        samples: the result of `memory_samples`.
+        blocks: their `memory_blocks`.
+    """
+    samples = samples.with_columns(pl.coalesce("allocated", "change").alias("held")).with_columns(
+        (pl.int_range(pl.len()) == pl.col("held").arg_max()).over("memory").alias("at_peak")
+    )
+    peaks = samples.with_row_index("peak").filter("at_peak").select("memory", pl.col("peak").cast(pl.Int64))
+    event, until, peak = pl.col("event"), pl.col("releasing_event"), pl.col("peak")
+    live = blocks.join(peaks, on="memory", how="left").filter(event <= peak, until.is_null() | (until > peak))
+    return samples.with_columns(pl.int_range(pl.len()).is_in(live["event"].implode()).alias("live"))

@@ -1,7 +1,7 @@
 """Find the gaps of one trace file before work that was launched too late.
 
 In: a file's tables. Out: its pieces of work, the gaps before late ones, and the time that does not count
-(`rankscope.analyses.launch_gaps` has the definitions).
+(`rankscope.analyses.idle` has the definitions).
 """
 
 from __future__ import annotations

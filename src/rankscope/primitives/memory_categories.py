@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_blocks, memory_samples
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_blocks, memory_samples, with_peak
 from rankscope.primitives.call_stack import enclosing
 from rankscope.primitives.intervals import Int64, IntervalSet, interval_at
 from rankscope.primitives.phases import (
@@ -70,9 +70,7 @@ _NEVER = (1 << 63) - 1
 def categorized_samples(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """The allocations and releases of one trace, in time order, each with the category of its block.
 
-    Adds to `memory_samples`: ``category``; ``held``, the live bytes on the device after the event: its total, or the
-    sum of the recorded events; ``at_peak``, whether the event is the first at which ``held`` is highest on its device;
-    and ``live``, whether it is the allocation of a block that is live at that peak.
+    Adds ``category`` to `with_peak`.
 
     Args:
         tables: memory_events, all of `MEMORY_COLUMNS`; host_ops: start_ns, end_ns, name, pid, tid, depth, sequence,
@@ -81,29 +79,18 @@ def categorized_samples(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """
     operators, annotations, frames = (tables[name] for name in ("host_ops", "annotations", "python_frames"))
     samples = memory_samples(tables["memory_events"], operators, annotations)
-    addressed = np.flatnonzero(samples["address"].is_not_null().to_numpy())
-    blocks = memory_blocks(samples[addressed])
+    blocks = memory_blocks(samples)
     category = np.full(samples.height, UNKNOWN, dtype=object)
     allocated, orphan = blocks.filter(pl.col("event").is_not_null()), blocks.filter(pl.col("event").is_null())
-    category[addressed[orphan["releasing_event"].to_numpy()]] = EARLIER
-    event = addressed[allocated["event"].to_numpy()]
+    category[orphan["releasing_event"].to_numpy()] = EARLIER
+    event = allocated["event"].to_numpy()
     block_category = _categories(
         samples[event].select("time_ns", "pid", "tid"), allocated, operators, annotations, frames
     )
     category[event] = block_category
     released = allocated["releasing_event"].is_not_null().to_numpy()
-    until = np.full(allocated.height, samples.height, dtype=np.int64)
-    until[released] = addressed[allocated["releasing_event"].drop_nulls().to_numpy()]
-    category[until[released]] = block_category[released]
-    height = pl.coalesce("allocated", "change")
-    samples = samples.with_columns(pl.Series("category", category, dtype=pl.String), height.alias("held")).with_columns(
-        (pl.int_range(pl.len()) == pl.col("held").arg_max()).over("memory").alias("at_peak")
-    )
-    peaks = {row["memory"]: row["row"] for row in samples.with_row_index("row").filter("at_peak").iter_rows(named=True)}
-    peak = allocated["memory"].replace_strict(peaks, default=-1, return_dtype=pl.Int64).to_numpy()
-    live = np.zeros(samples.height, dtype=np.bool_)
-    live[event] = (event <= peak) & (until > peak)
-    return samples.with_columns(pl.Series("live", live))
+    category[allocated["releasing_event"].drop_nulls().to_numpy()] = block_category[released]
+    return with_peak(samples, blocks).with_columns(pl.Series("category", category, dtype=pl.String))
 
 
 def live_bytes(samples: pl.DataFrame) -> pl.DataFrame:

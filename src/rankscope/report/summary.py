@@ -239,7 +239,7 @@ def _snapshots(result: Result | None) -> list[Text]:
     """What memory snapshots without traces show, and the commands for more."""
     answer = None if result is None else result.headline
     lines = [_line("memory", sentence(answer) if answer is not None else "the snapshots hold no segment")]
-    commands = ("memory_snapshot", "memory_stacks", "memory_blocks")
+    commands = ("memory_snapshot", "memory_snapshot --by stack", "memory_blocks")
     return [*lines, *(_line("" if place else "more", f"rankscope analyze {c} …") for place, c in enumerate(commands))]
 
 

@@ -35,6 +35,7 @@ Ask = Callable[[str, Collection[int]], pl.DataFrame]
 
 RESULT_SCHEMA_VERSION = 1
 _RANKS_SHOWN = 8
+_BY = "_by_"
 ENTIRE_RECORDING = "entire recording"
 """Of figures that include what is recorded outside of steps."""
 
@@ -144,7 +145,7 @@ class Analysis:
     """A question about a run, and how to compute the answer.
 
     Attributes:
-        name: the name in commands and methods; also its module's name.
+        name: the name in commands and methods; also its module's name. ``_by_`` is in names of views only.
         doc: the module's docstring: title in the first line, then caption, formula and source.
         columns: the result's columns, in order.
         reads: the tables that it needs, each with its columns. Each table also has a ``window`` column: the index of
@@ -168,9 +169,11 @@ class Analysis:
         charts: charts above its table on the page and in the report.
         whole_recording: whether its figures include what is recorded outside of steps. All others are of the recorded
             steps, or have a row for each step or event: then title and headline say that.
+        views: the same with other rows and columns, chosen by its parameter ``by``: `NAME_by_VALUE` is the view's name,
+            by which other analyses and rules require it, and SQL and the page show it.
 
     Raises:
-        ValueError: a chart names a column that is not declared.
+        ValueError: a chart names a column that is not declared, or a view has a name of another form.
     """
 
     name: str
@@ -192,13 +195,33 @@ class Analysis:
     shown_empty: bool = False
     charts: tuple[Bars, ...] = ()
     whole_recording: bool = False
+    views: tuple[Analysis, ...] = ()
 
     def __post_init__(self) -> None:
+        for view in self.views:
+            if not view.name.startswith(f"{self.name}{_BY}"):
+                raise ValueError(f"a view of the analysis {self.name} has the name {view.name}")
         known = {column.name for column in self.columns}
         for name in (name for chart in self.charts for name in (chart.name, chart.value) if name not in known):
             raise ValueError(
                 f"a chart of the analysis {self.name} names the column {name!r}, which it does not declare"
             )
+
+    def view(self, given: Parameters) -> tuple[Analysis, Parameters]:
+        """The view that ``by`` chooses, else the analysis itself, and the parameters for it."""
+        chosen = f"{self.name}{_BY}{given.get('by')}"
+        view = next((view for view in self.views if view.name == chosen), None)
+        return (self, given) if view is None else (view, {name: each for name, each in given.items() if name != "by"})
+
+    @property
+    def page(self) -> str:
+        """The analysis whose page in the docs describes it: of a view, the one that it is a view of."""
+        return self.name.partition(_BY)[0]
+
+    @property
+    def usage(self) -> str:
+        """How the command line names it: `memory --by step` for the view ``memory_by_step``."""
+        return self.name.replace(_BY, " --by ")
 
     def part_of(self, tables: Tables, inputs: Inputs) -> Part:
         """One rank's part, from its tables."""

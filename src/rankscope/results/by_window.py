@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import wraps
 
 import polars as pl
 
@@ -15,6 +16,8 @@ from rankscope.primitives.steps import events_launched_in, host_steps, starts_in
 from rankscope.results.analysis import Inputs, Tables
 from rankscope.results.frames import concat_ranks
 from rankscope.store.schema import Column
+
+PerRank = Callable[[Tables, Inputs], pl.DataFrame]
 
 
 def by_window(tables: Tables, inputs: Inputs) -> list[Tables]:
@@ -81,31 +84,33 @@ def step_keys(instants: pl.Series, annotations: pl.DataFrame, number: int) -> pl
     return keys
 
 
-def steps_by_window(
-    tables: Tables, inputs: Inputs, columns: Sequence[Column], rows: Callable[[Tables, Inputs], pl.DataFrame]
-) -> pl.DataFrame:
-    """A rank's rows of the chosen steps, window by window: `per_rank` of an analysis with rows per step.
+def steps_by_window(columns: Sequence[Column], rows: PerRank) -> PerRank:
+    """`per_rank` of an analysis with rows per step: those of the chosen steps, window by window.
 
     Args:
         columns: the result's columns, with ``rank`` and ``window``.
         rows: as for `rows_by_window`; its rows have a ``step``.
     """
-    return inputs.options.chosen(rows_by_window(tables, inputs, columns, rows))
+    every = rows_by_window(columns, rows)
+    return wraps(rows)(lambda tables, inputs: inputs.options.chosen(every(tables, inputs)))
 
 
-def rows_by_window(
-    tables: Tables, inputs: Inputs, columns: Sequence[Column], rows: Callable[[Tables, Inputs], pl.DataFrame]
-) -> pl.DataFrame:
-    """A rank's rows, window by window: `per_rank` of an analysis that treats each of a rank's files separately.
+def rows_by_window(columns: Sequence[Column], rows: PerRank) -> PerRank:
+    """`per_rank` of an analysis that treats each of a rank's files separately: its rows, window by window.
 
     Args:
         columns: the result's columns, with ``rank`` and ``window``.
         rows: maps one window's tables, and the inputs with its file only, to rows without ``rank`` and ``window``.
     """
-    parts = [
-        rows(window, replace(inputs, traces=inputs.traces[number : number + 1])).with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
-        )
-        for number, window in enumerate(by_window(tables, inputs))
-    ]
-    return concat_ranks(parts, columns)
+
+    @wraps(rows)
+    def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+        parts = [
+            rows(window, replace(inputs, traces=inputs.traces[number : number + 1])).with_columns(
+                pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+            )
+            for number, window in enumerate(by_window(tables, inputs))
+        ]
+        return concat_ranks(parts, columns)
+
+    return per_rank

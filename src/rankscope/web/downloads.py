@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rankscope.analyses import current_name
 from rankscope.export.formats import to_parquet
 from rankscope.pipeline.clock import RunClock, in_run_time
 from rankscope.results import Result
@@ -25,7 +26,7 @@ def parquet_answer(request: Request, results: Mapping[str, Result], clock: RunCl
     Raises:
         RefusedError: there is none of this name.
     """
-    name = request.path_params["name"]
+    name = current_name(request.path_params["name"])
     result = results.get(name)
     if result is None or clock is None:
         raise RefusedError(404, "there is no such table, or it is not ready yet", "api/summary lists the tables")

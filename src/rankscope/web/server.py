@@ -19,6 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 import rankscope
+from rankscope.analyses import current_name
 from rankscope.pipeline.clock import in_run_time
 from rankscope.report.experiments.tables import measured
 from rankscope.report.html_report import PAYLOAD_SCHEMA_VERSION, located, not_shown, table_of
@@ -241,7 +242,7 @@ def _summary(request: Request, run: ServedRun) -> Response:
 
 
 def _table(request: Request, run: ServedRun) -> Response:
-    result = _results(run).get(request.path_params["name"])
+    result = _results(run).get(current_name(request.path_params["name"]))
     clock = run.loaded.clock
     if result is None or clock is None:
         raise RefusedError(404, "there is no such table, or it is not ready yet", "api/summary lists the tables")

@@ -57,7 +57,7 @@ def test_fires_where_recording_takes_longer_than_the_operators_themselves() -> N
     gaps = {"rank": 0, "on_device": False, "pieces": 4000, "short": 4000, "late_ns": 0, "late_short_ns": 5_000_000}
     results = {
         "step_time": pl.DataFrame([{**times, "step": step} for step in range(6)]),
-        "launch_gaps": pl.DataFrame([{**gaps, "short_ns": 24_500_000} for _ in range(6)]),
+        "idle_by_step": pl.DataFrame([{**gaps, "short_ns": 24_500_000} for _ in range(6)]),
     }
     (finding,) = rule.find(Inputs(Options(), (), results, capture=capture))
     assert (finding.severity, finding.saving_ns) == ("warning", 29_500_000 - (30_000_000 - 14_600_000))

@@ -1,7 +1,7 @@
 """The device waits for the host to launch.
 
-Fires if the gaps before kernels that were launched too late (`launch_gaps`) are large enough and at most half of them
-precede short kernels; otherwise `small_kernels` fires. Data loading, waiting calls, memory allocation
+Fires if the gaps before kernels that were launched too late (`idle --by step`) are large enough and at most half of
+them precede short kernels; otherwise `small_kernels` fires. Data loading, waiting calls, memory allocation
 (`memory_retries`), runtime calls of more than 100 µs and an idle host are excluded. The saving is all of these gaps,
 median over steps, on the rank with the most: a host that is always ahead would leave none. If only some steps have
 them, but more than one, the saving is the mean over all steps, a part of the mean step. The evidence names what the
@@ -39,7 +39,7 @@ _MOST = 0.5
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run: what most steps wait or, if it is a larger share, what some steps do."""
-    step, frame = step_ns(inputs), inputs.results.get("launch_gaps")
+    step, frame = step_ns(inputs), inputs.results.get("idle_by_step")
     if frame is None or step is None or not frame["on_device"].any():
         return []
     late = frame.filter("on_device")
@@ -124,7 +124,7 @@ def _top_operator(inputs: Inputs, rank: int) -> dict[str, Any] | None:
 rule = Rule(
     "launch_bound",
     __doc__,
-    ("step_time", "launch_gaps", "idle", "evidence_events"),
+    ("step_time", "idle_by_step", "idle", "evidence_events"),
     find,
     parts=("host",),
     symptom_of=(SLOW_HOST, MEMORY_CALLS, LATE_AFTER_WAITS),

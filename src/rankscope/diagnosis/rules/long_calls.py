@@ -1,7 +1,7 @@
 """The device waits for long calls into its runtime, or for the first use of a library.
 
 Fires if the device is idle long enough in gaps before late launches in which the host is in a runtime call of more than
-100 µs that neither waits for the device nor allocates memory, or in a first call (`launch_gaps`): the driver loads
+100 µs that neither waits for the device nor allocates memory, or in a first call (`idle --by step`): the driver loads
 code, creates a context, or captures and instantiates a graph. What recurs is a warning with a saving: the time, median
 over steps, on the rank with the most. What does not, is the start of the job, with the calls before the first device
 event: an info that says to record after it. The title names the call with most of that time.
@@ -40,7 +40,7 @@ _BEFORE = "such calls before the first device event"
 
 def find(inputs: Inputs) -> list[Finding]:
     """At most one finding: what most steps have, else what the job does once."""
-    step, frame = step_ns(inputs), inputs.results.get("launch_gaps")
+    step, frame = step_ns(inputs), inputs.results.get("idle_by_step")
     if step is None or frame is None:
         return []
     frame = frame.filter("on_device")
@@ -128,7 +128,7 @@ def _call(frame: pl.DataFrame, rank: int) -> str:
 rule = Rule(
     "long_calls",
     __doc__,
-    ("step_time", "launch_gaps", "evidence_events"),
+    ("step_time", "idle_by_step", "evidence_events"),
     find,
     parts=("host",),
     symptom_of=(SLOW_HOST, MEMORY_CALLS, LATE_AFTER_WAITS),

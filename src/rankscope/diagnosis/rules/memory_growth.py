@@ -25,7 +25,7 @@ _SHARE = 0.0001
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    steps, totals = inputs.results.get("memory_steps"), inputs.results.get("memory")
+    steps, totals = inputs.results.get("memory_by_step"), inputs.results.get("memory")
     if steps is None or steps.is_empty():
         return []
     # The first step of a window has no step before it; the first growth is still the cache's and the optimizer's.
@@ -73,7 +73,7 @@ def find(inputs: Inputs) -> list[Finding]:
                     if job_of(inputs).infers
                     else "Keep loss.item() or loss.detach(), not the loss: it keeps its entire graph alive. "
                 )
-                + "Bound caches and lists that the loop adds to. `rankscope analyze memory_operators` shows which "
+                + "Bound caches and lists that the loop adds to. `rankscope analyze memory --by operator` shows which "
                 "operators' results are kept."
             ),
         )
@@ -88,4 +88,4 @@ def _room(totals: pl.DataFrame | None, worst: dict[str, object]) -> int | None:
     return None if known.is_empty() else int(known["total_memory"][0]) - int(known["peak_allocated"][-1])
 
 
-rule = Rule("memory_growth", __doc__, ("memory", "memory_steps", "evidence_events"), find)
+rule = Rule("memory_growth", __doc__, ("memory", "memory_by_step", "evidence_events"), find)

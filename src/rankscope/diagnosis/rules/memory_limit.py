@@ -51,7 +51,7 @@ def find(inputs: Inputs) -> list[Finding]:
                     + ("FSDP, " if job_of(inputs).wrapper != FSDP else "more ranks to shard over, ")
                     + "or an optimizer with less state"
                 )
-                + ". `rankscope analyze memory_operators` shows what holds it."
+                + ". `rankscope analyze memory --by operator` shows what holds it."
             ),
         )
     ]

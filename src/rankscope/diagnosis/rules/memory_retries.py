@@ -1,6 +1,6 @@
 """The host allocates and frees device memory in the driver during steps.
 
-Fires if the device is idle long enough in gaps in which the host is in such calls (`launch_gaps`: `cudaMalloc`,
+Fires if the device is idle long enough in gaps in which the host is in such calls (`idle --by step`: `cudaMalloc`,
 `cudaFree`, `hipMalloc`, `cudaHostAlloc`, …), or if a rank calls free in at least every second step, together with
 allocations: the allocator has reached the limit, or sizes change, so it returns its cache and allocates again, and each
 such free waits for the device. The saving is that idle time, median over steps, on the rank with the most. If only
@@ -45,7 +45,7 @@ _PINNED = " Pin host memory once: DataLoader(pin_memory=True), or buffers that a
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    step, frame = step_ns(inputs), inputs.results.get("launch_gaps")
+    step, frame = step_ns(inputs), inputs.results.get("idle_by_step")
     if step is None or frame is None:
         return []
     frame = frame.filter(
@@ -152,7 +152,7 @@ def _finding(
 rule = Rule(
     "memory_retries",
     __doc__,
-    ("step_time", "launch_gaps", "evidence_events"),
+    ("step_time", "idle_by_step", "evidence_events"),
     find,
     parts=("host",),
     symptom_of=(MEMORY_CALLS,),

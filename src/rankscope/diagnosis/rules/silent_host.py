@@ -1,12 +1,11 @@
 """The device waits for a host that records no operator.
 
 Fires if the device is idle long enough in gaps before late launches in which the host records neither an operator nor a
-runtime call for longer than 100 µs (`launch_gaps`): it runs Python or code of another library, sleeps, or has no core.
-The title names the job's own function that it is mostly in, where stacks are recorded. Data loading, garbage
+runtime call for longer than 100 µs (`idle --by step`): it runs Python or another library's code, sleeps, or has no
+core. The title names the job's own function that it is mostly in, where stacks are recorded. Data loading, garbage
 collection, compiling and Gloo have rules of their own and do not count. The saving is that time, median over steps, on
 the rank with the most. If only some steps have it, but more than one, it is the mean over all steps, a part of the mean
-step. It does not fire if operators are not recorded.
-"""
+step. It does not fire if operators are not recorded."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ _LOST = "device idle while the host records no operator"
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run: what most steps lose or, if it is a larger share, what some steps do."""
-    step, frame = step_ns(inputs), inputs.results.get("launch_gaps")
+    step, frame = step_ns(inputs), inputs.results.get("idle_by_step")
     if step is None or frame is None:
         return []
     frame = frame.filter("on_device")
@@ -104,7 +103,7 @@ def _advice(inputs: Inputs) -> str:
 rule = Rule(
     "silent_host",
     __doc__,
-    ("step_time", "launch_gaps", "evidence_events"),
+    ("step_time", "idle_by_step", "evidence_events"),
     find,
     parts=("host",),
     symptom_of=(SLOW_HOST, SILENT_AFTER_WAITS),

@@ -1,6 +1,6 @@
 """Kernels so short that launching them takes longer than running them.
 
-Fires if the gaps before compute kernels shorter than 10 µs (`launch_gaps`) are large enough and are most of the gaps
+Fires if the gaps before compute kernels shorter than 10 µs (`idle --by step`) are large enough and are most of the gaps
 from late launches (otherwise `launch_bound` fires): a launch costs the host some microseconds, so it can hardly keep
 a device supplied with shorter kernels. The saving is these gaps. On the CPU the pieces are operators shorter than 20
 µs, and the saving is the time in them and before them, less the profiler's measured cost per step: fused into a few,
@@ -36,7 +36,7 @@ _FEW = 10
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    step, frame = step_ns(inputs), inputs.results.get("launch_gaps")
+    step, frame = step_ns(inputs), inputs.results.get("idle_by_step")
     unit = step_words(inputs)
     if frame is None or step is None or frame.is_empty():
         return []
@@ -97,7 +97,7 @@ def find(inputs: Inputs) -> list[Finding]:
 rule = Rule(
     "small_kernels",
     __doc__,
-    ("step_time", "launch_gaps", "evidence_events"),
+    ("step_time", "idle_by_step", "evidence_events"),
     find,
     parts=("host", "compute"),
     symptom_of=(SLOW_HOST, MEMORY_CALLS),

@@ -87,6 +87,6 @@ describe("headlines", () => {
   });
 });
 
-test.each([["ddp_buckets", "DDP buckets"], ["memory_steps", "Memory steps"], ["", ""], ["<b>", "<b>"]])("short title of %s", (name, title) => {
+test.each([["ddp_buckets", "DDP buckets"], ["memory_by_step", "Memory by step"], ["", ""], ["<b>", "<b>"]])("short title of %s", (name, title) => {
   expect(shortTitle(name)).toBe(title);
 });

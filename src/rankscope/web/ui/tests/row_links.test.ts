@@ -41,9 +41,9 @@ test("rows about groups of ranks lead to these ranks", () => {
 
 test("a module of a path and a call site are events by name; a table without links has none", () => {
   const table = make({ rank: [0, 0], module: ["Net_0/Block_1", null], call_site: ["model.py(6): forward", null] });
-  expect(eventParamsOf("memory_modules", table, 0, "module")).toEqual({ name: "nn.Module: Block_1", rank: 0 });
-  expect(linkColumn("memory_modules", table, 1)).toBeNull();
-  expect(eventParamsOf("memory_sites", table, 0, "call_site")).toEqual({ name: "model.py(6): forward", rank: 0 });
+  expect(eventParamsOf("memory_by_module", table, 0, "module")).toEqual({ name: "nn.Module: Block_1", rank: 0 });
+  expect(linkColumn("memory_by_module", table, 1)).toBeNull();
+  expect(eventParamsOf("memory_by_site", table, 0, "call_site")).toEqual({ name: "model.py(6): forward", rank: 0 });
   expect(linkColumn("utilization", table, 0)).toBeNull();
 });
 

@@ -23,12 +23,12 @@ const LONG_NS = 1e12;
 
 /** By analysis, the columns with links, the best first. */
 const ROWS: Readonly<Record<string, readonly Rows[]>> = {
-  kernels: [{ column: "name", time: { start: "longest_start_ns", duration: "longest_ns" } }], operators: [{ column: "name" }], annotations: [{ column: "name" }], memory_operators: [{ column: "name" }], recompute: [{ column: "name" }], copies: [{ column: "name" }], synchronization: [{ column: "call" }],
+  kernels: [{ column: "name", time: { start: "longest_start_ns", duration: "longest_ns" } }], operators: [{ column: "name" }], annotations: [{ column: "name" }], memory_by_operator: [{ column: "name" }], recompute: [{ column: "name" }], copies: [{ column: "name" }], synchronization: [{ column: "call" }],
   idle: [{ column: "cause", place: longestGap }, { column: "detail" }],
   modules: [{ column: "module", name: (table, row) => (table.number(row, "calls") === null || !text(table, row, "module") ? null : `nn.Module: ${text(table, row, "module")}`) }], // else only operators name modules
-  memory_modules: [{ column: "module", name: (table, row) => innermost(text(table, row, "module")) }], memory_sites: [{ column: "call_site" }],
+  memory_by_module: [{ column: "module", name: (table, row) => innermost(text(table, row, "module")) }], memory_by_site: [{ column: "call_site" }],
   memory_blocks: [{ column: "operator" }], memory_curve: [{ column: "operator" }],
-  slices: [{ column: "name" }], work: [{ column: "name" }], module_work: [{ column: "operator" }], compile: [{ column: "name", name: compiled }],
+  slices: [{ column: "name" }], work: [{ column: "name" }], work_by_module: [{ column: "operator" }], compile: [{ column: "name", name: compiled }],
   collectives: [{ column: "collective", time: { start: "start_ns", end: "end_ns" } }],
   fsdp: [{ column: "module", time: { start: "start_ns", duration: "duration_ns" } }],
   ddp_buckets: [{ column: "bucket", time: { start: "start_ns", duration: "duration_ns" } }],

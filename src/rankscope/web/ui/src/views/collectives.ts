@@ -21,8 +21,8 @@ export const collectives: View = {
   question: "Which collectives take the most time, at which sizes, and is it transfer or waiting?",
   answers: ["collective_summary"],
   shows: ["collectives", "collective_summary"],
-  wants: ["arrivals", "all_to_all"],
-  tables: ["arrivals", "all_to_all"],
+  wants: ["collective_summary_by_rank", "all_to_all"],
+  tables: ["collective_summary_by_rank", "all_to_all"],
   render(context) {
     const [each, kinds] = [context.table("collectives"), context.table("collective_summary")];
     if (!each && !kinds) {
@@ -34,7 +34,7 @@ export const collectives: View = {
         kinds && scatterChart(context, kinds, { y: "bus_bandwidth", title: "Bus bandwidth vs. size", testId: "chart-bandwidth", height: 320 }), order(context)),
       exchanges(context),
       tables(context, [{ name: "collective_summary", open: true, sort: { column: "total_ns", descending: true }, ...(each && kinds ? { eventsOf: (row: number, column: string) => (column === "collective" ? longestOf(context, kinds, row, each) : null) } : {}) },
-        { name: "collectives", open: true, first: ["rank", "step", "collective", "bytes", "duration_ns", "wait_ns", "transfer_ns"], sort: { column: "duration_ns", descending: true } }, { name: "arrivals" }, { name: "all_to_all" }]),
+        { name: "collectives", open: true, first: ["rank", "step", "collective", "bytes", "duration_ns", "wait_ns", "transfer_ns"], sort: { column: "duration_ns", descending: true } }, { name: "collective_summary_by_rank" }, { name: "all_to_all" }]),
     ]);
   },
 };

@@ -24,7 +24,7 @@ export const distributed: View = {
   group: "ranks",
   question: "Does communication overlap with computation, and is it transfer or waiting?",
   answers: ["distributed"],
-  shows: ["distributed", "communication_operations"],
+  shows: ["distributed", "collective_summary_by_kind"],
   wants: ["overview"],
   tables: ["devices"],
   render(context) {
@@ -41,13 +41,13 @@ export const distributed: View = {
       ], "ranks"),
       !known && h("p", { class: "quiet-box", "data-testid": "not-separated" }, "Waiting and transfer cannot be separated: that compares the same collective on all of its ranks, and these traces have none complete. Record every rank at the same steps and put their traces into one directory."),
       operations(context),
-      tables(context, [{ name: "communication_operations", open: true, rows: (table) => rankChoice(context, "operations", table).rows }, { name: "distributed" }, { name: "devices" }]),
+      tables(context, [{ name: "collective_summary_by_kind", open: true, rows: (table) => rankChoice(context, "operations", table).rows }, { name: "distributed" }, { name: "devices" }]),
     ]);
   },
 };
 
 function operations(context: ViewContext): HTMLElement | null {
-  const table = context.table("communication_operations");
+  const table = context.table("collective_summary_by_kind");
   if (!table) return emptyState("No collectives in these traces.", "A single-rank job has none. With several ranks, record device activity (NCCL, RCCL, oneCCL) or, on CPU, Gloo ranges.");
   const { rows, mixed, control } = rankChoice(context, "operations", table);
   const known = rows.some((row) => table.number(row, "transfer_ns") !== null);

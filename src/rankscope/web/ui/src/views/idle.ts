@@ -9,7 +9,7 @@ import { formatRatio } from "../format/units.ts";
 import type { Category } from "../theme/categories.ts";
 import { hasTimeline, leadTo, present, type View, type ViewContext } from "./view.ts";
 
-/** The columns of `idle_causes`; they sum to the idle time exactly. */
+/** The columns of `idle_by_device`; they sum to the idle time exactly. */
 const CAUSES: readonly (readonly [string, Category, string])[] = [
   ["data_loading_ns", "data_loading", "Data loading"], ["synchronisation_ns", "waiting", "Waiting for the device"], ["runtime_ns", "runtime", "Other runtime calls"],
   ["operator_ns", "host_op", "Operators"], ["python_ns", "python", "Python"], ["nothing_ns", "idle", "Nothing recorded"],
@@ -21,11 +21,11 @@ export const idle: View = {
   group: "step",
   question: "Why is the device idle, and does the host launch work ahead of it?",
   answers: ["idle", "launches"],
-  shows: ["idle_causes", "launches"],
+  shows: ["idle_by_device", "launches"],
   wants: ["idle"],
-  tables: ["idle", "launch_gaps", "synchronization"],
+  tables: ["idle", "idle_by_step", "synchronization"],
   render(context) {
-    const [gaps, all] = [context.table("idle_causes"), context.table("launches")];
+    const [gaps, all] = [context.table("idle_by_device"), context.table("launches")];
     // Traces without launches have a row of zeros per rank.
     const launches = all?.hasAny("launches") ? all : null;
     if (!gaps && !launches) {
@@ -34,7 +34,7 @@ export const idle: View = {
     return present([
       gaps && causes(context, gaps),
       launches && bound(context, launches),
-      tables(context, [{ name: "idle_causes", open: true, eventsOf: (row: number, column: string) => (gaps && longestGap(context, gaps, row, column)) }, { name: "idle", sort: { column: "idle_ns", descending: true } }, { name: "launches", open: launches !== null }, { name: "launch_gaps" }, { name: "synchronization" }]),
+      tables(context, [{ name: "idle_by_device", open: true, eventsOf: (row: number, column: string) => (gaps && longestGap(context, gaps, row, column)) }, { name: "idle", sort: { column: "idle_ns", descending: true } }, { name: "launches", open: launches !== null }, { name: "idle_by_step" }, { name: "synchronization" }]),
     ]);
   },
 };

@@ -13,9 +13,9 @@ import { formatBytes, formatDuration } from "../format/units.ts";
 import { atPeak, byStack, inRange, ofRank, type Shown } from "./memory_parts.ts";
 import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
-const FOLDS = ["memory_categories", "memory_modules", "memory_sites", "memory_steps", "memory_operators", "memory_composition", "memory_outline", "memory_curve", "memory_blocks", "memory_stacks"] as const;
+const FOLDS = ["memory_by_category", "memory_by_module", "memory_by_site", "memory_by_step", "memory_by_operator", "memory_curve_by_category", "memory_curve_by_interval", "memory_curve", "memory_blocks", "memory_snapshot_by_stack"] as const;
 /** Tables whose rows are at an instant, which a range filters, and the column that has it. */
-const INSTANTS: Readonly<Record<string, string>> = { memory_composition: "time_ns", memory_curve: "time_ns", memory_blocks: "allocated_ns" };
+const INSTANTS: Readonly<Record<string, string>> = { memory_curve_by_category: "time_ns", memory_curve: "time_ns", memory_blocks: "allocated_ns" };
 
 export const memory: View = {
   id: "memory",
@@ -23,16 +23,16 @@ export const memory: View = {
   group: "work",
   question: "How much memory does each rank use, when, what for, and does it grow?",
   answers: ["memory", "memory_snapshot"],
-  shows: ["memory", "memory_outline", "memory_operators", "memory_snapshot", "memory_categories"],
-  wants: ["overview", "memory_composition", "memory_modules", "memory_sites", "memory_stacks"],
+  shows: ["memory", "memory_curve_by_interval", "memory_by_operator", "memory_snapshot", "memory_by_category"],
+  wants: ["overview", "memory_curve_by_category", "memory_by_module", "memory_by_site", "memory_snapshot_by_stack"],
   tables: FOLDS,
   render(context) {
-    const [ranks, curves, operators, snapshot, stacks] = ["memory", "memory_outline", "memory_operators", "memory_snapshot", "memory_stacks"].map((name) => context.table(name));
+    const [ranks, curves, operators, snapshot, stacks] = ["memory", "memory_curve_by_interval", "memory_by_operator", "memory_snapshot", "memory_snapshot_by_stack"].map((name) => context.table(name));
     if (!ranks && !snapshot) {
       return present([emptyState("Memory was not recorded.", "Record it with `rankscope.Profiler(profile_memory=True)` or `rankscope run --profile-memory …`. A memory snapshot next to the traces (`memory_snapshot=True`) shows which code holds the memory."), tables(context, FOLDS.map((name) => ({ name })))]);
     }
     const device = chosenDevice(context, ranks ?? null);
-    const categories = context.table("memory_categories");
+    const categories = context.table("memory_by_category");
     const rank = categories && rankChoice(context, "memory", categories, false);
     const shown = categories && rank ? shownOf(categories, rank.rows, device.chosen) : null;
     const range = (name: string): { open: true; rows: (table: Table) => readonly number[] } | null => {
@@ -46,7 +46,7 @@ export const memory: View = {
       operators && growth(context, operators, device.chosen, rank === null),
       snapshot && inUse(context, snapshot),
       stacks && byStack(stacks),
-      tables(context, [{ name: "memory", open: true }, { name: "memory_snapshot", open: ranks === null }, ...FOLDS.map((name) => ({ name, ...(name === "memory_operators" ? { sort: { column: "self_increase", descending: true } } : {}), ...range(name) }))]),
+      tables(context, [{ name: "memory", open: true }, { name: "memory_snapshot", open: ranks === null }, ...FOLDS.map((name) => ({ name, ...(name === "memory_by_operator" ? { sort: { column: "self_increase", descending: true } } : {}), ...range(name) }))]),
     ]);
   },
 };
@@ -123,7 +123,7 @@ function peaks(context: ViewContext, table: Table, kind: string): HTMLElement | 
 function growth(context: ViewContext, table: Table, kind: string, withControl: boolean): HTMLElement | null {
   const choice = rankChoice(context, "memory", table);
   const rows = choice.rows.filter((row) => kindOf(table.cell(row, "device")) === kind);
-  const bars = topNames(context, table, { rows, mixed: choice.mixed }, { testId: "bars-memory", analysis: "memory_operators", name: "name", column: "self_increase", title: "By operator: allocated minus released by the operator itself", category: () => "memory" });
+  const bars = topNames(context, table, { rows, mixed: choice.mixed }, { testId: "bars-memory", analysis: "memory_by_operator", name: "name", column: "self_increase", title: "By operator: allocated minus released by the operator itself", category: () => "memory" });
   return bars && h("div", {}, withControl ? choice.control : null, bars);
 }
 

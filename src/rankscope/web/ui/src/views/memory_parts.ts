@@ -13,7 +13,7 @@ import { formatBytes, formatDuration, grouped } from "../format/units.ts";
 import type { Category } from "../theme/categories.ts";
 import { hasTimeline, leadTo, present, type ViewContext } from "./view.ts";
 
-/** The categories of `memory_categories` in the order in which they are stacked, what lasts longest first. */
+/** The categories of `memory_by_category` in the order in which they are stacked, what lasts longest first. */
 const PARTS: readonly (readonly [string, Category, string])[] = [
   ["parameters", "host_op", "Parameters"], ["optimizer_state", "optimizer", "Optimizer state"], ["gradients", "backward", "Gradients"], ["activations", "forward", "Activations"],
   ["inputs", "data_loading", "Inputs"], ["temporary", "runtime", "Temporary"], ["earlier", "other", "Unknown: before the recording"], ["unknown", "idle", "Unknown"],
@@ -104,7 +104,7 @@ export function byPlace(context: ViewContext, table: Table, shown: Shown, column
   const rows = table.sorted(table.where("rank", shown.rank).filter((row) => table.cell(row, "device") === shown.device && (table.number(row, "peak_bytes") ?? 0) > 0), { column: "peak_bytes", descending: true });
   if (rows.length === 0) return null;
   const parts = PARTS.filter(([name]) => table.has(name));
-  const analysis = column === "module" ? "memory_modules" : "memory_sites";
+  const analysis = column === "module" ? "memory_by_module" : "memory_by_site";
   const place = (row: number): HTMLElement | string => {
     if (table.cell(row, column) === null) return column === "module" ? "outside modules" : "no Python frame";
     const [name, href] = [named(String(table.cell(row, column)), 110), eventsHref(context, analysis, table, row)];
@@ -151,7 +151,7 @@ export function shortFrame(frame: string): string {
 
 /** One rank of one device: what is beside the comparison of the ranks. */
 export function ofRank(context: ViewContext, shown: Shown): HTMLElement | null {
-  const [composition, modules, sites] = ["memory_composition", "memory_modules", "memory_sites"].map((name) => context.table(name));
+  const [composition, modules, sites] = ["memory_curve_by_category", "memory_by_module", "memory_by_site"].map((name) => context.table(name));
   const parts = present([composition && overTime(context, composition, shown),
     (modules || sites) && h("div", { class: "pair" }, modules && byPlace(context, modules, shown, "module"), sites && byPlace(context, sites, shown, "call_site"))]);
   return parts.length === 0 ? null : h("div", { class: "stack" }, parts);

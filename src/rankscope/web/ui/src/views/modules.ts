@@ -23,7 +23,7 @@ export const modules: View = {
   answers: ["modules"],
   shows: ["modules"],
   wants: ["overview"],
-  tables: ["module_work", "recompute"],
+  tables: ["work_by_module", "recompute"],
   render(context) {
     const table = context.table("modules");
     if (!table) {
@@ -39,7 +39,7 @@ export const modules: View = {
       h("div", { class: "pair" },
         choice.mixed ? null : tree(context, table, choice.rows, column, words, category),
         topNames(context, table, choice, { testId: "bars-modules", analysis: "modules", name: "module", column: self, title: `Modules by ${words.replace(" ", " self ")}`, category: () => category }))),
-      tables(context, [{ name: "modules", open: true, rows: () => choice.rows }, { name: "module_work", sort: { column: "host_self_ns", descending: true } }, { name: "recompute" }]),
+      tables(context, [{ name: "modules", open: true, rows: () => choice.rows }, { name: "work_by_module", sort: { column: "host_self_ns", descending: true } }, { name: "recompute" }]),
     ]);
   },
 };

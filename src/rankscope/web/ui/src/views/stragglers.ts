@@ -22,8 +22,8 @@ export const stragglers: View = {
   question: "Which rank delays the others, why, and what is the evidence?",
   answers: ["stragglers"],
   shows: ["stragglers"],
-  wants: ["arrivals", "overview", "step_time"],
-  tables: ["arrivals"],
+  wants: ["collective_summary_by_rank", "overview", "step_time"],
+  tables: ["collective_summary_by_rank"],
   render(context) {
     const table = context.table("stragglers");
     const alone = context.payload.run.ranks.length === 1;
@@ -37,7 +37,7 @@ export const stragglers: View = {
       evidence.length > 0 && h("section", { "aria-labelledby": "evidence-title" }, h("h3", { id: "evidence-title" }, "Evidence"), findingItems(context, evidence)),
       h("div", { class: "pair" }, waited(context, table), order(context)),
       context.served && heatPlaces(context, context.served).map,
-      tables(context, [{ name: "stragglers", open: true, sort: { column: "waited_ns", descending: true } }, { name: "arrivals" }]),
+      tables(context, [{ name: "stragglers", open: true, sort: { column: "waited_ns", descending: true } }, { name: "collective_summary_by_rank" }]),
     ]);
   },
 };
@@ -60,7 +60,7 @@ function waited(context: ViewContext, table: Table): HTMLElement {
 
 /** Of one group how often each rank came first and last: at first the group in which the straggler was last most often, else the one with the most collectives. */
 export function order(context: ViewContext): HTMLElement | null {
-  const table = context.table("arrivals");
+  const table = context.table("collective_summary_by_rank");
   if (!table) return null;
   const culprit = context.payload.diagnosis?.stragglers.ranks[0];
   const own = culprit === undefined ? [] : table.sorted(table.where("rank", culprit), { column: "last", descending: true });

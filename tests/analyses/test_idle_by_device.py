@@ -1,4 +1,4 @@
-"""idle_causes: idle's rows of whole devices, side by side."""
+"""idle by device: idle's rows of whole devices, side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import rankscope
 def test_causes_are_those_of_idle_and_sum_up(tmp_path: Path) -> None:
     run = rankscope.open(write_reference(tmp_path), executor="serial")
     rows = run.idle().filter(pl.col("stream").is_null()).to_dicts()
-    found = run.idle_causes().to_dicts()
+    found = run.idle(by="device").to_dicts()
     assert [row["rank"] for row in found] == [0, 1]
     for row in found:
         causes = {name: value for name, value in row.items() if name.endswith("_ns") and name != "idle_ns"}

@@ -1,4 +1,4 @@
-"""memory_outline: no peak is lost by cutting time into pieces."""
+"""memory_curve by interval: no peak is lost by cutting time into pieces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_each_piece_holds_its_greatest(tmp_path: Path) -> None:
         kineto.memory(5 + at, 1, allocated=1000 * amount, reserved=2_000_000 + at) for at, amount in enumerate(held)
     ]
     path = kineto.write(tmp_path / "r.json", kineto.trace([kineto.op("aten::empty", 0, 3000), *events], rank=0))
-    found = rankscope.open(path, executor="serial").memory_outline().to_dicts()
+    found = rankscope.open(path, executor="serial").memory_curve(by="interval").to_dicts()
     span = 1999 * 1000 + 1
     greatest: dict[int, int] = defaultdict(int)
     for at, amount in enumerate(held):
@@ -33,7 +33,7 @@ def test_each_piece_holds_its_greatest(tmp_path: Path) -> None:
 
 def test_peaks_are_those_of_memory(shared_traces: Path, shared_cache: Path) -> None:
     run = rankscope.open(shared_traces / "gloo-2ranks", executor="serial", run_id="latest")
-    outline, peaks = run.memory_outline(), run.memory()
+    outline, peaks = run.memory_curve(by="interval"), run.memory()
     assert peaks.height
     for row in peaks.to_dicts():
         own = outline.filter(

@@ -30,7 +30,7 @@ def pieces(*spans: tuple[float, float, float]) -> list[kineto.Event]:
 
 def row(folder: Path, *events: kineto.Event) -> dict[str, object]:
     run = rankscope.open(kineto.write_ranks(folder, {0: [kineto.step(1, 0, 1000), *events]}), executor="serial")
-    found: dict[str, object] = run.launch_gaps().row(0, named=True)
+    found: dict[str, object] = run.idle(by="step").row(0, named=True)
     return found
 
 
@@ -40,7 +40,7 @@ def test_only_late_launches_count(tmp_path: Path) -> None:
     assert found["late_ns"] == 50_000
     assert found["late_short_ns"] == 20_000
     assert (found["pieces"], found["short"], found["short_ns"]) == (4, 1, 5_000)
-    assert "launch_gaps" in rule.requires
+    assert "idle_by_step" in rule.requires
 
 
 def test_waiting_calls_and_data_loading_are_left_out(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_long_operator_without_events_inside_is_left_out(tmp_path: Path, lengt
     kernels = pieces((1, 5, 10), (end, end, end + 20))
     events = [kineto.op("aten::conv2d", 10, length), *kernels]
     run = rankscope.open(kineto.write_ranks(tmp_path, {0: [kineto.step(1, 0, 20_000), *events]}), executor="serial")
-    assert run.launch_gaps()["late_ns"].to_list() == [late]
+    assert run.idle(by="step")["late_ns"].to_list() == [late]
 
 
 def test_against_a_plain_reading(shared_traces: Path) -> None:
@@ -87,7 +87,7 @@ def test_against_a_plain_reading(shared_traces: Path) -> None:
         if reached is not None and event["ts"] > reached and launch is not None and launch["ts"] > reached:
             late += event["ts"] - reached
         reached = max(reached or 0, event["ts"] + event["dur"])
-    found = rankscope.open(file, executor="serial").launch_gaps()["late_ns"].sum()
+    found = rankscope.open(file, executor="serial").idle(by="step")["late_ns"].sum()
     assert 0 < found <= late * 1000
 
 

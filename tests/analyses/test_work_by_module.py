@@ -42,7 +42,7 @@ def test_forward_and_backward_by_hand(tmp_path: Path, identified: bool) -> None:
     events = [*a_step(1, 0), *a_step(2, 200)]
     for event in events if not identified else ():
         event.get("args", {}).pop("External id", None)
-    frame = opened(tmp_path, events).module_work()
+    frame = opened(tmp_path, events).work(by="module")
     linear = "Net_0/Linear_0"
     wanted = {
         ("Net_0", "aten::add"): (1, 10_000, 0),
@@ -59,19 +59,19 @@ def test_forward_and_backward_by_hand(tmp_path: Path, identified: bool) -> None:
 
 def test_without_modules_there_is_nothing(tmp_path: Path) -> None:
     events = [event for event in a_step(1, 0) if not str(event["name"]).startswith("nn.Module")]
-    assert opened(tmp_path, events).module_work().is_empty()
+    assert opened(tmp_path, events).work(by="module").is_empty()
 
 
 def test_without_a_device_its_time_is_unknown(tmp_path: Path) -> None:
     events = [event for event in a_step(1, 0) if event["name"] not in ("gemm", "cudaLaunchKernel")]
-    frame = opened(tmp_path, events).module_work()
+    frame = opened(tmp_path, events).work(by="module")
     assert frame.height and frame["device_ns"].is_null().all()
 
 
 def test_a_real_step_adds_up_to_its_operators(shared_traces: Path) -> None:
     run = rankscope.open(shared_traces / "gloo-2ranks" / "fsdp2_gpt_shapes_stack_mem.rank0.json.gz", executor="serial")
     work = run.work().filter(pl.col("kind") == "operator").group_by("step").agg(pl.col("total_ns", "calls").sum())
-    modules = run.module_work()
+    modules = run.work(by="module")
     each = modules.group_by("step").agg(pl.col("host_self_ns", "calls").sum())
     assert each.sort("step").rows() == work.sort("step").rows()
     assert modules["module"].drop_nulls().str.starts_with("FSDPTinyGPT_0").all()
