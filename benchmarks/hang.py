@@ -1,8 +1,8 @@
 """Hangs: our verdict and that of torch's `fr_trace` on the same dumps, case by case.
 
-The real Gloo jobs of tests/hang (one fault each, known from the script), and the two recorded NCCL hangs of
+The real Gloo jobs of tests/answers/hang (one fault each, known from the script), and the two recorded NCCL hangs of
 `flight-recorder/` (the ranks at fault from the publisher's log); of the same jobs with NCCL, the recorded dumps in
-tests/hang/nccl. `fr_trace` cannot read Gloo's dumps as torch 2.13
+tests/answers/hang/nccl. `fr_trace` cannot read Gloo's dumps as torch 2.13
 writes them, since their groups have no names; it gets the names put in, as pickles called `dump_RANK`. Its first three
 statements are shown, of the number in brackets.
 
@@ -26,14 +26,14 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from tests.answers.hang.jobs import verdict_of
+from tests.answers.hang.test_real_jobs import CASES
 from tests.conftest import SHARED_TRACES
-from tests.hang.jobs import verdict_of
-from tests.hang.test_real_jobs import CASES
 
-from rankscope.hang import HangVerdict, read
+from rankscope.answers.hang import HangVerdict, read
 
 RECORDED = ("gpu_error_1st", "lock_gil_1st")
-NCCL = Path(__file__).parents[1] / "tests" / "hang" / "nccl"
+NCCL = Path(__file__).parents[1] / "tests" / "answers" / "hang" / "nccl"
 _STATEMENT = re.compile(
     r"Not all ranks joining collective, sequence number: \d+|group info: [^\n]*|missing ranks: [^\n]*|"
     r"Culprit rank [^\n]*|We cannot decide[^\n]*?\}\)|No errors found|Input/output mismatch[^\n]*"

@@ -21,16 +21,16 @@ from pathlib import Path
 
 import numpy as np
 
-from rankscope.measure.jobs import Start, target_of
-from rankscope.measure.overhead import SHORT_JOBS, measure_overhead, overhead_share
-from rankscope.measure.results import Share, Time
-from rankscope.measure.sampling import Sampling, load_average
-from rankscope.measure.statistics import Series, correlation, replicates, time_of
+from rankscope.experiments.measure.jobs import Start, target_of
+from rankscope.experiments.measure.overhead import SHORT_JOBS, measure_overhead, overhead_share
+from rankscope.experiments.measure.results import Share, Time
+from rankscope.experiments.measure.sampling import Sampling, load_average
+from rankscope.experiments.measure.statistics import Series, correlation, replicates, time_of
 
 REPEATS = 10
 RANKS = 2
 WORKLOAD = ("resnet18", "--image-size", "32", "--batch-size", "4")
-KNOWN = Path(__file__).resolve().parents[1] / "tests" / "measure" / "known_job.py"
+KNOWN = Path(__file__).resolve().parents[1] / "tests" / "experiments" / "measure" / "known_job.py"
 
 # Blocks of steps of two conditions in turn, as a job has them; both are the same work, some ten milliseconds a step.
 _FLOOR = """

@@ -25,12 +25,12 @@ import numpy as np
 import psutil
 import zstandard
 
-from rankscope.pipeline.clock import RankClock, RunClock
+from rankscope.engine.pipeline.clock import RankClock, RunClock
+from rankscope.show.timeline.pyramid import LaneEvents, build, levels_for, merge_lane, shift_of
+from rankscope.show.timeline.rank_lanes import RankLanes
+from rankscope.show.timeline.timeline import Timeline
 from rankscope.store.sidecar import Sidecar
 from rankscope.store.trace_info import TraceInfo
-from rankscope.timeline.pyramid import LaneEvents, build, levels_for, merge_lane, shift_of
-from rankscope.timeline.rank_lanes import RankLanes
-from rankscope.timeline.timeline import Timeline
 
 EVENTS, LANES, RANKS = 10_000_000, 512, 8
 LANES_OF_TILE, BINS_OF_TILE = 64, 1024

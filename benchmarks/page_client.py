@@ -29,12 +29,12 @@ from typing import Any
 import psutil
 
 from benchmarks.page import EVENTS, LANES, RANKS, simulated
-from rankscope.timeline.named_lanes import NameTracks
-from rankscope.timeline.search import Search
-from rankscope.web.loading import State
-from rankscope.web.runs import Runs
-from rankscope.web.security import Gate
-from rankscope.web.server import make_app, token_address
+from rankscope.show.timeline.named_lanes import NameTracks
+from rankscope.show.timeline.search import Search
+from rankscope.show.web.loading import State
+from rankscope.show.web.runs import Runs
+from rankscope.show.web.security import Gate
+from rankscope.show.web.server import make_app, token_address
 
 SHAPE = "--ranks 256 --steps 4 --layers 4 --kernels-per-layer 8 --microbatches 2"
 MANY_RANKS = 1_000

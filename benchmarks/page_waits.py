@@ -39,7 +39,7 @@ from benchmarks.page_client import (
     settle,
     task_seconds,
 )
-from rankscope.timeline.search import Query, Search
+from rankscope.show.timeline.search import Query, Search
 
 PRESSES = 40
 OPENINGS = 5

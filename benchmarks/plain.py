@@ -29,9 +29,9 @@ from tests.plain_jobs.running import PARTS, Outcome, run_plain_job, run_script
 import rankscope
 from benchmarks.diagnosis import show
 from benchmarks.diagnosis.scoring import Case, Done, said_of
-from rankscope.watch.judgment import judge
-from rankscope.watch.local_times import LocalTimes, local_times
-from rankscope.watch.log import WatchLogs
+from rankscope.answers.watch.judgment import judge
+from rankscope.answers.watch.local_times import LocalTimes, local_times
+from rankscope.answers.watch.log import WatchLogs
 
 STEPS = 600
 WINDOWS = (15, 30, 50, 100)

@@ -25,7 +25,7 @@ from benchmarks.ingest import DECODE
 _CHILD = """
 import json, os, re, resource, sys, time
 from pathlib import Path
-import rankscope, rankscope.pipeline, rankscope.analyses
+import rankscope, rankscope.engine.pipeline, rankscope.analyses
 folder, executor, names, workers = sys.argv[1], sys.argv[2], sys.argv[3].split(","), int(sys.argv[4])
 rankscope.analyses.all_analyses()
 import polars, polars.io

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.measure.overhead import LEAST_JOBS, SHORT_JOBS, is_narrow, overhead_share
-from rankscope.measure.results import Share
-from rankscope.measure.statistics import Float, Series, replicates
+from rankscope.experiments.measure.overhead import LEAST_JOBS, SHORT_JOBS, is_narrow, overhead_share
+from rankscope.experiments.measure.results import Share
+from rankscope.experiments.measure.statistics import Float, Series, replicates
 
 REMAINING = 0.8
 """T_no_sync / T_sync of the typical job: an overhead of 20 %."""

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.watch.jobs import MS, START, SimulatedJob
+from tests.answers.watch.jobs import MS, START, SimulatedJob
 
 from rankscope.rundir.hang_dump import DUMP_FORMAT, HANG_FOLDER, Frame, HangDump, ThreadStack
 
@@ -38,8 +38,8 @@ atexit.register(say)
 _COMMAND = "runpy.run_module('rankscope', run_name='__main__', alter_sys=True)"
 _SCRAPE = """
 import json, sys, time
-from rankscope.monitor.job import WatchedJob
-from rankscope.monitor.numbers import numbers_of
+from rankscope.show.monitor.job import WatchedJob
+from rankscope.show.monitor.numbers import numbers_of
 job = WatchedJob(sys.argv[1])
 numbers_of(job.read())
 began = time.process_time()

@@ -25,9 +25,9 @@ import polars as pl
 
 import rankscope
 from benchmarks.diagnosis.simulated import job_of
+from rankscope.engine.pipeline.tasks import analysis_key
 from rankscope.errors import ConfigError
-from rankscope.pipeline.tasks import analysis_key
-from rankscope.simulate import Job, simulate, simulate_timing
+from rankscope.experiments.simulate import Job, simulate, simulate_timing
 from rankscope.whatif.plain_graphs import PlainGraph
 
 PUBLISHED = ("AR", "SE", "ST")

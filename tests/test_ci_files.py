@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.compare.test_diff import job
+from tests.experiments.compare.test_diff import job
 
 yaml = pytest.importorskip("yaml", reason="pip install --group tools")
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")

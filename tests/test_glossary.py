@@ -65,7 +65,7 @@ PATTERN = re.compile(
     re.IGNORECASE,
 )
 
-HELP = ("analyses", "diagnosis/rules", "cli")
+HELP = ("analyses", "answers/diagnosis/rules", "cli")
 """Packages whose docstrings users read."""
 
 HISTORY = {"CHANGELOG.md"}
@@ -82,7 +82,7 @@ def texts() -> Iterator[tuple[str, int, str]]:
         name = str(file.relative_to(SOURCE))
         if "node_modules" not in name:
             yield from _literals(file, shown=name.startswith(HELP))
-    for file in sorted((SOURCE / "web" / "ui" / "src").rglob("*.ts")):
+    for file in sorted((SOURCE / "show" / "web" / "ui" / "src").rglob("*.ts")):
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             for literal in re.findall(r"\"[^\"]*\"|'[^']*'|`[^`]*`?", re.sub(r"(^|\s)//.*", "", line)):
                 yield str(file.relative_to(ROOT)), number, literal

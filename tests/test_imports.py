@@ -14,10 +14,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ["torch", "polars", "msgspec", "rich", "typer", "numpy"]
-# The only packages that import torch (.importlinter holds the same, without running anything).
-WITH_TORCH = ["rankscope.capture", "rankscope.measure.injob", "rankscope.workloads"]
+# The only package that imports torch (.importlinter holds the same, without running anything).
+WITH_TORCH = ["rankscope.capture"]
 # Modules that need an extra as a whole: imported only by what says that it is missing.
-WITH_AN_EXTRA = ["rankscope.agents.server"]
+WITH_AN_EXTRA = ["rankscope.show.agents.server"]
 # What works beside torch with nothing else installed, and needs not even torch itself.
 BARE = ["rankscope.errors", "rankscope.jobs", "rankscope.rundir"]
 
@@ -74,13 +74,13 @@ def test_dir_and_version_load_nothing_more() -> None:
 
 def test_open_loads_no_torch() -> None:
     loaded = loaded_after("from rankscope import open; assert callable(open)")
-    assert "rankscope.pipeline" in loaded
+    assert "rankscope.engine.pipeline" in loaded
     assert "torch" not in loaded
 
 
 def test_reading_files_loads_nothing_for_urls() -> None:
     """Each worker starts with it; fsspec and what it brings were a sixth of that."""
-    assert "fsspec" not in loaded_after("import rankscope.ingest.task, rankscope.pipeline")
+    assert "fsspec" not in loaded_after("import rankscope.ingest.task, rankscope.engine.pipeline")
 
 
 def test_the_error_family_loads_nothing_else() -> None:
@@ -90,10 +90,44 @@ def test_the_error_family_loads_nothing_else() -> None:
 
 
 def test_what_runs_in_a_measured_job_loads_the_jobs_side_alone() -> None:
-    """`rankscope.measure.injob` runs beside a bare torch: nothing else of `rankscope.measure` comes with it."""
-    loaded = {name for name in loaded_after("import rankscope.measure.injob") if name.startswith("rankscope.")}
-    sides = ("rankscope.capture", "rankscope.errors", "rankscope.measure.injob", "rankscope.rundir")
-    assert {name for name in loaded if not name.startswith(sides)} == {"rankscope.measure"}
+    """`rankscope.capture.measured` runs beside a bare torch: nothing of `rankscope.experiments` comes with it."""
+    loaded = {name for name in loaded_after("import rankscope.capture.measured") if name.startswith("rankscope.")}
+    sides = ("rankscope.capture", "rankscope.errors", "rankscope.rundir")
+    assert not {name for name in loaded if not name.startswith(sides)}
+
+
+FORMER = """
+import rankscope.hang, rankscope.answers.hang, rankscope.hang.files, rankscope.answers.hang.files
+assert rankscope.hang.read is rankscope.answers.hang.read
+assert rankscope.hang.files.find_dumps is rankscope.answers.hang.files.find_dumps
+from rankscope.measure.results import Share
+from rankscope.experiments.measure import results
+assert Share is results.Share
+from rankscope.measure.injob import measure
+from rankscope.capture import measured
+assert measure is measured.measure
+try:
+    import rankscope.hang.nothing
+except ModuleNotFoundError as error:
+    assert error.name == "rankscope.hang.nothing", error.name
+else:
+    raise AssertionError
+"""
+
+
+def test_documented_modules_are_found_by_their_former_names() -> None:
+    python(FORMER)
+
+
+@pytest.mark.parametrize("name", ["doctor", "workloads.fsdp", "workloads.resnet18", "workloads.function"])
+def test_documented_programs_run_by_their_former_names(name: str) -> None:
+    arguments = [] if name == "workloads.function" else ["--help"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUTF8": "1"}
+    command = [sys.executable, "-m", f"rankscope.{name}", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    now = name.replace("doctor", "jobs.doctor").replace("workloads", "capture.workloads")
+    assert f"python -m rankscope.{now}" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

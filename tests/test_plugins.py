@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.analyses.reference import write_reference
-from tests.report.reading import read_report
+from tests.show.report.reading import read_report
 from tests.tutorials.blocks import read
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,7 +21,7 @@ EXAMPLE = ROOT / "examples" / "plugin"
 # What the page is given, asked of the server as the page asks it.
 ASK_PAGE = """
 import json, sys
-from tests.web.asking import serving
+from tests.show.web.asking import serving
 served = serving(sys.argv[1])
 charts = served.ask("/api/table/longest_kernels").json()["charts"]
 print(json.dumps({**served.ask("/api/summary").json(), "charts": charts}))

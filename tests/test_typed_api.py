@@ -14,7 +14,7 @@ import pytest
 
 import rankscope
 from rankscope.analyses import listed_analyses
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 from tests.analyses.reference import write_reference
 from tests.test_docs import docs_build
 

@@ -20,8 +20,8 @@ import rankscope
 from benchmarks.diagnosis.replay import keep as keep_record
 from benchmarks.diagnosis.replay import record_of_run, with_errors
 from benchmarks.diagnosis.scoring import Case, Done, said_of
-from rankscope.simulate import Fault, Job, Lost, Recording, Truth, simulate, simulate_timing
-from rankscope.simulate.faults import affected_groups, affected_ranks
+from rankscope.experiments.simulate import Fault, Job, Lost, Recording, Truth, simulate, simulate_timing
+from rankscope.experiments.simulate.faults import affected_groups, affected_ranks
 
 SIZES = ((8, 0.34), (16, 0.3), (32, 0.2), (64, 0.1), (128, 0.04), (256, 0.02))
 KINDS = (

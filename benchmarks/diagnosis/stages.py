@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.diagnosis.scoring import Case
 from benchmarks.diagnosis.simulated import case_of_job
-from rankscope.simulate import Fault, Job
+from rankscope.experiments.simulate import Fault, Job
 
 MESHES = ({"pp": 4}, {"pp": 4, "dp": 2})
 MAGNITUDES = (0.1, 0.3)

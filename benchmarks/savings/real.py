@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.diagnosis.rules.test_real_causes import findings, gained, run_cases
+from tests.answers.diagnosis.rules.test_real_causes import findings, gained, run_cases
 
 CASES = (
     ("data_loading", "a loader that is always ready", "loader", "loader-fixed"),
@@ -16,7 +16,8 @@ CASES = (
     ("small_kernels", "fewer operators", "tiny", "tiny-fixed"),
     ("bucket_size", "the default bucket size", "bucket", "bucket-fixed"),
 )
-"""Finding, what was changed, the case of tests/diagnosis/rules/real_job.py, and the same with the advice followed."""
+"""Finding, what was changed, the case of tests/answers/diagnosis/rules/real_job.py, and the same with the advice
+followed."""
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rankscope.pipeline import graph
+from rankscope.engine.pipeline import graph
 from rankscope.results import Analysis, Finding, Result, StoredFrame, schema_of
 
 

@@ -14,7 +14,7 @@ from tests import kineto, plain_collectives, plain_reading
 from tests.analyses.random_traces import traces
 
 import rankscope
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 
 REAL = [
     "hta/nccl_parser_config/nccl_data.json.gz",

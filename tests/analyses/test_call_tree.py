@@ -10,8 +10,8 @@ import pytest
 from tests import kineto
 
 import rankscope
+from rankscope.engine.pipeline import Run
 from rankscope.errors import ConfigError
-from rankscope.pipeline import Run
 
 REAL = [
     "gloo-2ranks/ddp_resnet_shapes_stack_mem_flops.rank1.json.gz",

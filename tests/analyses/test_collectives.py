@@ -15,9 +15,9 @@ import pytest
 from tests import kineto
 
 import rankscope
+from rankscope.experiments.simulate import Job, Recording, parse_mesh, simulate
+from rankscope.experiments.simulate.job import Lost
 from rankscope.results import Finding
-from rankscope.simulate import Job, Recording, parse_mesh, simulate
-from rankscope.simulate.job import Lost
 
 HOUR = 3_600_000_000_000
 JOB = Job(ranks=8, steps=3, mesh=parse_mesh("dp=2,pp=2,tp=2"), layers=1, kernels_per_layer=4)

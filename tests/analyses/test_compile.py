@@ -13,7 +13,7 @@ from tests.analyses import plain_events
 from tests.analyses.test_modules import union
 
 import rankscope
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 
 
 def opened(folder: Path, events: list[kineto.Event], **options: Any) -> Run:

@@ -17,7 +17,7 @@ from tests.analyses.plain_programs import Program, programs
 from tests.analyses.random_traces import traces
 
 import rankscope
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 from rankscope.primitives.dependencies import CATEGORIES
 
 MANY = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))

@@ -13,7 +13,7 @@ from tests.analyses import plain_events
 from tests.analyses.test_fsdp import overlap
 
 import rankscope
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 
 REAL = ["gloo-2ranks/ddp_gpt_straggler_rank1.rank0.json.gz"]
 SLOW = [

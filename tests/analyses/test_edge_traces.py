@@ -12,8 +12,8 @@ from tests.analyses.reference import rank_events, write_reference
 
 import rankscope
 from rankscope.analyses import all_analyses
-from rankscope.export.formats import FORMATS
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
+from rankscope.show.export.formats import FORMATS
 
 HOST = [kineto.step(1, 0, 100), kineto.op("aten::mm", 10, 30), kineto.annotation("gloo:all_reduce", 50, 20, tid=9)]
 CASES: dict[str, dict[int, list[kineto.Event]]] = {
@@ -70,7 +70,7 @@ def check(run: Run, schemas: dict[str, pl.Schema]) -> None:
 @pytest.fixture
 def any_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that no trace has are refused; a rank that lacks steps which another has is not, and looks the same."""
-    monkeypatch.setattr("rankscope.pipeline.load.check_steps", lambda infos, steps: None)
+    monkeypatch.setattr("rankscope.engine.pipeline.load.check_steps", lambda infos, steps: None)
 
 
 @pytest.mark.usefixtures("any_steps")

@@ -13,7 +13,7 @@ from tests.analyses import plain_events
 from tests.analyses.test_phases import labeled
 
 import rankscope
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 
 REAL = ["gloo-2ranks/fsdp2_gpt_straggler_rank1.rank0.json.gz"]
 SLOW = ["gloo-2ranks/fsdp2_gpt_shapes_stack_mem.rank1.json.gz", "gloo-2ranks/fsdp2_gpt_shapes.rank0.json.gz"]

@@ -17,8 +17,8 @@ from tests.analyses.reference import write_reference
 import rankscope
 import rankscope.analyses
 from rankscope.analyses import all_analyses
-from rankscope.export.formats import to_json
 from rankscope.results import schema_of
+from rankscope.show.export.formats import to_json
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 FILES = {file.stem for file in Path(rankscope.analyses.__file__).parent.glob("*.py")}

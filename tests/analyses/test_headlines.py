@@ -14,9 +14,9 @@ from tests.analyses.reference import write_reference
 
 import rankscope
 from rankscope.analyses import all_analyses
-from rankscope.export.formats import to_json
-from rankscope.report.formatting import sentence
 from rankscope.results import Analysis, Column, Headline, Result
+from rankscope.show.export.formats import to_json
+from rankscope.show.report.formatting import sentence
 
 SPEAKING = sorted(name for name, analysis in all_analyses().items() if analysis.headline is not None)
 

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 import rankscope
-from rankscope.pipeline.load import Loaded
-from rankscope.simulate import Fault, Job, simulate
+from rankscope.engine.pipeline.load import Loaded
+from rankscope.experiments.simulate import Fault, Job, simulate
 
 
 def test_stragglers_ask_for_the_late_rank_and_its_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests import kineto
 
 import rankscope
-from rankscope.diagnosis.rules.small_kernels import rule
+from rankscope.answers.diagnosis.rules.small_kernels import rule
 
 # The host is in an operator all the time: nowhere is it silent.
 BUSY = kineto.op("my::op", 1, 600)

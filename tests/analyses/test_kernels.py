@@ -9,7 +9,7 @@ import pytest
 from tests import kineto
 
 import rankscope
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 
 US = 1000
 SHAPE = {"grid": [16, 1, 1], "block": [128, 1, 1], "registers per thread": 32, "shared memory": 1024}

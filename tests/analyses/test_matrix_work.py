@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests import kineto
-from tests.diagnosis.rules.test_tensor_cores import A100, product
+from tests.answers.diagnosis.rules.test_tensor_cores import A100, product
 
 import rankscope
 

@@ -12,9 +12,9 @@ from tests import kineto
 from tests.analyses import plain_events
 
 import rankscope
-from rankscope.pipeline import Run
-from rankscope.report.formatting import sentence
-from rankscope.report.summary import memory as memory_line
+from rankscope.engine.pipeline import Run
+from rankscope.show.report.formatting import sentence
+from rankscope.show.report.summary import memory as memory_line
 
 REAL = [
     "gloo-2ranks/ddp_resnet_shapes_stack_mem_flops.rank1.json.gz",

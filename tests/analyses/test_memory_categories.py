@@ -13,7 +13,7 @@ import pytest
 from tests import kineto
 
 import rankscope
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 from rankscope.primitives.memory_categories import CATEGORIES
 
 GRADIENT = "autograd::engine::evaluate_function: LinearBackward0"

@@ -20,7 +20,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
-from rankscope.workloads.fsdp import Decoder
+from rankscope.capture.workloads.fsdp import Decoder
 
 kind, out, leak = sys.argv[1:]
 torch.set_num_threads(1)

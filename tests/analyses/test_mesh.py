@@ -10,8 +10,8 @@ import pytest
 from tests import kineto
 
 import rankscope
-from rankscope.pipeline import Run
-from rankscope.simulate import Fault, Job, Recording, parse_mesh, simulate
+from rankscope.engine.pipeline import Run
+from rankscope.experiments.simulate import Fault, Job, Recording, parse_mesh, simulate
 
 
 def made(folder: Path, mesh: str, ranks: int, fault: str | None = None, steps: int = 2, **recording: object) -> Run:

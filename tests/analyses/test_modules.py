@@ -12,7 +12,7 @@ from tests import kineto
 from tests.analyses import plain_events
 
 import rankscope
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 
 REAL = [
     "gloo-2ranks/ddp_resnet_shapes_stack_mem_flops.rank1.json.gz",

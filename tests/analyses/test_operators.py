@@ -17,9 +17,9 @@ import pytest
 from tests import kineto
 
 import rankscope
+from rankscope.engine.pipeline import Run
 from rankscope.errors import ConfigError
-from rankscope.pipeline import Run
-from rankscope.report.key_averages import _COUNTED_BY_TORCH
+from rankscope.show.report.key_averages import _COUNTED_BY_TORCH
 
 US = 1000
 H100 = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85 << 30, "numSms": 132, "computeMajor": 9}]

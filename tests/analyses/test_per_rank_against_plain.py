@@ -16,7 +16,7 @@ from tests import kineto, plain_per_rank, plain_reading
 from tests.analyses.random_traces import traces
 
 import rankscope
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 
 REAL = [
     "hta/timeline_analysis/sampled_rank-0.json.gz",

@@ -14,7 +14,7 @@ from tests.analyses import plain_events
 from tests.analyses.plain_events import Range
 
 import rankscope
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 
 REAL = [
     "gloo-2ranks/ddp_gpt_straggler_rank1.rank1.json.gz",

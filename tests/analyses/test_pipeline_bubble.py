@@ -10,7 +10,7 @@ import pytest
 from tests import kineto
 
 import rankscope
-from rankscope.simulate import Job, parse_mesh, simulate
+from rankscope.experiments.simulate import Job, parse_mesh, simulate
 
 
 def p2p(kind: str, ts: float, dur: float, me: int, peer: int, number: int) -> list[kineto.Event]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests import kineto
 
 import rankscope
-from rankscope.simulate import Job, parse_mesh, simulate
+from rankscope.experiments.simulate import Job, parse_mesh, simulate
 
 
 def test_a_mesh_lies_as_it_is_named(tmp_path: Path) -> None:

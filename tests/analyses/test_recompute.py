@@ -12,7 +12,7 @@ from tests.analyses import plain_events
 from tests.analyses.test_modules import union
 
 import rankscope
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 
 ENGINE = "autograd::engine::evaluate_function: "
 THREAD = kineto.BACKWARD_THREAD

@@ -11,7 +11,7 @@ from tests.cli.test_cli import called
 
 import rankscope
 from rankscope.analyses import RENAMED, all_analyses, get_analysis
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import polars as pl
 from tests.kineto import Event, collective, kernel, launch, op, step, trace, write
 
 import rankscope
-from rankscope.pipeline.clock import clock_of
+from rankscope.engine.pipeline.clock import clock_of
 from rankscope.primitives.steps import count_steps, distinct_steps
-from rankscope.report.summary import windows_numbered_alike
-from rankscope.timeline.heat_map import heat_of
+from rankscope.show.report.summary import windows_numbered_alike
+from rankscope.show.timeline.heat_map import heat_of
 
 WINDOWS, STEPS, LENGTH = 5, 3, 200.0
 

@@ -10,7 +10,7 @@ import pytest
 from tests import kineto
 
 import rankscope
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 
 
 def written(folder: Path) -> Run:

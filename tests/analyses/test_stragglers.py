@@ -15,11 +15,11 @@ from tests.kineto import op, step, write_ranks
 
 import rankscope
 from rankscope.analyses import get_analysis, stragglers
+from rankscope.experiments.simulate import Fault, Job, Lost, Recording, simulate
 from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.stragglers.causes import CAUSES, STALLS, Cause
 from rankscope.primitives.stragglers.stragglers import Straggler
 from rankscope.results import Inputs, Options, Tables, rank_state, without_straggler
-from rankscope.simulate import Fault, Job, Lost, Recording, simulate
 from rankscope.store.cache import CachedTrace
 
 REAL = [
@@ -155,7 +155,7 @@ class Parts:
     """A run's mapped collectives, to take something away from before they are reduced."""
 
     def __init__(self, run: rankscope.Run) -> None:
-        from rankscope.pipeline.tasks import analysis_key, analyze_rank
+        from rankscope.engine.pipeline.tasks import analysis_key, analyze_rank
         from rankscope.store.column_cache import Columns
 
         self.run, self.infos, self.world = run, tuple(run.loaded.infos), run.world_size

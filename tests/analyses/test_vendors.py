@@ -16,7 +16,7 @@ from tests.analyses.test_golden import OURS
 from tests.analyses.vendors import DEVICES, NAMES, events_of
 
 import rankscope
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 
 VENDORS = ("rocm", "xpu", "mtia")
 # What only CUDA's kernels say, and what follows from it or from the device's model.

@@ -9,7 +9,7 @@ from tests import kineto
 
 import rankscope
 from rankscope.analyses import all_analyses
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 from rankscope.results.analysis import ENTIRE_RECORDING
 
 OTHERWISE = {

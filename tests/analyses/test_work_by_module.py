@@ -9,7 +9,7 @@ import pytest
 from tests import kineto
 
 import rankscope
-from rankscope.pipeline import Run
+from rankscope.engine.pipeline import Run
 
 
 def opened(folder: Path, events: list[kineto.Event]) -> Run:

@@ -157,7 +157,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two ranks whose kernels, operators, modules, files, hosts and devices are named to do harm, and a broken file."""
     from tests import kineto
     from tests.analyses.reference import rank_events
-    from tests.report.test_html_report import HOSTILE
+    from tests.show.report.test_html_report import HOSTILE
 
     names = ["<img src=x onerror=alert(1)>", *HOSTILE]
     folder = tmp_path_factory.mktemp("hostile") / "<b>run"

@@ -12,7 +12,7 @@ _PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser")
 CHROMIUM = os.environ.get("RANKSCOPE_CHROMIUM") or next(filter(None, map(shutil.which, _PROGRAMS)), None)
 HOW = "Debian: apt-get install chromium-headless-shell. Elsewhere name a Chromium or Chrome in RANKSCOPE_CHROMIUM"
 
-UI = Path(__file__).resolve().parents[2] / "src" / "rankscope" / "web" / "ui"
+UI = Path(__file__).resolve().parents[2] / "src" / "rankscope" / "show" / "web" / "ui"
 AXE = UI / "node_modules" / "axe-core" / "axe.min.js"
 WAIT_MS = 240_000
 """Nothing that a page is waited for takes so long, on any machine."""

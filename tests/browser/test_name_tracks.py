@@ -10,7 +10,7 @@ import pytest
 from tests.browser.page import Page
 
 import rankscope
-from rankscope.report.html_report import write_report
+from rankscope.show.report.html_report import write_report
 
 pytestmark = pytest.mark.browser
 

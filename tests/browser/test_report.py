@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 from tests.browser.page import WAIT_MS, Page
-from tests.report.reading import inflated, read_report
+from tests.show.report.reading import inflated, read_report
 from tests.statements.quantities import contradictions, digits, gather, read
 
 import rankscope
-from rankscope.export.formats import to_json
-from rankscope.pipeline.clock import clock_of, in_run_time
-from rankscope.report.embed.timeline import size_of
-from rankscope.report.html_report import write_report
-from rankscope.timeline.build import draw_run
-from rankscope.timeline.event_details import details
-from rankscope.timeline.search import Query, Search
+from rankscope.engine.pipeline.clock import clock_of, in_run_time
+from rankscope.show.export.formats import to_json
+from rankscope.show.report.embed.timeline import size_of
+from rankscope.show.report.html_report import write_report
+from rankscope.show.timeline.build import draw_run
+from rankscope.show.timeline.event_details import details
+from rankscope.show.timeline.search import Query, Search
 
 pytestmark = pytest.mark.browser
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.browser.page import Page
+from tests.experiments.measure.written import write_study
 from tests.kineto import small_step, trace, write
-from tests.measure.written import write_study
 
 pytestmark = pytest.mark.browser
 

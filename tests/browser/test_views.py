@@ -16,9 +16,9 @@ from tests.browser.page import Page
 from tests.kineto import small_step, step, trace, write
 
 import rankscope
-from rankscope.export.formats import to_json
-from rankscope.pipeline import Run
-from rankscope.pipeline.clock import clock_of, in_run_time
+from rankscope.engine.pipeline import Run
+from rankscope.engine.pipeline.clock import clock_of, in_run_time
+from rankscope.show.export.formats import to_json
 
 pytestmark = pytest.mark.browser
 

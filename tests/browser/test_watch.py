@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.answers.watch.jobs import MS, SimulatedJob
 from tests.browser.page import Page
 from tests.kineto import small_step, trace, write
-from tests.watch.jobs import MS, SimulatedJob
 
 from rankscope.rundir.hang_dump import DUMP_FORMAT, Frame, HangDump, ThreadStack
 

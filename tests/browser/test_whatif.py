@@ -12,7 +12,7 @@ from tests.analyses.test_whatif import events
 from tests.browser.page import Page
 
 import rankscope
-from rankscope.report.html_report import write_report
+from rankscope.show.report.html_report import write_report
 
 pytestmark = pytest.mark.browser
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch.distributed as dist
-from tests.hang.jobs import free_port
+from tests.answers.hang.jobs import free_port
 
 from rankscope.capture.hang import dump as hang_dump
 from rankscope.capture.hang.dump import Position, write_hang_dump

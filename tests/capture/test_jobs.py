@@ -65,7 +65,18 @@ def ddp(tmp_path_factory):
 @pytest.fixture(scope="session", params=["fsdp2", "fsdp1"])
 def fsdp(request, tmp_path_factory):
     out = tmp_path_factory.mktemp(request.param)
-    workload = ["-m", "rankscope.workloads.fsdp", "--width", "32", "--layers", "1", "--tokens", "16", "--steps", "6"]
+    workload = [
+        "-m",
+        "rankscope.capture.workloads.fsdp",
+        "--width",
+        "32",
+        "--layers",
+        "1",
+        "--tokens",
+        "16",
+        "--steps",
+        "6",
+    ]
     options = ["--ranks", "1", "--wait", "1", "--warmup", "1", "--active", "2", "--save-dir", str(out / "run")]
     flag = ["--fsdp1"] if request.param == "fsdp1" else []
     output = run(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *workload, *options, *flag], out)

@@ -12,9 +12,9 @@ import time
 
 import pytest
 
+from rankscope.answers.watch.log import WatchLogs
+from rankscope.answers.watch.status import read_status
 from rankscope.rundir.manifest import read_rank_manifest
-from rankscope.watch.log import WatchLogs
-from rankscope.watch.status import read_status
 
 from .conftest import clean_environ, traces
 from .two_ranks import TIMEOUT_S, end_when_the_test_ends, finish, rankscope, start
@@ -353,8 +353,8 @@ SOON = "from rankscope.capture import startup; startup.BEFORE_TIMEOUT = 0.003"
 LATE = f"""{SOON}
 if rank == 1:
     while not os.path.exists("run/hang/rank0.json"): time.sleep(0.1)
-    import rankscope.hang
-    open("verdict.txt", "w").write(rankscope.hang.read("run").summary)
+    import rankscope.answers.hang
+    open("verdict.txt", "w").write(rankscope.answers.hang.read("run").summary)
 """
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rankscope.answers.watch.log import KEPT_STEPS, WatchLogs
 from rankscope.capture.flight_recorder import FlightCall
 from rankscope.capture.rank_log import RankLog
 from rankscope.capture.watch import step_logger, watcher
@@ -18,7 +19,6 @@ from rankscope.capture.watch.watcher import Watcher
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.manifest import RankManifest, WrittenTrace
 from rankscope.rundir.watch_files import SEGMENT_BYTES, Request, answer_path, read_answer, request_path, write_request
-from rankscope.watch.log import KEPT_STEPS, WatchLogs
 
 pytestmark = pytest.mark.slow
 STEP_NS = 2 * 10**9

@@ -23,7 +23,7 @@ from tests.claims.raw import Raw
 from tests.claims.registry import CHECKS
 
 import rankscope
-from rankscope.diagnosis.rules import all_rules
+from rankscope.answers.diagnosis.rules import all_rules
 from rankscope.results import Finding, with_symptoms
 
 MODULES = (communication_rules, device_rules, file_findings, host_rules, memory_rules, run_findings, step_rules)

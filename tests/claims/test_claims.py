@@ -16,8 +16,8 @@ from tests.claims.check import false_claims
 from tests.claims.registry import CHECKS
 
 import rankscope
-from rankscope.diagnosis.rules import all_rules
-from rankscope.simulate import Fault, Job, Lost, Recording, simulate
+from rankscope.answers.diagnosis.rules import all_rules
+from rankscope.experiments.simulate import Fault, Job, Lost, Recording, simulate
 
 SOURCES = Path(rankscope.__file__).parent
 
@@ -41,10 +41,10 @@ def test_every_rule_has_a_check(name: str) -> None:
     assert name in CHECKS
 
 
-@pytest.mark.parametrize("folder", ["analyses", "diagnosis"])
+@pytest.mark.parametrize("folder", ["analyses", "answers/diagnosis"])
 def test_every_finding_has_a_check(folder: str) -> None:
     found = set(ids_in(SOURCES / folder))
-    assert found or folder == "diagnosis"
+    assert found or folder == "answers/diagnosis"
     assert {(name, file) for name, file in found if name not in CHECKS} == set()
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.kineto import small_step, trace, write
 
 import rankscope.cli as cli_module
-from rankscope.pipeline import open_run
+from rankscope.engine.pipeline import open_run
 
 
 def cache(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:

@@ -21,7 +21,7 @@ from tests.analyses.reference import rank_events, write_reference
 import rankscope
 from rankscope.analyses import all_analyses, listed_analyses
 from rankscope.cli import main
-from rankscope.pipeline.clock import clock_of, in_run_time
+from rankscope.engine.pipeline.clock import clock_of, in_run_time
 from rankscope.results import Analysis, Parameter
 from rankscope.results.discovery import discovered
 

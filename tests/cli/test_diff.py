@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests import kineto
-from tests.compare.test_diff import job
+from tests.experiments.compare.test_diff import job
 
 from rankscope.cli import main
 

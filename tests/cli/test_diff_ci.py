@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 from tests.cli.test_diff import Capture, Patch, called
-from tests.compare.test_diff import job
+from tests.experiments.compare.test_diff import job
 
-from rankscope.export.junit import Check, to_junit
-from rankscope.report.diff_markdown import MARKER, MAX_CHARACTERS, cell, code, diff_markdown
+from rankscope.show.export.junit import Check, to_junit
+from rankscope.show.report.diff_markdown import MARKER, MAX_CHARACTERS, cell, code, diff_markdown
 
 EVIL = "gemm` | @team #1 <img src=x onerror=alert(1)> [a](http://x) \x1b[31m\u202e\n::error::x **"
 ATTRIBUTES = {

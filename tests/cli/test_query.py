@@ -13,7 +13,7 @@ import pytest
 from tests.analyses.reference import write_reference
 
 from rankscope.cli import main
-from rankscope.query.examples import EXAMPLES
+from rankscope.engine.query.examples import EXAMPLES
 
 Ask = Callable[..., tuple[object, bytes, str]]
 SQL = "SELECT rank, name, end_ns - start_ns AS duration_ns FROM device_events WHERE kind = 'memcpy' ORDER BY rank"

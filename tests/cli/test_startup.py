@@ -96,7 +96,9 @@ def test_hardly_anything_is_imported_before_ctrl_c_is_handled():
     assert set(done.stdout.split()) == {"rankscope", "rankscope.__main__"}
 
 
-@pytest.mark.parametrize("module", ["typer", "rankscope.cli", "rankscope.cli.summary", "polars", "rankscope.pipeline"])
+@pytest.mark.parametrize(
+    "module", ["typer", "rankscope.cli", "rankscope.cli.summary", "polars", "rankscope.engine.pipeline"]
+)
 def test_ctrl_c_during_imports_shows_no_traceback(tmp_path: Path, module: str):
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, "summary", str(tmp_path)],

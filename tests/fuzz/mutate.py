@@ -20,9 +20,9 @@ from tests.ingest.test_fuzz import bases as small_texts
 from tests.ingest.test_fuzz import damage
 
 from rankscope.errors import TraceError
+from rankscope.experiments.simulate.job import Job, Recording
+from rankscope.experiments.simulate.run import simulate
 from rankscope.ingest.source import open_trace
-from rankscope.simulate.job import Job, Recording
-from rankscope.simulate.run import simulate
 
 Files = dict[str, bytes]
 """The traces of a run by the names of their files."""

@@ -13,17 +13,17 @@ import pytest
 from tests import kineto
 from tests.fuzz.mutate import handmade, mutated, write_files
 from tests.fuzz.whole_way import problems_of
-from tests.report.reading import inflated, read_report
+from tests.show.report.reading import inflated, read_report
+from tests.show.web.asking import serving
 from tests.soak import some_of
-from tests.web.asking import serving
 
+from rankscope.engine.pipeline import Run, open_run
 from rankscope.ingest.kineto import read_kineto
-from rankscope.pipeline import Run, open_run
-from rankscope.report import html_report
-from rankscope.report.embed import timeline as embedded
-from rankscope.report.html_report import write_report
 from rankscope.results import Finding, Result
-from rankscope.web.loading import LoadedRun
+from rankscope.show.report import html_report
+from rankscope.show.report.embed import timeline as embedded
+from rankscope.show.report.html_report import write_report
+from rankscope.show.web.loading import LoadedRun
 
 Damage = Callable[[kineto.Event], object]
 

@@ -17,16 +17,16 @@ from typing import Any
 from urllib.parse import urlencode
 
 from rich.console import Console
-from tests.report.reading import inflated, read_report
-from tests.web.asking import serving
+from tests.show.report.reading import inflated, read_report
+from tests.show.web.asking import serving
 
 from rankscope.analyses import all_analyses
+from rankscope.engine.pipeline import Run, open_run
 from rankscope.errors import RankscopeError
-from rankscope.pipeline import Run, open_run
-from rankscope.report.html_report import write_report
-from rankscope.report.summary import summary
 from rankscope.results import NOT_ANALYZED
-from rankscope.web.params import MAX_NS
+from rankscope.show.report.html_report import write_report
+from rankscope.show.report.summary import summary
+from rankscope.show.web.params import MAX_NS
 
 _INTERNAL = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Panic|Iteration)\b: ?.{0,300}", re.DOTALL)
 

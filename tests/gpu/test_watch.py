@@ -14,12 +14,12 @@ import torch
 from tests.capture.conftest import clean_environ
 
 import rankscope
+from rankscope.answers.hang import Cause
+from rankscope.answers.watch.log import WatchLogs
+from rankscope.answers.watch.status import read_status
 from rankscope.capture.flight_recorder import NCCL, flight_recorders
 from rankscope.capture.hang.dump import write_hang_dump
 from rankscope.capture.watch.device_marks import DeviceMarks
-from rankscope.hang import Cause
-from rankscope.watch.log import WatchLogs
-from rankscope.watch.status import read_status
 
 from .sharing import share_device
 
@@ -182,7 +182,7 @@ HANGS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "lazy"), [*((case, "") for case in HANGS), ("order", "1"), ("cycle", "1")])
 def test_the_verdict_on_a_hang(tmp_path, cuda, case, lazy, monkeypatch):
-    from tests.hang.jobs import verdict_of
+    from tests.answers.hang.jobs import verdict_of
 
     monkeypatch.setenv("HANGING_JOB_BACKEND", "nccl")
     monkeypatch.setenv("HANGING_JOB_LAZY", lazy)

@@ -12,12 +12,12 @@ from rich.console import Console
 from tests.kineto import event, kernel, op, step, trace, write
 
 import rankscope
+from rankscope.engine.pipeline import Run
 from rankscope.errors import OtherTraceError
 from rankscope.ingest.categories import timed, unknown_categories
 from rankscope.ingest.kineto import read_kineto
-from rankscope.pipeline import Run
-from rankscope.report.summary import summary
 from rankscope.results import Finding
+from rankscope.show.report.summary import summary
 from rankscope.store.trace_info import TraceInfo
 
 Events = list[dict[str, Any]]

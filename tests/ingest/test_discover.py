@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.kineto import kernel, op, step, trace, write
 
+from rankscope.engine.pipeline import open_run
 from rankscope.errors import NoTracesError
+from rankscope.experiments.simulate.truth import SCHEMA
 from rankscope.ingest.discover import find_traces, natural
-from rankscope.pipeline import open_run
 from rankscope.rundir.hang_dump import DUMP_FORMAT, HEARTBEAT_FORMAT, HangDump, Heartbeat
-from rankscope.simulate.truth import SCHEMA
 
 
 def test_found_in_a_directory(tmp_path: Path) -> None:

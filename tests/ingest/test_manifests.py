@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.kineto import small_step, trace, write
 
+from rankscope.engine.pipeline import open_run
 from rankscope.errors import NoTracesError
 from rankscope.ingest.manifests import capture_findings, window_gaps
-from rankscope.pipeline import open_run
 from rankscope.rundir.coverage import KEPT
 from rankscope.rundir.manifest import LostWindow, RankManifest, WrittenTrace, to_json
 from rankscope.store.trace_info import TraceInfo

@@ -24,11 +24,11 @@ from tests.ingest.test_fuzz import SYNTHETIC
 from tests.kineto import dumps, memory, op, trace, write
 from tests.soak import some_of
 
+from rankscope.engine.pipeline import open_run
 from rankscope.errors import ConfigError
 from rankscope.ingest import native
 from rankscope.ingest.chunks import EventStream
 from rankscope.ingest.kineto import read_kineto
-from rankscope.pipeline import open_run
 
 ABSENT = native.why_absent()
 built = pytest.mark.skipif(ABSENT is not None, reason=ABSENT or "")

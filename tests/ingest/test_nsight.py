@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import rankscope
+from rankscope.engine.pipeline import Run
 from rankscope.errors import NotATraceError, OtherTraceError, TraceError
 from rankscope.ingest import sqlite_trace
 from rankscope.ingest.discover import find_traces
 from rankscope.ingest.kineto import read_kineto
-from rankscope.pipeline import Run
 
 SCHEMA = """
 CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT);

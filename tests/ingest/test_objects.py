@@ -20,10 +20,10 @@ from tests.kineto import small_step, trace, write, write_ranks
 from tests.ports import free_port
 
 import rankscope
+from rankscope.engine.pipeline import load
+from rankscope.engine.pipeline.run import Run
 from rankscope.errors import NoTracesError, RankscopeError, without_credentials
 from rankscope.ingest.discover import find_traces
-from rankscope.pipeline import load
-from rankscope.pipeline.run import Run
 from rankscope.rundir.atomic import write_atomic
 from rankscope.rundir.manifest import LostWindow, RankManifest, RunManifest, to_json
 from rankscope.store import objects

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from tests.kineto import HOST_PID, kernel, op, step, trace, write
 
+from rankscope.engine.pipeline import open_run
 from rankscope.errors import RunSelectionError
 from rankscope.ingest.discover import find_traces
 from rankscope.ingest.ranks import assign_ranks
 from rankscope.ingest.run_findings import restarted_ranks
 from rankscope.ingest.runs import group_by_run, with_lost_base_times
 from rankscope.ingest.task import ingest_trace
-from rankscope.pipeline import open_run
 from rankscope.results import Finding
 from rankscope.store.trace_info import TraceInfo
 

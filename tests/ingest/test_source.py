@@ -21,10 +21,10 @@ import pytest
 import zstandard
 from tests.kineto import dumps, kernel, pack, small_step, trace, write
 
+from rankscope.engine.pipeline import open_run
 from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.discover import find_traces
 from rankscope.ingest.kineto import read_kineto
-from rankscope.pipeline import open_run
 from rankscope.rundir.directory import directory_of
 
 MADE = small_step() + [kernel(f"kernel {number}", 200 + number, 1) for number in range(500)]

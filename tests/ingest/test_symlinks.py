@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.kineto import small_step, trace, write
 
+from rankscope.engine.pipeline import open_run
 from rankscope.ingest import symlinks
 from rankscope.ingest.discover import find_traces
-from rankscope.pipeline import open_run
 
 
 def links(*pairs: tuple[Path, Path]) -> None:

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 from tests.ingest.perfetto_text import perfetto_text
 
-from rankscope.doctor import run as doctor
+from rankscope.jobs.doctor import run as doctor
 from rankscope.jobs.gather import completeness
 from rankscope.jobs.gather.endings import _TAIL, wrong_end, wrong_ends
 

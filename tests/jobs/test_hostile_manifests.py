@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rankscope.doctor import run as doctor
 from rankscope.errors import ConfigError
 from rankscope.ingest.manifests import capture_findings, read_manifests
+from rankscope.jobs.doctor import run as doctor
 from rankscope.jobs.gather import completeness
 from rankscope.rundir.manifest import LostWindow, RankManifest, RunManifest, StepBlock, WrittenTrace
 from rankscope.rundir.metadata import ClockAnchor, Device, Mesh, StepSpan

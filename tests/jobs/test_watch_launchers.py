@@ -14,7 +14,7 @@ from tests.capture.two_ranks import rankscope
 from tests.jobs.launchers import program, slurm_cluster
 from tests.ports import free_port
 
-from rankscope.watch.log import WatchLogs
+from rankscope.answers.watch.log import WatchLogs
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="Debian's launchers")]
 RANKS = 3

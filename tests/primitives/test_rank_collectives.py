@@ -11,7 +11,7 @@ import pytest
 from tests import kineto
 
 import rankscope
-from rankscope.simulate import Job, Recording, parse_mesh, simulate
+from rankscope.experiments.simulate import Job, Recording, parse_mesh, simulate
 
 METADATA = {
     "dtype": "BFloat16", "Group size": 2, "Process Group Name": "3", "Process Group Description": "mesh_tp",

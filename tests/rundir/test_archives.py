@@ -17,13 +17,13 @@ from tests.ingest import test_nsight as nsight
 from tests.ingest.perfetto_text import perfetto_text
 from tests.kineto import dumps, small_step, trace
 
-from rankscope.doctor import disk, run
+from rankscope.engine.pipeline import open_run
 from rankscope.errors import RankscopeError
 from rankscope.ingest.discover import find_traces
+from rankscope.jobs.doctor import disk, run
 from rankscope.jobs.gather import completeness
 from rankscope.jobs.gather.__main__ import run_gather
 from rankscope.jobs.gather.sources import parse_source
-from rankscope.pipeline import open_run
 from rankscope.rundir import archives
 from rankscope.rundir.archives import is_packed_run, unpack_run
 from rankscope.store.cache import Cache

@@ -16,17 +16,17 @@ from typing import Any
 
 import polars as pl
 from rich.console import Console
-from tests.report.reading import read_report
+from tests.show.report.reading import read_report
 
 from rankscope.analyses import all_analyses
-from rankscope.export.formats import to_json
-from rankscope.pipeline import Run
-from rankscope.pipeline.clock import clock_of, in_run_time
-from rankscope.report.formatting import sentence
-from rankscope.report.html_report import write_report
-from rankscope.report.summary import summary
-from rankscope.report.terminal import findings_list
+from rankscope.engine.pipeline import Run
+from rankscope.engine.pipeline.clock import clock_of, in_run_time
 from rankscope.results import Evidence, Headline
+from rankscope.show.export.formats import to_json
+from rankscope.show.report.formatting import sentence
+from rankscope.show.report.html_report import write_report
+from rankscope.show.report.summary import summary
+from rankscope.show.report.terminal import findings_list
 
 STEPS, RECORDING = "steps", "entire recording"
 MEASURED = ("ns", "ratio", "bytes", "count", "ranks")

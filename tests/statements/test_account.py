@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import kineto
-from tests.report.test_summary import shown
+from tests.show.report.test_summary import shown
 from typer.testing import CliRunner
 
 import rankscope

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rankscope.diagnosis.advice import autocast
+from rankscope.answers.diagnosis.advice import autocast
 from rankscope.primitives.device_peaks import half_precision
 
 

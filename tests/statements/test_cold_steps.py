@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests import kineto
-from tests.diagnosis.rules.steps import work
-from tests.report.test_summary import shown
+from tests.answers.diagnosis.rules.steps import work
+from tests.show.report.test_summary import shown
 
 import rankscope
 

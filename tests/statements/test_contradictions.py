@@ -9,8 +9,8 @@ import pytest
 from tests.statements.quantities import Number, contradictions, gather, in_several_places, read
 
 import rankscope
-from rankscope.pipeline import Run
-from rankscope.simulate import Fault, Job, simulate
+from rankscope.engine.pipeline import Run
+from rankscope.experiments.simulate import Fault, Job, simulate
 
 FEW = (
     "modded-nanogpt-h100-8ranks", "tracelens/mi300/resnet_act_checkpoint.json.gz", "torchrec/rank2-sleeps-4ranks",

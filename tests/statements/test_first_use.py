@@ -8,7 +8,7 @@ import pytest
 from tests import kineto
 
 import rankscope
-from rankscope.report.formatting import sentence
+from rankscope.show.report.formatting import sentence
 
 MODULE = {"cat": "cuda_driver", "args": {"correlation": 900}}
 

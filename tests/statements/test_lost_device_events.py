@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests import kineto
-from tests.diagnosis.rules.steps import work
-from tests.report.test_summary import shown
+from tests.answers.diagnosis.rules.steps import work
+from tests.show.report.test_summary import shown
 
 import rankscope
-from rankscope.report.formatting import sentence
+from rankscope.show.report.formatting import sentence
 
 
 def steps_of(lost: range = range(0), *, captured: bool = False) -> list[kineto.Event]:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.kineto import kernel, small_step, trace, write
 
+from rankscope.engine.pipeline import open_run
 from rankscope.errors import TraceError
 from rankscope.ingest import task
 from rankscope.ingest.task import ingest_trace
-from rankscope.pipeline import open_run
 from rankscope.store import cache as cache_module
 from rankscope.store import spool
 from rankscope.store.cache import Cache, CachedTrace, DamagedTablesError

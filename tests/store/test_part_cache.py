@@ -14,8 +14,8 @@ from tests.analyses.reference import write_reference
 from tests.kineto import small_step, trace, write, write_ranks
 
 from rankscope.analyses import all_analyses, get_analysis
-from rankscope.pipeline import graph, open_run, tasks
-from rankscope.pipeline.run import Run
+from rankscope.engine.pipeline import graph, open_run, tasks
+from rankscope.engine.pipeline.run import Run
 from rankscope.results import NOT_ANALYZED
 from rankscope.store import part_cache
 from rankscope.store.cache import Cache

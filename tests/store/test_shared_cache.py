@@ -14,9 +14,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.analyses.reference import write_reference
 
 import rankscope
-from rankscope.executors.remote import settings
-from rankscope.pipeline import graph, load
-from rankscope.pipeline.run import Run
+from rankscope.engine.executors.remote import settings
+from rankscope.engine.pipeline import graph, load
+from rankscope.engine.pipeline.run import Run
 from rankscope.store import objects
 from rankscope.store.cache import Cache, cache_root
 from rankscope.store.shared_cache import TABLES, shared_cache, unpack_tables

@@ -13,7 +13,7 @@ from tests.whatif.pencil import GAP
 
 import rankscope
 from rankscope.errors import ConfigError
-from rankscope.simulate import Job, simulate, simulate_timing
+from rankscope.experiments.simulate import Job, simulate, simulate_timing
 from rankscope.whatif.buckets import Buckets
 from rankscope.whatif.graph import graph_of
 from rankscope.whatif.moments import COLLECTIVE, SCHEMA, STEP, WORK

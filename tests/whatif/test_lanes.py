@@ -11,7 +11,7 @@ from tests.whatif.pencil import GAP, Job
 from tests.whatif.test_replay import jobs
 
 import rankscope
-from rankscope.report.embed.whatif import run_to_ask
+from rankscope.show.report.embed.whatif import run_to_ask
 from rankscope.whatif.graph import Graph
 from rankscope.whatif.lanes import (
     KINDS,

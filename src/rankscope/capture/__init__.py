@@ -16,6 +16,7 @@ run directory, ``rank_log`` lists it in the rank's manifest, and ``uploads`` cop
 - A job that hangs: ``hang``. An always-on log and windows on request: ``watch``.
 - An unmodified script: ``hook/sitecustomize.py`` loads ``auto_profiler``, which counts the steps of ``optimizers``. The
   script's own torch profilers: ``script_profilers``.
+- Jobs to try it on: ``workloads``. What a job that is measured runs: ``measured``, which ``hook`` loads.
 - Code written for torch's profiler: ``torch_compat``, ``integrations``. The doctor's questions to torch: ``probe``.
 """
 

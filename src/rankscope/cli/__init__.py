@@ -101,7 +101,7 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Print a warning for the user, without the line of code: for example that a plugin cannot be loaded."""
-    from rankscope.report.formatting import plain
+    from rankscope.show.report.formatting import plain
 
     typer.echo(f"warning: {plain(str(message), limit=2000)}", err=True)
 
@@ -117,7 +117,7 @@ def main() -> None:
             warnings.showwarning = _show_warning
             make_app(sys.argv[1:])()
     except RankscopeError as error:
-        from rankscope.report.errors import print_error
+        from rankscope.show.report.errors import print_error
 
         print_error(error)
         sys.exit(2)

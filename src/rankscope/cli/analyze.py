@@ -18,19 +18,19 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from rankscope.analyses import all_analyses, get_analysis
+from rankscope.answers.diagnosis.verdict import JUDGED
 from rankscope.cli.analyses import analyses
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, analysis_options, opened
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import Format, refuse_terminal, show, width_for, write
-from rankscope.diagnosis.verdict import JUDGED
+from rankscope.engine.pipeline import Run
+from rankscope.engine.pipeline.clock import clock_of, in_run_time
 from rankscope.errors import ConfigError
-from rankscope.export.formats import FORMATS
-from rankscope.pipeline import Run
-from rankscope.pipeline.clock import clock_of, in_run_time
-from rankscope.report.formatting import plain, sentence
-from rankscope.report.key_averages import key_averages
-from rankscope.report.terminal import findings_list, result_table
 from rankscope.results import Analysis, Parameters, Result, by_severity
+from rankscope.show.export.formats import FORMATS
+from rankscope.show.report.formatting import plain, sentence
+from rankscope.show.report.key_averages import key_averages
+from rankscope.show.report.terminal import findings_list, result_table
 
 # The options of an analysis (`--match`, `--by`) are known only once its name is.
 CONTEXT_SETTINGS = {"ignore_unknown_options": True}

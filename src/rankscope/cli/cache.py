@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rankscope.report.formatting import number_of, plain
 from rankscope.rundir.plurals import counted
+from rankscope.show.report.formatting import number_of, plain
 from rankscope.store.cache import Cache
 
 

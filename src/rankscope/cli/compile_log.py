@@ -16,12 +16,12 @@ from rankscope.cli.analyze import TABLE, TableOptions
 from rankscope.cli.options import DEFAULTS, opened
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import Format, refuse_terminal, show, width_for, write
-from rankscope.export.formats import FORMATS
 from rankscope.ingest.compile_log import compilations, read_compile_log, with_calls
-from rankscope.report.formatting import sentence
-from rankscope.report.terminal import result_table
 from rankscope.results import Result
 from rankscope.rundir.plurals import counted
+from rankscope.show.export.formats import FORMATS
+from rankscope.show.report.formatting import sentence
+from rankscope.show.report.terminal import result_table
 
 
 @with_options()

@@ -17,15 +17,15 @@ from rich.text import Text
 
 from rankscope.cli.report import save
 from rankscope.cli.run import short_path
+from rankscope.engine.pipeline import open_run
 from rankscope.errors import LaunchError, RankscopeError
 from rankscope.jobs.run import run_job
 from rankscope.jobs.torchrun import accelerators
-from rankscope.pipeline import open_run
-from rankscope.report.formatting import number_of
-from rankscope.report.html_report import write_report
-from rankscope.report.summary import summary
+from rankscope.show.report.formatting import number_of
+from rankscope.show.report.html_report import write_report
+from rankscope.show.report.summary import summary
 
-WORKLOAD = "rankscope.workloads.resnet18"
+WORKLOAD = "rankscope.capture.workloads.resnet18"
 # On a CPU the images are smaller, so that a step takes a tenth of a second instead of a second.
 _CPU = (
     "--device",

@@ -18,16 +18,16 @@ from rankscope.cli.analyze import TableOptions
 from rankscope.cli.options import DEFAULTS, RunOptions, opened
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import Format, refuse_terminal, show, width_for, write
-from rankscope.compare import Diff, diff_runs
-from rankscope.compare.gate import Judged, judge, parse_condition
 from rankscope.errors import ConfigError
-from rankscope.export.formats import FORMATS, as_json
-from rankscope.export.junit import Check, to_junit
-from rankscope.report.diff_markdown import diff_markdown
-from rankscope.report.diff_table import breach_line, diff_tables
-from rankscope.report.terminal import findings_list
+from rankscope.experiments.compare import Diff, diff_runs
+from rankscope.experiments.compare.gate import Judged, judge, parse_condition
 from rankscope.rundir.ranges import parse_numbers
 from rankscope.rundir.ranks import MAX_RANK
+from rankscope.show.export.formats import FORMATS, as_json
+from rankscope.show.export.junit import Check, to_junit
+from rankscope.show.report.diff_markdown import diff_markdown
+from rankscope.show.report.diff_table import breach_line, diff_tables
+from rankscope.show.report.terminal import findings_list
 
 FAILED = 1
 """Exit status if a condition of `--fail-on` holds; for an error it is 2."""

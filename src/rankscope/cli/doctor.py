@@ -13,11 +13,11 @@ from typing import Annotated
 import typer
 
 from rankscope.cli.options import DEFAULTS, opened
-from rankscope.doctor import run_checks
-from rankscope.doctor.__main__ import report
-from rankscope.doctor.check import Check
 from rankscope.errors import RankscopeError, describe_error
-from rankscope.report.formatting import plain, sentence
+from rankscope.jobs.doctor import run_checks
+from rankscope.jobs.doctor.__main__ import report
+from rankscope.jobs.doctor.check import Check
+from rankscope.show.report.formatting import plain, sentence
 from rankscope.store.cache import cache_root
 
 _MOST_RANKS = 8

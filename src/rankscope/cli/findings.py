@@ -16,11 +16,11 @@ from rich.text import Text
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import TextFormat, show, write
-from rankscope.export.formats import as_json
-from rankscope.pipeline.clock import clock_of
-from rankscope.report.formatting import sentence
-from rankscope.report.terminal import findings_list, not_judged_list
+from rankscope.engine.pipeline.clock import clock_of
 from rankscope.results import RESULT_SCHEMA_VERSION
+from rankscope.show.export.formats import as_json
+from rankscope.show.report.formatting import sentence
+from rankscope.show.report.terminal import findings_list, not_judged_list
 
 FOUND = 1
 """Exit status of `--fail-on` if there is such a finding; for an error it is 2."""

@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
+from rankscope.answers.hang import read
 from rankscope.cli.writing import show, write
-from rankscope.hang import read
-from rankscope.report.hang import hang_report
+from rankscope.show.report.hang import hang_report
 
 NO_HANG = 1
 """Exit status if the dumps show no hang, or one that is over; an error's is 2."""

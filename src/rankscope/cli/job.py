@@ -20,8 +20,8 @@ from rankscope.cli.signature import with_options
 from rankscope.cli.writing import show
 from rankscope.errors import ConfigError, RankscopeError
 from rankscope.jobs.jobscript import JobRequest, Machine, find_machine, job_script, known_machines
-from rankscope.report.formatting import plain
 from rankscope.rundir.config import OPTIONS, CaptureConfig
+from rankscope.show.report.formatting import plain
 
 job = typer.Typer(no_args_is_help=True, help="Write a job script for a cluster, with capture set up.")
 

@@ -15,7 +15,7 @@ import typer
 from rankscope.errors import ConfigError, RankscopeError
 
 if TYPE_CHECKING:
-    from rankscope.agents.toolbox import Toolbox
+    from rankscope.show.agents.toolbox import Toolbox
 
 _INSTALL = "pip install 'rankscope[mcp]'"
 
@@ -40,7 +40,7 @@ def mcp(
     `--http` it is reached on 127.0.0.1, with the address and the token that it prints.
     """
     if guide:
-        from rankscope.agents.job_tools import guide as guide_text
+        from rankscope.show.agents.job_tools import guide as guide_text
 
         typer.echo(guide_text(), nl=False)
         return
@@ -49,8 +49,8 @@ def mcp(
     if page is not None and not page.startswith(("http://", "https://")):
         raise ConfigError(f"--page {page!r} is not an address", hint="for example http://127.0.0.1:8000")
     _check_installed()
-    from rankscope.agents.roots import Roots
-    from rankscope.agents.toolbox import Toolbox
+    from rankscope.show.agents.roots import Roots
+    from rankscope.show.agents.toolbox import Toolbox
 
     # Standard output belongs to the protocol.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
@@ -59,7 +59,7 @@ def mcp(
         if http:
             _serve_http(toolbox, port)
         else:
-            from rankscope.agents.server import run_stdio
+            from rankscope.show.agents.server import run_stdio
 
             run_stdio(toolbox)
     except KeyboardInterrupt:
@@ -84,9 +84,9 @@ def _check_installed() -> None:
 
 
 def _serve_http(toolbox: Toolbox, port: int) -> None:
-    from rankscope.agents.server import http_app
-    from rankscope.web.listening import listen, run_app
-    from rankscope.web.security import Gate
+    from rankscope.show.agents.server import http_app
+    from rankscope.show.web.listening import listen, run_app
+    from rankscope.show.web.security import Gate
 
     gate = Gate()
     listener = listen("127.0.0.1", port)

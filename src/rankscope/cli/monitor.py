@@ -18,12 +18,12 @@ from typing import Annotated, Protocol
 
 import typer
 
+from rankscope.answers.watch.status import JUDGED_STEPS
 from rankscope.errors import NoTracesError
-from rankscope.monitor.job import WatchedJob, pause_after
-from rankscope.monitor.numbers import Number, numbers_of
-from rankscope.monitor.otlp import OtlpSink, check_otlp
-from rankscope.monitor.prometheus import PrometheusSink
-from rankscope.watch.status import JUDGED_STEPS
+from rankscope.show.monitor.job import WatchedJob, pause_after
+from rankscope.show.monitor.numbers import Number, numbers_of
+from rankscope.show.monitor.otlp import OtlpSink, check_otlp
+from rankscope.show.monitor.prometheus import PrometheusSink
 
 _NICE = 10
 

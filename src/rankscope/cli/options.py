@@ -15,8 +15,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from rankscope.engine.pipeline import Run, open_run
 from rankscope.errors import ConfigError
-from rankscope.pipeline import Run, open_run
 from rankscope.results import Analysis, Value
 
 Source = Annotated[

@@ -18,14 +18,14 @@ from rich.text import Text
 from rankscope.cli.options import DEFAULTS, RunOptions, opened
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import Format, refuse_terminal, show, width_for, write
+from rankscope.engine.pipeline.sql import SCHEMA_VERSION, QueryOptions, QueryResult, run_query, tables_of
+from rankscope.engine.query.examples import EXAMPLES
+from rankscope.engine.query.statement import parse_statement
+from rankscope.engine.query.tables import SqlTable
+from rankscope.engine.query.values import shortened, simple
 from rankscope.errors import ConfigError, nearest
-from rankscope.export.query import QUERY_FORMATS
-from rankscope.pipeline.sql import SCHEMA_VERSION, QueryOptions, QueryResult, run_query, tables_of
-from rankscope.query.examples import EXAMPLES
-from rankscope.query.statement import parse_statement
-from rankscope.query.tables import SqlTable
-from rankscope.query.values import shortened, simple
-from rankscope.report.terminal import findings_list, result_table
+from rankscope.show.export.query import QUERY_FORMATS
+from rankscope.show.report.terminal import findings_list, result_table
 
 # Long texts, such as stacks, would fill the terminal.
 _LONGEST = 2_000

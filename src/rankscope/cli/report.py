@@ -15,8 +15,8 @@ from rich.text import Text
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
 from rankscope.cli.signature import with_options
 from rankscope.errors import RankscopeError
-from rankscope.report.formatting import number_of, plain
-from rankscope.report.html_report import MAX_BYTES, write_report
+from rankscope.show.report.formatting import number_of, plain
+from rankscope.show.report.html_report import MAX_BYTES, write_report
 
 
 @with_options()

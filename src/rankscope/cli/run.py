@@ -109,8 +109,8 @@ def _why_it_ended(run_dir: Path, began: float) -> str:
     if not (run_dir / HANG_FOLDER).is_dir():
         return ""
     # Not at the top: a launcher needs neither.
-    from rankscope.hang import end_of_job
-    from rankscope.report.formatting import plain
+    from rankscope.answers.hang import end_of_job
+    from rankscope.show.report.formatting import plain
 
     verdict = end_of_job(run_dir, since=began)
     return "" if verdict is None else plain(verdict.summary, limit=600)

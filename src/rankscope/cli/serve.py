@@ -22,18 +22,18 @@ from rich.text import Text
 
 from rankscope.cli.options import DEFAULTS, RunOptions, Source
 from rankscope.cli.signature import with_options
+from rankscope.engine.pipeline import open_run
 from rankscope.errors import ConfigError, NoTracesError, RankscopeError
 from rankscope.ingest.watch import Watch
-from rankscope.pipeline import open_run
-from rankscope.report.errors import print_error
-from rankscope.report.experiments.tables import jobs_of
-from rankscope.report.formatting import plain
 from rankscope.rundir.watch_files import WATCH_FOLDER
-from rankscope.web.listening import listen, run_app
-from rankscope.web.loading import LoadedRun
-from rankscope.web.runs import Runs
-from rankscope.web.security import LOCAL_NAMES, Gate, is_host_name
-from rankscope.web.server import make_app, token_address
+from rankscope.show.report.errors import print_error
+from rankscope.show.report.experiments.tables import jobs_of
+from rankscope.show.report.formatting import plain
+from rankscope.show.web.listening import listen, run_app
+from rankscope.show.web.loading import LoadedRun
+from rankscope.show.web.runs import Runs
+from rankscope.show.web.security import LOCAL_NAMES, Gate, is_host_name
+from rankscope.show.web.server import make_app, token_address
 
 # Wait this long for the files to be read before printing the address: small or cached runs are ready by then, and their
 # errors end the command. Larger runs fill the page as they are read.

@@ -20,7 +20,7 @@ from rankscope.rundir.plurals import counted
 from rankscope.rundir.ranges import parse_numbers
 
 if TYPE_CHECKING:
-    from rankscope.simulate import Job, Lost, Recording, Truth, Written
+    from rankscope.experiments.simulate import Job, Lost, Recording, Truth, Written
 
 T = TypeVar("T", int, float)
 
@@ -55,7 +55,7 @@ class JobOptions:
 
     def job(self, recording: Recording) -> Job:
         """The job, recorded in this way."""
-        from rankscope.simulate import Fault, Job, parse_mesh
+        from rankscope.experiments.simulate import Fault, Job, parse_mesh
 
         return Job(
             ranks=self.ranks,
@@ -111,7 +111,7 @@ class RecordingOptions:
 
     def recording(self) -> Recording:
         """The recording."""
-        from rankscope.simulate import Recording
+        from rankscope.experiments.simulate import Recording
 
         lost = tuple(_parse_lost(text) for text in self.lose or ())
         offsets, spread = _parse_by_rank(self.clock_offset, _parse_time)
@@ -168,8 +168,8 @@ def simulate(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from rankscope.simulate import scaled
-    from rankscope.simulate import simulate as write_run
+    from rankscope.experiments.simulate import scaled
+    from rankscope.experiments.simulate import simulate as write_run
 
     job = scaled(
         job_options.job(recording_options.recording()),
@@ -189,7 +189,7 @@ def simulate(
 
 
 def _print_summary(truth: Truth, out: Path) -> None:
-    from rankscope.simulate.jitter import MEASURED, QUANTILES
+    from rankscope.experiments.simulate.jitter import MEASURED, QUANTILES
 
     job = truth.engine.job
     typer.echo(f"{counted(len(truth.files), 'trace')} in {out}: {sum(truth.json_bytes.values()) / 1e6:,.1f} MB of JSON")
@@ -249,7 +249,7 @@ def _parse_by_rank(texts: list[str] | None, parse: Callable[[str], T]) -> tuple[
 
 
 def _parse_lost(text: str) -> Lost:
-    from rankscope.simulate import Lost
+    from rankscope.experiments.simulate import Lost
 
     match = re.fullmatch(rf"(\d+)=({_NUMBER})(?::(\w+))?", text)
     if match is None:

@@ -15,11 +15,11 @@ import typer
 from rankscope.cli.analyze import TABLE, TableOptions, write_result
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
 from rankscope.cli.signature import with_options
-from rankscope.compare.slices import compare_slices
+from rankscope.engine.pipeline import Run
 from rankscope.errors import ConfigError
-from rankscope.pipeline import Run
-from rankscope.report.formatting import plain
+from rankscope.experiments.compare.slices import compare_slices
 from rankscope.results import Result
+from rankscope.show.report.formatting import plain
 
 _SUGGESTED = 5
 """Names."""

@@ -18,8 +18,8 @@ from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import show
 from rankscope.errors import NoTracesError, RankscopeError
-from rankscope.report import summary as verdict
-from rankscope.report.formatting import plain
+from rankscope.show.report import summary as verdict
+from rankscope.show.report.formatting import plain
 
 
 @with_options()
@@ -29,7 +29,7 @@ def summary(source: Source, options: RunOptions = DEFAULTS) -> None:
     For the output directory of `rankscope measure` it shows the result and lists the jobs.
     """
     if len(source) == 1 and options.run is None and os.path.isdir(os.path.join(source[0], "jobs")):  # noqa: PTH112, PTH118  # pathlib raises without permission
-        from rankscope.report.experiments.tables import jobs_of  # imports `measure`, which is slow
+        from rankscope.show.report.experiments.tables import jobs_of  # imports `measure`, which is slow
 
         jobs = jobs_of(source[0])
         if jobs is not None:
@@ -49,7 +49,7 @@ def _end(source: Sequence[str], run_id: str | None) -> tuple[str, str] | None:
     """Why the job hangs or has failed, and what to type to see more; None if nothing is known of that."""
     if not _is_directory(source):
         return None
-    from rankscope.hang import end_of_job
+    from rankscope.answers.hang import end_of_job
 
     found = end_of_job(source[0], run_id)
     return None if found is None else (found.summary, f"rankscope hang {shlex.quote(source[0])}")
@@ -64,9 +64,9 @@ def _show_watched(source: Sequence[str], console: Console) -> bool:
     """Show what the watch of a job without traces wrote; False if there is none."""
     if not _is_directory(source):
         return False
-    from rankscope.report.watch import watch_view
-    from rankscope.watch.log import WatchLogs
-    from rankscope.watch.status import read_status
+    from rankscope.answers.watch.log import WatchLogs
+    from rankscope.answers.watch.status import read_status
+    from rankscope.show.report.watch import watch_view
 
     shown: list[RenderableType] = []
     if (end := _end(source, None)) is not None:
@@ -80,8 +80,8 @@ def _show_watched(source: Sequence[str], console: Console) -> bool:
 
 def _show_experiment(folder: Path, jobs: Mapping[str, str]) -> None:
     """Print an experiment's results, and the commands that show its jobs."""
-    from rankscope.measure.files import load_all
-    from rankscope.report.experiments.terminal import measured
+    from rankscope.experiments.measure.files import load_all
+    from rankscope.show.report.experiments.terminal import measured
 
     for result in load_all(folder):
         show(measured(result), None)

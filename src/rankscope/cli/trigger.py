@@ -12,14 +12,14 @@ from typing import Annotated
 
 import typer
 
+from rankscope.answers.watch.log import WatchLogs
+from rankscope.answers.watch.requested import Progress, chosen_ranks, read_progress
+from rankscope.answers.watch.state import WatchStatus
+from rankscope.answers.watch.status import read_status
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.rundir.ranges import as_ranges, named_ranks
 from rankscope.rundir.ranks import parse_ranks
 from rankscope.rundir.watch_files import Answer, Request, answer_path, read_answer, request_path, write_request
-from rankscope.watch.log import WatchLogs
-from rankscope.watch.requested import Progress, chosen_ranks, read_progress
-from rankscope.watch.state import WatchStatus
-from rankscope.watch.status import read_status
 
 NOT_RECORDED = 1
 """Exit status if the job agreed and not all chosen ranks have a trace, or none has one yet because the script's own

@@ -14,12 +14,12 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from rankscope.answers.watch.log import WatchLogs
+from rankscope.answers.watch.status import JUDGED_STEPS, read_status
+from rankscope.answers.watch.status_json import as_json
 from rankscope.cli.writing import TextFormat
-from rankscope.monitor.job import JobState, WatchedJob, pause_after
-from rankscope.report.watch import watch_view
-from rankscope.watch.log import WatchLogs
-from rankscope.watch.status import JUDGED_STEPS, read_status
-from rankscope.watch.status_json import as_json
+from rankscope.show.monitor.job import JobState, WatchedJob, pause_after
+from rankscope.show.report.watch import watch_view
 
 
 def watch(

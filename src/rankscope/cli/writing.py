@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 
 from rankscope.errors import ConfigError, RankscopeError
-from rankscope.report.formatting import inert
+from rankscope.show.report.formatting import inert
 
 # In a pipe there is no terminal to wrap tables for.
 _PAGE_WIDTH = 10_000

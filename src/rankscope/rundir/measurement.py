@@ -41,7 +41,7 @@ class Plan:
     rounds: tuple[tuple[str, ...], ...] = ()
     """Names of conditions in the order in which they are run: one block of steps each. Each round has all of them."""
     conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By name, ``{"kind": …}`` and what that kind needs; see ``rankscope.measure.injob.conditions``."""
+    """By name, ``{"kind": …}`` and what that kind needs; see ``rankscope.capture.measured.conditions``."""
     warmup: int = 5
     """Steps before the first block."""
     settle: int = 1

@@ -29,7 +29,7 @@ Part = pl.DataFrame | Mapping[str, pl.DataFrame]
 """The result of `per_rank` for one rank: a frame, or several by name."""
 
 _PACKAGE = Path(__file__).parents[1]
-_CODE = ("analyses", "whatif", "primitives", "results", "pipeline", "store", "rundir")
+_CODE = ("analyses", "whatif", "primitives", "results", "engine/pipeline", "store", "rundir")
 _FILE = "analyses.parts"
 _SINGLE = ""
 """The frame's name in a part that is a single frame."""

@@ -91,7 +91,7 @@ def _install(module: Any) -> None:
             )
         )
     elif os.environ.get("RANKSCOPE_EXPERIMENT"):
-        from rankscope.measure.injob import install as install_experiment
+        from rankscope.capture.measured import install as install_experiment
 
         install_experiment(module)
     else:

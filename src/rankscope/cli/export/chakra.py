@@ -14,9 +14,9 @@ from rich.text import Text
 
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
 from rankscope.cli.signature import with_options
-from rankscope.export.chakra import write_chakra
-from rankscope.report.formatting import plain
 from rankscope.rundir.plurals import counted
+from rankscope.show.export.chakra import write_chakra
+from rankscope.show.report.formatting import plain
 
 
 @with_options()

@@ -15,10 +15,10 @@ from rich.text import Text
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
 from rankscope.cli.signature import with_options
 from rankscope.errors import ConfigError
-from rankscope.export.perfetto import Archived, Merged, write_archive, write_merged
-from rankscope.report.formatting import number_of, plain
 from rankscope.rundir.plurals import counted
 from rankscope.rundir.ranges import as_ranges
+from rankscope.show.export.perfetto import Archived, Merged, write_archive, write_merged
+from rankscope.show.report.formatting import number_of, plain
 
 
 @with_options()

@@ -16,10 +16,10 @@ from rich.text import Text
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
 from rankscope.cli.signature import with_options
 from rankscope.errors import ConfigError
-from rankscope.export.speedscope import write_speedscope
-from rankscope.report.formatting import plain
 from rankscope.rundir.plurals import counted
 from rankscope.rundir.ranges import parse_numbers
+from rankscope.show.export.speedscope import write_speedscope
+from rankscope.show.report.formatting import plain
 
 _MAX_RANKS = 1 << 20
 

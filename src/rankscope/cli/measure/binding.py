@@ -12,9 +12,9 @@ import typer
 from rankscope.cli.measure import options as o
 from rankscope.cli.signature import with_options
 from rankscope.errors import ConfigError
-from rankscope.measure.binding import SAMPLING, Bindings, measure_binding
-from rankscope.measure.binding_policies import COMPACT, LIST, NAMES, NUMA, SPREAD
-from rankscope.measure.sampling import Sampling
+from rankscope.experiments.measure.binding import SAMPLING, Bindings, measure_binding
+from rankscope.experiments.measure.binding_policies import COMPACT, LIST, NAMES, NUMA, SPREAD
+from rankscope.experiments.measure.sampling import Sampling
 
 
 @with_options(without=("traced_steps",))

@@ -12,8 +12,8 @@ import typer
 from rankscope.cli.measure import options as o
 from rankscope.cli.signature import with_options
 from rankscope.errors import ConfigError
-from rankscope.measure.buckets import SAMPLING, Factors, measure_buckets
-from rankscope.measure.sampling import Sampling
+from rankscope.experiments.measure.buckets import SAMPLING, Factors, measure_buckets
+from rankscope.experiments.measure.sampling import Sampling
 
 
 @with_options()

@@ -23,14 +23,14 @@ from rich.text import Text
 from rankscope.cli.writing import TextFormat, write
 from rankscope.cli.writing import show as show_text
 from rankscope.errors import ConfigError, LaunchError
+from rankscope.experiments.measure.experiment import LINE, count_finished_jobs
+from rankscope.experiments.measure.files import path_in
+from rankscope.experiments.measure.jobs import ProgressCallback, Start, Target, target_of
+from rankscope.experiments.measure.results import AnyResult
 from rankscope.jobs.torchrun import accelerators
-from rankscope.measure.experiment import LINE, count_finished_jobs
-from rankscope.measure.files import path_in
-from rankscope.measure.jobs import ProgressCallback, Start, Target, target_of
-from rankscope.measure.results import AnyResult
-from rankscope.report.experiments.terminal import measured
-from rankscope.report.formatting import plain
 from rankscope.rundir.manifest import redact
+from rankscope.show.report.experiments.terminal import measured
+from rankscope.show.report.formatting import plain
 
 R = TypeVar("R", bound=AnyResult)
 

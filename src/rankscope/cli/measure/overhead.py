@@ -12,14 +12,14 @@ import typer
 
 from rankscope.cli.measure import options as o
 from rankscope.cli.signature import with_options
-from rankscope.measure.experiment import LINE
-from rankscope.measure.jobs import ProgressCallback
-from rankscope.measure.overhead import LEAST_JOBS, PRECISION, SHORT_JOBS, measure_overhead
-from rankscope.measure.results import Overhead
-from rankscope.measure.sampling import Sampling
-from rankscope.report.experiments.statements import statements
-from rankscope.report.formatting import sentence
+from rankscope.experiments.measure.experiment import LINE
+from rankscope.experiments.measure.jobs import ProgressCallback
+from rankscope.experiments.measure.overhead import LEAST_JOBS, PRECISION, SHORT_JOBS, measure_overhead
+from rankscope.experiments.measure.results import Overhead
+from rankscope.experiments.measure.sampling import Sampling
 from rankscope.rundir.plurals import counted
+from rankscope.show.report.experiments.statements import statements
+from rankscope.show.report.formatting import sentence
 
 
 @with_options()

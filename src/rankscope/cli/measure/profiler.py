@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from rankscope.cli.measure import options as o
 from rankscope.cli.signature import with_options
-from rankscope.measure.profiler import SAMPLING, measure_profiler
-from rankscope.measure.sampling import Sampling
+from rankscope.experiments.measure.profiler import SAMPLING, measure_profiler
+from rankscope.experiments.measure.sampling import Sampling
 
 
 @with_options(without=("traced_steps",))

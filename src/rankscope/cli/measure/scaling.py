@@ -14,13 +14,13 @@ import typer
 from rankscope.cli.measure import options as o
 from rankscope.cli.signature import with_options
 from rankscope.errors import ConfigError
+from rankscope.experiments.measure.formulas import STRONG, WEAK
+from rankscope.experiments.measure.jobs import WORKLOADS
+from rankscope.experiments.measure.sampling import Sampling
+from rankscope.experiments.measure.scaling import BATCH, SAMPLING, Study, measure_scaling
 from rankscope.jobs.torchrun import accelerators
-from rankscope.measure.formulas import STRONG, WEAK
-from rankscope.measure.jobs import WORKLOADS
-from rankscope.measure.sampling import Sampling
-from rankscope.measure.scaling import BATCH, SAMPLING, Study, measure_scaling
-from rankscope.report import scaling_plot
 from rankscope.rundir.cpus import usable_cpus
+from rankscope.show.report import scaling_plot
 
 
 @with_options(without=("nproc",))

@@ -14,9 +14,9 @@ import typer
 from rankscope.cli.measure import options as o
 from rankscope.cli.writing import TextFormat
 from rankscope.errors import RankscopeError
-from rankscope.measure.files import load_all
-from rankscope.measure.results import Scaling
-from rankscope.report import scaling_plot
+from rankscope.experiments.measure.files import load_all
+from rankscope.experiments.measure.results import Scaling
+from rankscope.show.report import scaling_plot
 
 
 def show(
