@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.util
 import json
 import re
@@ -47,6 +48,15 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in DOCS.rglob("*.md"):
         for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_picture_of_the_layers_is_that_of_the_import_contract() -> None:
+    config = configparser.ConfigParser()
+    config.read(DOCS.parent / ".importlinter", encoding="utf-8")
+    layers = config["importlinter:contract:layers"]["layers"].strip().splitlines()
+    text = (DOCS / "how_it_works.md").read_text(encoding="utf-8").partition("## Layers")[2].split("```")[1]
+    shown = [re.split(r"  +", line)[0] for line in text.strip().splitlines() if line[0] != " "]
+    assert shown == layers
 
 
 def test_every_listed_analysis_has_its_picture_formula_and_reading() -> None:

@@ -70,7 +70,7 @@ class Profiler(WindowRecorder, TorchProfilerMethods):
     _starts = 0
     """Of all profilers in this process, on ranks that are not profiled too: the ranks know each start by its number."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is an option that users give by name
         self,
         save_dir: str | os.PathLike[str] | None = None,
         period_steps: int | None = None,

@@ -42,7 +42,7 @@ _ANY = ("0.0.0.0", "::")
 
 
 @with_options()
-def serve(
+def serve(  # noqa: PLR0913  # each is an option that users give by name
     source: Source,
     port: Annotated[
         int, typer.Option("--port", "-p", min=0, max=65535, help="Port to listen on; 0 chooses a free one.")

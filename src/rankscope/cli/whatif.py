@@ -16,7 +16,7 @@ from rankscope.results import Value
 
 
 @with_options()
-def whatif(
+def whatif(  # noqa: PLR0913  # each is an option that users give by name
     source: Source,
     fix: Annotated[
         list[str] | None,

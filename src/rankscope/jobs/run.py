@@ -77,7 +77,7 @@ class JobResult:
         return [each.file for each in written if each.uploaded is False]
 
 
-def launch(
+def launch(  # noqa: PLR0913  # each is an option that users give by name
     script: str | os.PathLike[str],
     *args: object,
     nproc: int | str | None = None,

@@ -24,7 +24,7 @@ from rankscope.show.report import scaling_plot
 
 
 @with_options(without=("nproc",))
-def scaling(
+def scaling(  # noqa: PLR0913  # each is an option that users give by name
     words: o.Words,
     nproc: Annotated[str, typer.Option("--nproc", metavar="N,N,…", help="Ranks per host.")] = "1,2",
     nnodes: Annotated[str, typer.Option("--nnodes", metavar="N,N,…", help="Hosts.")] = "1",
