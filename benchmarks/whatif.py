@@ -179,6 +179,7 @@ COST_JOBS = (
     Job(8, 4, layers=4, kernels_per_layer=8, seed=3),
     Job(64, 3, mesh={"dp": 4, "tp": 8, "pp": 2}, layers=2, kernels_per_layer=4, seed=3),
     Job(1024, 3, mesh={"dp": 64, "tp": 8, "pp": 2}, layers=2, kernels_per_layer=4, seed=3),
+    Job(1024, 3, mesh={"dp": 64, "tp": 8, "pp": 2}, layers=8, kernels_per_layer=4, seed=3),
 )
 _COST = """
 import json, resource, sys, time

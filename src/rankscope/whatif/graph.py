@@ -212,9 +212,8 @@ class Stretches:
         until = np.where(following >= 0, by_line[following], np.arange(by_line.size))
         step, place = graph.step[until], graph.place[until]
         inside = (step >= 0) & (place >= 0)
-        keys = np.stack([graph.line[inside], step[inside], place[inside]], axis=1)
-        unique, inverse = np.unique(keys, axis=0, return_inverse=True)
-        inverse, size = inverse.reshape(-1), unique.shape[0]
+        (line, step, place), inverse = _distinct(graph.line[inside], step[inside], place[inside])
+        size = line.size
         of_node = np.full(graph.line.size, -1, dtype=np.int64)
         of_node[inside] = inverse
         values = _sums(inverse, np.concatenate([graph.host, graph.device], axis=1)[inside], size)
@@ -222,7 +221,6 @@ class Stretches:
         windows = np.array([window for window, _ in graph.step_names], dtype=np.int64)
         first = np.isin(np.arange(windows.size), np.searchsorted(windows, np.unique(windows)))
         several = np.bincount(windows)[windows] > 1 if windows.size else first
-        line, step, place = unique.T
         return cls(of_node, line, step, place, values, waits.astype(np.float64), ~(first & several)[step])
 
 
@@ -249,13 +247,11 @@ class Places:
     @classmethod
     def of(cls, stretches: Stretches, lines: Lines, used: Bool) -> Places:
         """Those of a graph's stretches, as far as they are used."""
-        keys, inverse = np.unique(np.stack([stretches.line, stretches.place], axis=1), axis=0, return_inverse=True)
-        inverse, size = inverse.reshape(-1), keys.shape[0]
-        line, place = keys.T
-        programs = np.stack([lines.role[line], lines.window[line], place], axis=1)
-        _, program = np.unique(programs, axis=0, return_inverse=True)
+        (line, place), inverse = _distinct(stretches.line, stretches.place)
+        size = line.size
+        _, program = _distinct(lines.role[line], lines.window[line], place)
         return cls(
-            inverse, line, program.reshape(-1), np.bincount(inverse[used], minlength=size),
+            inverse, line, program, np.bincount(inverse[used], minlength=size),
             _sums(inverse[used], stretches.values[used], size),
             np.bincount(inverse[used], stretches.memory_waits[used], size).astype(np.float64),
         )  # fmt: skip
@@ -268,6 +264,16 @@ class Places:
         total = _sums(self.program[peers], self.total[peers], size)[self.program]
         waits = np.bincount(self.program[peers], self.memory_waits[peers], size)[self.program]
         return total / np.maximum(count, 1)[:, None], waits / np.maximum(count, 1), count > 0
+
+
+def _distinct(*columns: Int64) -> tuple[list[Int64], Int64]:
+    """The distinct rows of some columns, ascending, and which of them each row is; faster than `np.unique` of rows."""
+    key = np.zeros_like(columns[0])
+    for column in columns:
+        low = int(column.min(initial=0))
+        key = key * (int(column.max(initial=0)) - low + 1) + column - low
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return [column[first] for column in columns], inverse.reshape(-1)
 
 
 def _sums(index: Int64, values: Float, size: int) -> Float:
@@ -604,9 +610,9 @@ def _skew(collective: Int64, start: Int64, end: Int64, line: Int64, group: Int64
     np.minimum.at(first, collective[nodes], end[nodes])
     np.maximum.at(first, collective[nodes], start[nodes])
     late = np.maximum(end[nodes] - first[collective[nodes]], 0).astype(np.float64)
-    _, key = np.unique(np.stack([line[nodes], group[collective[nodes]]]), axis=1, return_inverse=True)
-    order = np.lexsort((late, key.reshape(-1)))
-    start_of_key = np.flatnonzero(np.diff(key.reshape(-1)[order], prepend=-1))
+    _, key = _distinct(line[nodes], group[collective[nodes]])
+    order = np.lexsort((late, key))
+    start_of_key = np.flatnonzero(np.diff(key[order], prepend=-1))
     size = np.diff(np.append(start_of_key, order.size))
     usual = np.repeat(late[order][start_of_key + size // 10], size)
     most = np.where(on_device[nodes[order]], _SKEW_NS, np.inf)
@@ -635,14 +641,12 @@ def _steps(
     """The steps by window and number, and that of each node: of collectives and ends their own, of others the next."""
     step = rows["step"].to_numpy() if rows["step"].null_count() == 0 else rows["step"].fill_null(-1).to_numpy()
     marked = np.isin(nodes.kind, (C, E))
-    keys = np.stack([lines.window[node_line], step[nodes.row]], axis=1)
-    is_end = nodes.kind == E
-    names = sorted({(int(window), int(number)) for window, number in np.unique(keys[is_end], axis=0)})
-    index = {name: n for n, name in enumerate(names)}
-    unique, inverse = np.unique(keys[marked], axis=0, return_inverse=True)
-    codes = np.array([index.get((int(window), int(number)), -1) for window, number in unique], dtype=np.int64)
+    (window, number), inverse = _distinct(lines.window[node_line][marked], step[nodes.row][marked])
+    ended = np.zeros(window.size, dtype=np.bool_)
+    ended[inverse[nodes.kind[marked] == E]] = True
+    names = list(zip(window[ended].tolist(), number[ended].tolist(), strict=True))
     found = np.full(nodes.kind.size, -1, dtype=np.int64)
-    found[marked] = codes[inverse.reshape(-1)] if codes.size else -1
+    found[marked] = np.where(ended, np.cumsum(ended) - 1, -1)[inverse]
     following = _following(marked, node_line)
     return tuple(names), np.where(following >= 0, found[np.maximum(following, 0)], -1)
 
