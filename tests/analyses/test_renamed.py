@@ -12,6 +12,7 @@ from tests.cli.test_cli import called
 import rankscope
 from rankscope.analyses import RENAMED, all_analyses, get_analysis
 from rankscope.engine.pipeline import Run
+from rankscope.errors import AnalysisError
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +33,16 @@ def test_an_old_name_gives_the_rows_of_the_new_one(run: Run, old: str) -> None:
     assert getattr(run, analysis)(by=by).equals(now.frame)
     with pytest.warns(FutureWarning, match=f"{old} is now {analysis} by {by}; .* until the next release"):
         assert run.analyze(old)[old].frame.equals(now.frame)
-    with pytest.warns(FutureWarning, match=old):
+    with pytest.warns(FutureWarning, match=old) as warned:
         assert getattr(run, old)().equals(now.frame)
+    assert warned[0].filename == __file__
+
+
+def test_a_misspelled_old_name_is_known() -> None:
+    with pytest.raises(AnalysisError) as raised:
+        get_analysis("launch_gap")
+    assert raised.value.hint is not None
+    assert raised.value.hint.startswith("near names: launch_gaps")
 
 
 def test_old_names_are_not_listed_and_not_taken(run: Run) -> None:

@@ -5,6 +5,7 @@ In: a rank's tables, and the results of required analyses. Out: a frame with doc
 
 from __future__ import annotations
 
+import sys
 import warnings
 from functools import cache
 from importlib.metadata import entry_points
@@ -49,8 +50,24 @@ def current_name(name: str) -> str:
     if name not in RENAMED or name in all_analyses():
         return name
     analysis, by = RENAMED[name]
-    warnings.warn(f"{name} is now {analysis} by {by}; the old name works until the next release", FutureWarning, 3)
+    warnings.warn(renamed(name), FutureWarning, _level_of_caller())
     return f"{analysis}_by_{by}"
+
+
+def renamed(name: str) -> str:
+    """What to use instead of an old name, as a sentence; empty for others."""
+    if name not in RENAMED or name in all_analyses():
+        return ""
+    analysis, by = RENAMED[name]
+    return f"{name} is now {analysis} by {by}; the old name works until the next release"
+
+
+def _level_of_caller() -> int:
+    """How many calls the function that calls this one is below the code that uses the package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "rankscope":
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def get_analysis(name: str) -> Analysis:
@@ -61,6 +78,6 @@ def get_analysis(name: str) -> Analysis:
     """
     found, wanted = all_analyses(), current_name(name)
     if wanted not in found:
-        hint = near_names(wanted, found, "rankscope analyze lists them")
+        hint = near_names(wanted, [*found, *RENAMED], "rankscope analyze lists them")
         raise AnalysisError(f"there is no analysis {name!r}", hint=hint)
     return found[wanted]

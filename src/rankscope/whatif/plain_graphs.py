@@ -191,5 +191,5 @@ class PlainGraph:
         for step in range(durations.shape[2]):
             transfer = np.zeros(graph.transfer.size)
             transfer[number] = durations[operation[of_operation], :, step].ravel() * _PER_SECOND
-            found.append(Costs(base.host, base.device, transfer, base.overlapped, base.waits))
+            found.append(Costs(base.host, base.device, transfer, base.overlapped, base.skew, base.waits))
         return found

@@ -38,6 +38,7 @@ class Costs:
         device: (nodes, parts) as `Graph.device`.
         transfer: as `Graph.transfer`.
         overlapped: how much of each transfer nothing waits for.
+        skew: (nodes) as `Graph.skew`.
         waits: whether the host waits at a node S.
     """
 
@@ -45,13 +46,14 @@ class Costs:
     device: Float
     transfer: Float
     overlapped: Float
+    skew: Float
     waits: Bool
 
     @classmethod
     def recorded(cls, graph: Graph) -> Costs:
         """The costs as recorded."""
         waits = np.ones(graph.line.size, dtype=np.bool_)
-        return cls(graph.host, graph.device, graph.transfer, np.zeros(graph.transfer.size), waits)
+        return cls(graph.host, graph.device, graph.transfer, np.zeros(graph.transfer.size), graph.skew, waits)
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def clocks(graph: Graph, costs: Costs) -> Clocks:
     replayed = _replay(graph, [costs], found)
     is_c, is_e = graph.kind == C, graph.kind == E
     found.start[is_c] = replayed.arrival[:, 0]
-    found.end[is_c] = replayed.end[graph.collective[is_c], 0] + graph.skew[is_c]
+    found.end[is_c] = replayed.end[graph.collective[is_c], 0] + costs.skew[is_c]
     found.end[is_e] = replayed.step_end[:, 0]
     return found
 
@@ -121,7 +123,7 @@ def _replay(graph: Graph, scenarios: Sequence[Costs], reached: Clocks | None = N
     complete = _completed(graph, order, member_start)
     bounds = _kind_bounds(graph)
     need_start, needs = graph.need_start, graph.needs
-    needed, skew = graph.collective[needs], graph.skew[needs][:, None]
+    needed, skew = graph.collective[needs], np.stack([costs.skew for costs in scenarios], axis=1)[needs]
     delay, latency, wake = graph.delay[:, None], graph.latency[:, None], graph.wake[:, None]
     after = np.where(graph.after_device, 0.0, NEVER)[:, None]
     empty = np.diff(need_start) == 0

@@ -136,8 +136,7 @@ class Network:
     def apply(self, graph: Graph, costs: Costs) -> Costs:
         """The costs with it, from those without."""
         _check_collectives(graph, self.option)
-        share = np.where(graph.group >= 0, 1 / self.factor, 1.0)
-        return replace(costs, transfer=costs.transfer * share, overlapped=costs.overlapped * share)
+        return _transferred(graph, costs, np.where(graph.group >= 0, 1 / self.factor, 1.0))
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,7 @@ class GroupAsOthers:
                 f"{self.option}: no other group moves data of the same size, so nothing tells how fast it could be",
                 hint="use --network 2x",
             )
-        return replace(costs, transfer=costs.transfer * share, overlapped=costs.overlapped * share)
+        return _transferred(graph, costs, share)
 
 
 @dataclass(frozen=True)
@@ -194,7 +193,8 @@ class Overlapped:
     def apply(self, graph: Graph, costs: Costs) -> Costs:
         """The costs with it, from those without."""
         _check_collectives(graph, self.option)
-        return replace(costs, overlapped=np.where(graph.group >= 0, costs.transfer, costs.overlapped))
+        hidden = _transferred(graph, costs, np.where(graph.group >= 0, 0.0, 1.0))
+        return replace(costs, overlapped=np.where(graph.group >= 0, costs.transfer, costs.overlapped), skew=hidden.skew)
 
 
 @dataclass(frozen=True)
@@ -312,6 +312,13 @@ def costs_of(graph: Graph, scenarios: Sequence[Scenario]) -> Costs:
 def _scaled(costs: Costs, factor: Float) -> Costs:
     parts = len(HOST_PARTS)
     return replace(costs, host=costs.host * factor[:, :parts], device=costs.device * factor[:, parts:])
+
+
+def _transferred(graph: Graph, costs: Costs, share: Float) -> Costs:
+    """The costs with a share of each transfer: on hosts, what a rank takes longer than the first is a part of it."""
+    on_host = (graph.collective >= 0) & ~graph.lines.on_device[graph.line]
+    skew = np.where(on_host, costs.skew * share[graph.collective], costs.skew) if share.size else costs.skew
+    return replace(costs, transfer=costs.transfer * share, overlapped=costs.overlapped * share, skew=skew)
 
 
 def _lines(graph: Graph, ranks: tuple[int, ...], option: str) -> Bool:

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
-from rankscope.analyses import get_analysis, listed_analyses
+from rankscope.analyses import get_analysis, listed_analyses, renamed
 from rankscope.engine.pipeline.clock import clock_of, in_run_time
 from rankscope.errors import ConfigError
 from rankscope.experiments.compare import diff_runs
@@ -148,7 +148,7 @@ def _finding_row(opened: OpenRun, number: int, finding: Finding) -> dict[str, An
 
 def _list_analyses(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
     if given["name"] is not None:
-        return _described(get_analysis(given["name"]))
+        return replace(_described(get_analysis(given["name"])), notes=_of_old_name(given["name"]))
     rows = [
         [name, each.title, [parameter.usage for parameter in each.parameters]]
         for name, each in listed_analyses().items()
@@ -210,7 +210,13 @@ def _analyze(runs: AgentRuns, given: Mapping[str, Any]) -> Answer:
     )
     ordered = [each for each in columns if each["name"] in shown]
     part = Rows(sorted(ordered, key=lambda each: shown.index(each["name"])), rows, total, given["offset"])
-    return Answer(data, part, sources, opened.page(name))
+    return Answer(data, part, sources, opened.page(name), notes=_of_old_name(given["name"]))
+
+
+def _of_old_name(name: str) -> tuple[str, ...]:
+    """A note if an analysis has another name now: a warning does not reach an agent."""
+    note = renamed(name.replace("-", "_"))
+    return (f"{note}.",) if note else ()
 
 
 def _chosen_rows(result: Result, given: Mapping[str, Any]) -> tuple[pl.DataFrame, int]:
