@@ -31,9 +31,9 @@ from rankscope.experiments.simulate import Job, simulate, simulate_timing
 from rankscope.whatif.plain_graphs import PlainGraph
 
 PUBLISHED = ("AR", "SE", "ST")
-SEEDS = range(*map(int, os.environ.get("RANKSCOPE_SEEDS", "972000:972060").split(":")))
+SEEDS = range(*map(int, os.environ.get("RANKSCOPE_SEEDS", "974000:974060").split(":")))
 """Not used while the replay was made; 910000 to 910015, 930000 to 930007, 940000 to 940026, 950000 to 950032, 960000 to
-960060 and 970000 to 970025 were."""
+960060, 970000 to 970025 and 972000 to 973030 were."""
 LARGEST = 64
 """Ranks."""
 LEAST_COST = 0.02
