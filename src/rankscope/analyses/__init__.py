@@ -47,11 +47,10 @@ def all_analyses() -> dict[str, Analysis]:
 def current_name(name: str) -> str:
     """The name that an analysis has now, with underscores for dashes; warns of an old one."""
     name = name.replace("-", "_")
-    if name not in RENAMED or name in all_analyses():
+    if not (note := renamed(name)):
         return name
-    analysis, by = RENAMED[name]
-    warnings.warn(renamed(name), FutureWarning, _level_of_caller())
-    return f"{analysis}_by_{by}"
+    warnings.warn(note, FutureWarning, _level_of_caller())
+    return "_by_".join(RENAMED[name])
 
 
 def renamed(name: str) -> str:

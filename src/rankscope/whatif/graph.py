@@ -159,23 +159,18 @@ class Graph:
         """The ranks of each group of matched collectives."""
         nodes = np.flatnonzero(self.collective >= 0)
         group = self.group[self.collective[nodes]]
-        pairs = np.unique(np.stack([group, self.lines.rank[self.line[nodes]]], axis=1)[group >= 0], axis=0)
-        first = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
-        ranks = np.split(pairs[:, 1], first[1:])
-        return {int(number): tuple(of.tolist()) for number, of in zip(pairs[first, 0], ranks, strict=False)}
+        (number, rank), _ = _distinct(group[group >= 0], self.lines.rank[self.line[nodes[group >= 0]]])
+        first = np.flatnonzero(np.diff(number, prepend=-1))
+        ranks = np.split(rank, first[1:])
+        return {int(which): tuple(of.tolist()) for which, of in zip(number[first], ranks, strict=False)}
 
     @cached_property
     def mean_transfers(self) -> dict[int, tuple[Int64, Float]]:
         """By program the groups that run it, and the mean transfer of each, ns."""
         matched = self.group >= 0
-        keys = np.stack([self.program[matched], self.group[matched]], axis=1)
-        pairs, inverse, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
-        mean = np.bincount(inverse.reshape(-1), self.transfer[matched], count.size) / count
-        return {
-            int(program): (pairs[at, 1], mean[at])
-            for program in np.unique(pairs[:, 0])
-            for at in [pairs[:, 0] == program]
-        }
+        (programs, groups), inverse = _distinct(self.program[matched], self.group[matched])
+        mean = np.bincount(inverse, self.transfer[matched], groups.size) / np.bincount(inverse, minlength=groups.size)
+        return {int(program): (groups[at], mean[at]) for program in np.unique(programs) for at in [programs == program]}
 
 
 @dataclass(frozen=True)

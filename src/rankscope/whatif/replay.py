@@ -98,9 +98,9 @@ def _replay(graph: Graph, scenarios: Sequence[Costs], reached: Clocks | None = N
     """The replay; with `reached`, which is filled, of a single scenario."""
     count = len(scenarios)
     # What changes transfers alone has the others' segments.
-    number_of = {(id(costs.host), id(costs.device)): costs for costs in scenarios}
-    column = [list(number_of).index((id(costs.host), id(costs.device))) for costs in scenarios]
-    different = list(number_of.values())
+    keys = [(id(costs.host), id(costs.device)) for costs in scenarios]
+    by_key = dict(zip(keys, scenarios, strict=True))
+    different, column = list(by_key.values()), [list(by_key).index(key) for key in keys]
     # Matrix products: sums over so few columns take five times as long.
     host = np.stack([costs.host @ np.ones(costs.host.shape[1]) for costs in different], axis=1)[:, column]
     device = np.stack([costs.device @ np.ones(costs.device.shape[1]) for costs in different], axis=1)[:, column]
@@ -123,7 +123,7 @@ def _replay(graph: Graph, scenarios: Sequence[Costs], reached: Clocks | None = N
     complete = _completed(graph, order, member_start)
     bounds = _kind_bounds(graph)
     need_start, needs = graph.need_start, graph.needs
-    needed, skew = graph.collective[needs], np.stack([costs.skew for costs in scenarios], axis=1)[needs]
+    needed, skew = graph.collective[needs], np.stack([costs.skew[needs] for costs in scenarios], axis=1)
     delay, latency, wake = graph.delay[:, None], graph.latency[:, None], graph.wake[:, None]
     after = np.where(graph.after_device, 0.0, NEVER)[:, None]
     empty = np.diff(need_start) == 0

@@ -193,8 +193,9 @@ class Overlapped:
     def apply(self, graph: Graph, costs: Costs) -> Costs:
         """The costs with it, from those without."""
         _check_collectives(graph, self.option)
-        hidden = _transferred(graph, costs, np.where(graph.group >= 0, 0.0, 1.0))
-        return replace(costs, overlapped=np.where(graph.group >= 0, costs.transfer, costs.overlapped), skew=hidden.skew)
+        matched = graph.group >= 0
+        overlapped = np.where(matched, costs.transfer, costs.overlapped)
+        return replace(costs, overlapped=overlapped, skew=_skew(graph, costs, np.where(matched, 0.0, 1.0)))
 
 
 @dataclass(frozen=True)
@@ -315,10 +316,17 @@ def _scaled(costs: Costs, factor: Float) -> Costs:
 
 
 def _transferred(graph: Graph, costs: Costs, share: Float) -> Costs:
-    """The costs with a share of each transfer: on hosts, what a rank takes longer than the first is a part of it."""
-    on_host = (graph.collective >= 0) & ~graph.lines.on_device[graph.line]
-    skew = np.where(on_host, costs.skew * share[graph.collective], costs.skew) if share.size else costs.skew
+    """The costs with a share of each transfer."""
+    skew = _skew(graph, costs, share)
     return replace(costs, transfer=costs.transfer * share, overlapped=costs.overlapped * share, skew=skew)
+
+
+def _skew(graph: Graph, costs: Costs, share: Float) -> Float:
+    """The skew with a share of each transfer: on hosts, what a rank takes longer than the first is a part of it."""
+    skew: Float = costs.skew.copy()
+    on_host = np.flatnonzero((graph.collective >= 0) & ~graph.lines.on_device[graph.line])
+    skew[on_host] *= share[graph.collective[on_host]]
+    return skew
 
 
 def _lines(graph: Graph, ranks: tuple[int, ...], option: str) -> Bool:

@@ -14,7 +14,7 @@ from rankscope.jobs.doctor.check import Check
 from rankscope.jobs.gather.complete import completeness, ranges
 from rankscope.jobs.gather.merge import STAGE, rank_manifests
 from rankscope.rundir import fields
-from rankscope.rundir.archives import A_TRACE, describe_file
+from rankscope.rundir.archives import A_TRACE
 from rankscope.rundir.coverage import lost_by_reason, other_warnings
 from rankscope.rundir.manifest import RankManifest
 from rankscope.rundir.names import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
@@ -31,12 +31,11 @@ _KEPT = "make room where traces are written; what was kept is added by rankscope
 
 def checks(folder: Path) -> Iterator[Check]:
     """What is missing, what was lost, and settings that differ between ranks. A single trace has nothing of that."""
-    if folder.is_file() and describe_file(folder)[0] == A_TRACE:
-        return
     try:
         found = completeness(folder)
     except ConfigError as error:
-        yield Check("run", "directory", "fail", f"{error.path}: {error.what}", error.hint or "")
+        if error.what != A_TRACE:
+            yield Check("run", "directory", "fail", f"{error.path}: {error.what}", error.hint or "")
         return
     summary, *rest = found.report()
     if not found.present and not found.traces:

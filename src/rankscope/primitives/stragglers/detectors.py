@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from rankscope.primitives.statistics import student_quantile
-from rankscope.primitives.stragglers.measures import ALLOCATION, HOST_PARTS, LOCAL, Measure, measures
+from rankscope.primitives.stragglers.measures import ALLOCATION, LOCAL, Measure, measures
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import (
     Bool,
@@ -258,8 +258,7 @@ def _judge_rank(
 
 def _host_takes_longer(late: Late, seen: Observations, out: Bool, limits: Thresholds) -> bool:
     """Whether the host takes longer where its device was idle for longer; true where something else made it late."""
-    waits = [seen.parts[part] for part in HOST_PARTS if part in seen.parts]
-    idle = np.where(seen.known, np.sum(waits, axis=0), np.nan) if waits else np.full(seen.known.shape, np.nan)
+    idle = np.where(seen.known, seen.host, np.nan)
     longer, slower = (
         mean_known(excess_over_peers(value, seen.role, out)[late.row, late.steps]) for value in (idle, seen.host_steady)
     )

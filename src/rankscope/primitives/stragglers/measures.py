@@ -14,7 +14,6 @@ from rankscope.primitives.intervals import Int64
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import Float
 
-HOST_PARTS = ("runtime", "operators", "nothing")
 LOCAL = "local"
 ALLOCATION = "allocation"  # its calls wait for the device, so most of their cost shows elsewhere
 
@@ -48,7 +47,6 @@ class Measure:
 def measures(seen: Observations) -> list[Measure]:
     """The measures that are known of these ranks."""
     zero: Int64 = np.zeros(seen.known.shape, dtype=np.int64)
-    of_host: Int64 = np.sum([seen.parts.get(part, zero) for part in HOST_PARTS], axis=0)
     parts: dict[str, tuple[Int64, bool, bool]] = {
         LOCAL: (seen.local, False, False),
         # `work` and `slower` say more of kernels, but need the launches. A shifted boundary moves kernels into another
@@ -57,7 +55,7 @@ def measures(seen: Observations) -> list[Measure]:
         ALLOCATION: (seen.parts.get(ALLOCATION, zero), False, True),
         # Without it, slow loading is found by `steady` alone, whose excess differs from that of the local time.
         "data_loading": (seen.parts.get("data_loading", zero), False, False),
-        "host": (of_host, False, False),
+        "host": (seen.host, False, False),
         # A thread that spins or sleeps: in one Gloo job of two ranks, nothing else finds it.
         "nothing": (seen.parts.get("nothing", zero), False, False),
         "work": (seen.work, True, True),

@@ -19,6 +19,7 @@ from rankscope.primitives.stragglers.peers import Bool, Float, with_lost_filled
 from rankscope.primitives.stragglers.timeline import LOCAL_PARTS
 
 IDLE_PARTS = tuple(part for part in LOCAL_PARTS if part not in ("compute", "copies"))
+HOST_PARTS = ("runtime", "operators", "nothing")
 """What a host did while its device was idle."""
 
 CUT = 0.5
@@ -86,6 +87,13 @@ class Observations:
     def local(self) -> Int64:
         """The local time."""
         total: Int64 = np.sum(list(self.parts.values()), axis=0)
+        return total
+
+    @property
+    def host(self) -> Int64:
+        """The part of the local time in which the host, but for data loading and calls for memory, is what counts."""
+        none = np.zeros(self.known.shape, dtype=np.int64)
+        total: Int64 = np.sum([self.parts.get(part, none) for part in HOST_PARTS], axis=0)
         return total
 
     @property

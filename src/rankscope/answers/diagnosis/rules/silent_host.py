@@ -5,7 +5,8 @@ runtime call for longer than 100 µs (`idle --by step`): it runs Python or anoth
 core. The title names the job's own function that it is mostly in, where stacks are recorded. Data loading, garbage
 collection, compiling and Gloo have rules of their own and do not count. The saving is that time, median over steps, on
 the rank with the most. If only some steps have it, but more than one, it is the mean over all steps, a part of the mean
-step. It does not fire if operators are not recorded."""
+step. It does not fire if operators are not recorded.
+"""
 
 from __future__ import annotations
 
